@@ -1,0 +1,60 @@
+"""Every error that flashgen raises on purpose, in one catalogue.
+
+Each message says what was found, where, and what would be right. `exit_code` is what the command returns:
+1 when a check failed, 2 when the input is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in a text that a person wrote: line and column count from 1; None where there is none to name."""
+
+    file: str
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        parts = [self.file] + [str(n) for n in (self.line, self.column) if n is not None]
+        return ":".join(parts)
+
+
+class FlashgenError(Exception):
+    """The root of the catalogue."""
+
+    exit_code = 2
+
+
+class SpecError(FlashgenError):
+    """A spec is malformed. `location` is the place, `found` what stands there, `expected` what would be accepted."""
+
+    def __init__(self, location: Location, found: str, expected: str) -> None:
+        self.location, self.found, self.expected = location, found, expected
+        super().__init__(f"{location}: {found}; expected {expected}")
+
+
+class ExpressionError(SpecError):
+    """An expression of a spec does not parse or does not type-check."""
+
+
+class UsageError(FlashgenError):
+    """A command or a function of the Python API was called with something that it cannot serve."""
+
+
+class EnvironmentProblem(FlashgenError):
+    """Something outside flashgen is missing or broken: no GPU, no space, no permission."""
+
+
+class VerificationFailed(FlashgenError):
+    """A generated kernel does not compute its own formula within the error budget."""
+
+    exit_code = 1
+
+
+class TuningFailed(FlashgenError):
+    """No config of the search space ran to a valid measurement."""
+
+    exit_code = 1

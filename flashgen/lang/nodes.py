@@ -1,0 +1,184 @@
+"""The typed expression graph that every reader of the language shares.
+
+Nodes are immutable and interned: two equal expressions are one object, so equality is identity, shared
+subexpressions stay shared, and any pass may memoise on the node itself. Build them with `const`, `var`,
+`gather` and `op`; operands of arithmetic already have the same type (the checker inserts casts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from weakref import WeakValueDictionary
+
+
+class Type(Enum):
+    """The three types of the language, in the order of promotion."""
+
+    BOOL = "bool"
+    INT = "int"
+    FLOAT = "float"
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A node. `type` is the type of its value."""
+
+    type: Type
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Const(Expr):
+    """A literal, or a param baked in at build time."""
+
+    value: bool | int | float
+
+
+@dataclass(frozen=True, eq=False)
+class Var(Expr):
+    """A name that the kernel knows: `score`, a position, a size, or a runtime param."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Gather(Expr):
+    """An element of an input tensor: `input[indices]`, one integer index per dimension."""
+
+    input: str
+    indices: tuple[Expr, ...]
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.indices
+
+
+@dataclass(frozen=True, eq=False)
+class Op(Expr):
+    """An operator or function of `OPERATORS` applied to its operands."""
+
+    name: str
+    args: tuple[Expr, ...]
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+
+# name -> number of operands. Semantics where they could surprise:
+#   floordiv, mod   round toward minus infinity, on ints and floats; a zero int divisor gives 0
+#   truediv         float operands only; pow: float ** float, or int ** non-negative constant int
+#   and or xor not  on two bools, or on two ints bit by bit
+#   shl shr         counts outside 0..63 are taken as the nearest inside
+#   floor           float -> int; to_int: bool -> int; to_float: int -> float
+#   where           (bool, x, x) -> x
+OPERATORS: dict[str, int] = {
+    "add": 2, "sub": 2, "mul": 2, "truediv": 2, "floordiv": 2, "mod": 2, "pow": 2, "neg": 1,
+    "lt": 2, "le": 2, "gt": 2, "ge": 2, "eq": 2, "ne": 2,
+    "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
+    "abs": 1, "min": 2, "max": 2, "where": 3,
+    "exp": 1, "exp2": 1, "log": 1, "log2": 1, "tanh": 1, "sqrt": 1, "sigmoid": 1,
+    "floor": 1, "to_int": 1, "to_float": 1,
+}  # fmt: skip
+
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+FLOAT_FUNCTIONS = frozenset({"exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid"})
+
+_interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
+
+
+def _intern(key: tuple, make: Callable[[], Expr]) -> Expr:
+    node = _interned.get(key)
+    if node is None:
+        node = make()
+        _interned[key] = node
+    return node
+
+
+def const(value: bool | int | float) -> Expr:
+    kind = Type.BOOL if isinstance(value, bool) else Type.INT if isinstance(value, int) else Type.FLOAT
+    # repr keeps -0.0 apart from 0.0 and lets NaN equal itself.
+    return _intern(("const", kind, repr(value)), lambda: Const(kind, value))
+
+
+def var(name: str, type: Type) -> Expr:
+    return _intern(("var", name, type), lambda: Var(type, name))
+
+
+def gather(input: str, indices: tuple[Expr, ...], type: Type) -> Expr:
+    return _intern(("gather", input, indices, type), lambda: Gather(type, input, indices))
+
+
+def op(name: str, *args: Expr) -> Expr:
+    """An operator node; its type follows from the operator and the operands."""
+    if len(args) != OPERATORS[name]:
+        raise ValueError(f"{name} takes {OPERATORS[name]} operands, not {len(args)}")
+    return _intern(("op", name, args), lambda: Op(_result_type(name, args), name, args))
+
+
+def _result_type(name: str, args: tuple[Expr, ...]) -> Type:
+    if name in COMPARISONS:
+        return Type.BOOL
+    if name in ("floor", "to_int"):
+        return Type.INT
+    if name == "to_float" or name == "truediv" or name in FLOAT_FUNCTIONS:
+        return Type.FLOAT
+    return args[1].type if name == "where" else args[0].type
+
+
+TRUE, FALSE = const(True), const(False)
+
+
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Every node below the roots, each once, operands before their users."""
+    seen: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, expanded = stack.pop()
+        if node in seen:
+            continue
+        if expanded:
+            seen.add(node)
+            yield node
+        else:
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(node.children))
+
+
+def variables(*roots: Expr) -> frozenset[str]:
+    """The names of the variables that the expressions read."""
+    return frozenset(node.name for node in walk(*roots) if isinstance(node, Var))
+
+
+def inputs(*roots: Expr) -> frozenset[str]:
+    """The names of the input tensors that the expressions read."""
+    return frozenset(node.input for node in walk(*roots) if isinstance(node, Gather))
+
+
+def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
+    """The same node over other children."""
+    if children == node.children:
+        return node
+    if isinstance(node, Gather):
+        return gather(node.input, children, node.type)
+    if isinstance(node, Op):
+        return op(node.name, *children)
+    return node
+
+
+def transform(root: Expr, rule: Callable[[Expr], Expr]) -> Expr:
+    """Rewrite bottom-up: `rule` sees each node once, its children already rewritten."""
+    done: dict[Expr, Expr] = {}
+    for node in walk(root):
+        done[node] = rule(rebuild(node, tuple(done[child] for child in node.children)))
+    return done[root]
+
+
+def substitute(root: Expr, replacements: dict[Expr, Expr]) -> Expr:
+    """Replace whole nodes (variables, usually) by other expressions of the same type."""
+    return transform(root, lambda node: replacements.get(node, node))
