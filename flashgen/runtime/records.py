@@ -1,0 +1,190 @@
+"""Tuned configs on disk: what a record says, what it depends on, and how it is written as JSON.
+
+One record is one file, `<gpu>/<variant>/<kernel>-<dtype>-d<head_dim>x<v_head_dim>-<bucket>-<triton>-<digest>.json`
+below a root.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flashgen.runtime.config import Config
+
+RECORD_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Problem sizes whose tuned configs are shared: each size is rounded up to a power of two.
+
+    `batch_heads` is batch * heads, `group` heads // kv_heads. The text form is "bh32-g1-q8192-k8192".
+    """
+
+    batch_heads: int
+    group: int
+    q_len: int
+    kv_len: int
+
+    @classmethod
+    def of(cls, batch_heads: int, group: int, q_len: int, kv_len: int) -> Bucket:
+        return cls(*(1 << _exponent(size) for size in (batch_heads, group, q_len, kv_len)))
+
+    @classmethod
+    def parse(cls, text: str) -> Bucket:
+        found = re.fullmatch(r"bh(\d{1,15})-g(\d{1,15})-q(\d{1,15})-k(\d{1,15})", text)
+        if found is None:
+            raise ValueError(f"shape bucket {text!r}; expected the form bh32-g1-q8192-k8192")
+        return cls.of(*(int(size) for size in found.groups()))
+
+    def distance(self, other: Bucket) -> int:
+        """How many doublings apart the sizes are, summed over the four of them."""
+        pairs = zip(asdict(self).values(), asdict(other).values(), strict=True)
+        return sum(abs(_exponent(one) - _exponent(two)) for one, two in pairs)
+
+    def __str__(self) -> str:
+        return f"bh{self.batch_heads}-g{self.group}-q{self.q_len}-k{self.kv_len}"
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a GPU is: the driver's name for the model, its capability, and the Triton series that compiles for it."""
+
+    gpu: str
+    capability: str
+    triton: str
+
+
+@dataclass(frozen=True)
+class Key:
+    """Everything that a tuned config depends on.
+
+    `gpu` is the model as the driver names it ("NVIDIA H200": models of one capability differ in clocks and memory),
+    `capability` "sm_90" or "gfx942", `triton` major.minor (the compiler decides which config wins), `dtype` as torch
+    spells it ("bfloat16"). `spec` and `templates` are the digests of the variant's meaning and the templates' text.
+    """
+
+    gpu: str
+    capability: str
+    triton: str
+    variant: str
+    kernel: str
+    dtype: str
+    head_dim: int
+    v_head_dim: int
+    bucket: Bucket
+    spec: str
+    templates: str
+
+    @property
+    def family(self) -> str:
+        """The start of the file names of the records that differ from this one in the bucket alone."""
+        return f"{self.kernel}-{self.dtype}-d{self.head_dim}x{self.v_head_dim}-"
+
+    @property
+    def suffix(self) -> str:
+        """The end of those file names: the Triton series, and a digest of spec and templates."""
+        digest = hashlib.sha256(f"{self.spec}/{self.templates}".encode()).hexdigest()[:8]
+        return f"-{self.triton}-{digest}.json"
+
+    @property
+    def path(self) -> Path:
+        """Where the record lies below a root."""
+        return Path(gpu_slug(self.gpu), self.variant, f"{self.family}{self.bucket}{self.suffix}")
+
+    def __str__(self) -> str:
+        return (
+            f"{self.variant} {self.kernel} {self.dtype} head_dim {self.head_dim}x{self.v_head_dim} {self.bucket} "
+            f"on {self.gpu} ({self.capability}), triton {self.triton}"
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """A tuned config and how it was found.
+
+    `median_us` is the median time of one launch, `spread` its interquartile range as a share of the median. `tried`
+    counts the configs that were measured, `failed` those that were not, by reason. `versions` names triton, torch,
+    the driver and flashgen; `clocks` the GPU's clocks in MHz. `measured_at` is the time in UTC, ISO 8601.
+    """
+
+    key: Key
+    config: Config
+    median_us: float
+    spread: float
+    tried: int
+    failed: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    clocks: Mapping[str, float] = field(default_factory=dict)
+    measured_at: str = ""
+    note: str = ""
+
+    def to_json(self) -> str:
+        fields = {**asdict(self), "format": RECORD_FORMAT}
+        fields["key"]["bucket"] = str(self.key.bucket)
+        return json.dumps(fields, indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """Read what `to_json` wrote. Anything else raises ValueError."""
+        try:
+            fields = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("JSON that is nested too deeply") from error
+        _expect(fields, {name: kind for name, (kind, _) in _RECORD_FIELDS.items()} | {"format": int}, "the record")
+        if fields.pop("format") != RECORD_FORMAT:
+            raise ValueError(f"the record's format is not {RECORD_FORMAT}")
+        _expect(fields["key"], _KEY_FIELDS, "key")
+        for name, (_, values) in _RECORD_FIELDS.items():
+            if values and not all(isinstance(value, values) for value in fields[name].values()):
+                raise ValueError(f"a value of {name} has the wrong type")
+        if not (math.isfinite(fields["median_us"]) and fields["median_us"] > 0):
+            raise ValueError(f"median_us is {fields['median_us']}; expected a positive time")
+        try:
+            config = Config.of(fields["config"])
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+        key = Key(**{**fields["key"], "bucket": Bucket.parse(fields["key"]["bucket"])})
+        return cls(**{**fields, "key": key, "config": config})
+
+
+_NUMBER = (int, float)
+_RECORD_FIELDS: dict[str, tuple[Any, Any]] = {
+    "key": (dict, None),
+    "config": (dict, None),
+    "median_us": (_NUMBER, None),
+    "spread": (_NUMBER, None),
+    "tried": (int, None),
+    "failed": (dict, int),
+    "versions": (dict, str),
+    "clocks": (dict, _NUMBER),
+    "measured_at": (str, None),
+    "note": (str, None),
+}
+_KEY_FIELDS: dict[str, Any] = {
+    "gpu": str, "capability": str, "triton": str, "variant": str, "kernel": str, "dtype": str,
+    "head_dim": int, "v_head_dim": int, "bucket": str, "spec": str, "templates": str,
+}  # fmt: skip
+
+
+def _expect(fields: object, kinds: Mapping[str, Any], what: str) -> None:
+    if not isinstance(fields, dict) or set(fields) != set(kinds):
+        raise ValueError(f"{what} does not have the fields {', '.join(sorted(kinds))}")
+    for name, kind in kinds.items():
+        if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
+            raise ValueError(f"{name} of {what} is {fields[name]!r}, which has the wrong type")
+
+
+def _exponent(size: int) -> int:
+    return (size - 1).bit_length() if size > 1 else 0
+
+
+def gpu_slug(gpu: str) -> str:
+    """A GPU's name as a folder: "NVIDIA H200" gives "nvidia-h200"."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") or "unnamed"

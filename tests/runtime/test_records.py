@@ -1,0 +1,248 @@
+"""Records and their lookup, through the public doors: JSON text, folders and warnings."""
+
+import json
+import os
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import platformdirs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashgen.runtime import lookup as found_by
+from flashgen.runtime.config import Config
+from flashgen.runtime.lookup import Lookup, RecordWarning, cache_folder, lookup, read_record, records_below
+from flashgen.runtime.records import Bucket, Device, Key, Record
+
+DEFAULT = Config(BM=32, BN=32, num_warps=4, num_stages=1)
+TUNED = Config(BM=128, BN=64, num_warps=8, num_stages=3)
+OTHER = Config(BM=64, BN=64, num_warps=4, num_stages=2)
+KEY = Key(
+    gpu="NVIDIA H200", capability="sm_90", triton="3.6", variant="alibi", kernel="forward", dtype="bfloat16",
+    head_dim=128, v_head_dim=128, bucket=Bucket.of(32, 1, 8192, 8192), spec="0123456789ab", templates="ba9876543210",
+)  # fmt: skip
+RECORD = Record(
+    KEY, TUNED, 812.5, 0.004, 40, {"shared memory": 7, "crashed": 1}, {"triton": "3.6.0"}, {"sm_mhz": 1980.0},
+    "2025-01-01T00:00:00+00:00",
+)  # fmt: skip
+
+sizes = st.integers(1, 1 << 20)
+buckets = st.builds(Bucket.of, sizes, sizes, sizes, sizes)
+
+
+def store(root: Path, record: Record) -> Path:
+    path = root / record.key.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(record.to_json())
+    return path
+
+
+def answer(key: Key, roots: dict[str, Path], spec: str = "SPEC") -> tuple[Config, str]:
+    choice = lookup(key, roots, DEFAULT, spec)
+    return choice.config, choice.source
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """Each test is a process that has warned of nothing yet."""
+    monkeypatch.setattr(found_by, "_reported", set())
+    found_by.forget()
+
+
+@given(buckets)
+def test_a_bucket_reads_back_from_its_text(bucket):
+    assert Bucket.parse(str(bucket)) == bucket
+
+
+@given(sizes)
+def test_a_bucket_rounds_each_size_up_by_less_than_a_factor_of_two(size):
+    bucket = Bucket.of(size, size, size, size)
+    assert size <= bucket.q_len < 2 * size
+    assert Bucket.of(bucket.q_len, bucket.q_len, bucket.q_len, bucket.q_len) == bucket
+    assert bucket.batch_heads == bucket.group == bucket.q_len == bucket.kv_len
+
+
+@given(buckets, buckets, buckets)
+def test_distance_is_a_metric(one, two, three):
+    assert (one.distance(two) == 0) == (one == two)
+    assert one.distance(two) == two.distance(one)
+    assert one.distance(three) <= one.distance(two) + two.distance(three)
+
+
+def test_a_record_reads_back_from_its_json():
+    text = RECORD.to_json()
+    assert Record.from_json(text) == RECORD
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+
+
+def test_every_part_of_the_key_names_another_file():
+    changes = {
+        "gpu": "NVIDIA H100", "triton": "3.7", "variant": "causal", "kernel": "backward", "dtype": "float16",
+        "head_dim": 64, "v_head_dim": 64, "bucket": Bucket.of(32, 1, 4096, 8192), "spec": "x", "templates": "x",
+    }  # fmt: skip
+    paths = {replace(KEY, **{name: value}).path for name, value in changes.items()} | {KEY.path}
+    assert len(paths) == len(changes) + 1
+
+
+def test_cache_folder_follows_the_variable_then_the_platform(monkeypatch, tmp_path):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv("FLASHGEN_CACHE_DIR")
+    for xdg in (str(tmp_path), "", "relative/path"):
+        monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+        assert cache_folder() == Path(platformdirs.user_cache_dir("flashgen"))
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path(platformdirs.user_cache_dir("flashgen"))
+
+
+# ---- the order of lookup ------------------------------------------------------------------------------------------
+
+
+def test_exact_records_win_the_users_own_first_without_a_warning(tmp_path):
+    roots = {"user cache": tmp_path / "user", "shipped": tmp_path / "shipped"}
+    store(roots["shipped"], replace(RECORD, config=OTHER))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert answer(KEY, roots) == (OTHER, "shipped")
+        store(roots["user cache"], RECORD)
+        assert answer(KEY, roots) == (TUNED, "user cache")
+
+
+def test_the_nearest_bucket_of_the_same_gpu_is_next(tmp_path):
+    roots = {"user cache": tmp_path / "user", "shipped": tmp_path / "shipped"}
+    far, near = Bucket.of(32, 1, 1024, 1024), Bucket.of(32, 1, 4096, 8192)
+    store(roots["user cache"], replace(RECORD, key=replace(KEY, bucket=far), config=OTHER))
+    store(roots["shipped"], replace(RECORD, key=replace(KEY, bucket=near), config=TUNED))
+    store(roots["shipped"], replace(RECORD, key=replace(KEY, gpu="NVIDIA H100"), config=OTHER))
+    with pytest.warns(RecordWarning, match=f"{near} on NVIDIA H200") as seen:
+        assert answer(KEY, roots) == (TUNED, "nearest")
+        assert answer(KEY, roots) == (TUNED, "nearest")
+    assert len(seen) == 1
+
+
+def test_another_gpu_of_the_same_capability_is_next(tmp_path):
+    store(tmp_path, replace(RECORD, key=replace(KEY, gpu="NVIDIA A100", capability="sm_80"), config=OTHER))
+    store(tmp_path, replace(RECORD, key=replace(KEY, gpu="NVIDIA H100 PCIe"), config=TUNED))
+    with pytest.warns(RecordWarning, match="H100 PCIe"):
+        assert answer(KEY, {"user cache": tmp_path}) == (TUNED, "same capability")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": "another"},
+        {"templates": "another"},
+        {"triton": "3.7"},
+        {"dtype": "float16"},
+        {"head_dim": 64},
+        {"v_head_dim": 64},
+        {"kernel": "backward"},
+        {"variant": "causal"},
+        {"gpu": "NVIDIA A100", "capability": "sm_80"},
+    ],
+)
+def test_a_record_for_another_kernel_compiler_or_capability_is_never_applied(tmp_path, change):
+    store(tmp_path, replace(RECORD, key=replace(KEY, **change)))
+    with pytest.warns(RecordWarning, match=r"alibi forward bfloat16 .* bh32-g1-q8192-k8192 on NVIDIA H200") as seen:
+        for _ in range(3):
+            assert answer(KEY, {"user cache": tmp_path}, "my/alibi.yaml") == (DEFAULT, "default")
+    assert len(seen) == 1
+    assert "flashgen tune my/alibi.yaml" in str(seen[0].message)
+
+
+def test_a_record_copied_to_another_keys_path_is_not_applied(tmp_path):
+    path = tmp_path / replace(KEY, templates="changed").path
+    path.parent.mkdir(parents=True)
+    path.write_text(RECORD.to_json())
+    with pytest.warns(RecordWarning):
+        assert lookup(replace(KEY, templates="changed"), {"user cache": tmp_path}, DEFAULT).source == "default"
+
+
+# ---- damage -------------------------------------------------------------------------------------------------------
+
+
+def fields(**changes):
+    return json.dumps({**json.loads(RECORD.to_json()), **changes}).encode()
+
+
+DAMAGE = {
+    "empty": b"",
+    "truncated": RECORD.to_json().encode()[:200],
+    "binary": bytes(range(256)),
+    "nested": b"[" * 100_000,
+    "list": b"[]",
+    "missing field": b'{"format": 1}',
+    "config of nonsense": fields(config={"BM": 7, "BN": 64, "num_warps": 4, "num_stages": 2}),
+    "negative config": fields(config={"BM": -64, "BN": 64, "num_warps": 4, "num_stages": 2}),
+    "config with a field too many": fields(config={"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2, "BK": 1}),
+    "config that is text": fields(config="fast"),
+    "median NaN": fields(median_us=float("nan")),
+    "median null": fields(median_us=None),
+    "tried a float": fields(tried=1.5),
+    "bucket of nonsense": fields(key={**json.loads(RECORD.to_json())["key"], "bucket": "big"}),
+    "another format": fields(format=99),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_record_is_reported_once_set_aside_and_survived(tmp_path, damage):
+    path = store(tmp_path, RECORD)
+    path.write_bytes(DAMAGE[damage])
+    with pytest.warns(RecordWarning) as seen:
+        assert lookup(KEY, {"user cache": tmp_path}, DEFAULT).source == "default"
+        assert lookup(KEY, {"user cache": tmp_path}, DEFAULT).source == "default"
+    assert len([w for w in seen if str(path) in str(w.message)]) == 1
+    assert not path.exists()
+    assert path.with_name(path.name + ".damaged").read_bytes() == DAMAGE[damage]
+
+
+def test_a_folder_in_a_records_place_is_survived(tmp_path):
+    (tmp_path / KEY.path).mkdir(parents=True)
+    with pytest.warns(RecordWarning, match="cannot be read"):
+        assert read_record(tmp_path / KEY.path) is None
+
+
+def test_damage_that_cannot_be_set_aside_is_skipped(tmp_path):
+    path = store(tmp_path, RECORD)
+    path.write_text("{")
+    aside = path.with_name(path.name + ".damaged")
+    (aside / "occupied").mkdir(parents=True)
+    with pytest.warns(RecordWarning, match="skipped") as seen:
+        assert read_record(path) is None
+        assert read_record(path) is None
+    assert len(seen) == 1 and path.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_record_without_permission_is_survived(tmp_path):
+    path = store(tmp_path, RECORD)
+    path.chmod(0)
+    with pytest.warns(RecordWarning, match="Permission"):
+        assert read_record(path) is None
+
+
+def test_damage_beside_good_records_does_not_hide_them(tmp_path):
+    store(tmp_path, RECORD)
+    bad = store(tmp_path, replace(RECORD, key=replace(KEY, bucket=Bucket.of(1, 1, 64, 64))))
+    bad.write_text("{")
+    with pytest.warns(RecordWarning):
+        assert records_below(tmp_path) == [RECORD]
+
+
+# ---- the module's own lookup --------------------------------------------------------------------------------------
+
+
+def test_a_module_remembers_a_bucket_until_told_to_forget(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(found_by, "current_device", lambda index: Device(KEY.gpu, KEY.capability, KEY.triton))
+    find = Lookup("alibi", "forward", KEY.spec, KEY.templates, lambda *_: DEFAULT, tmp_path / "shipped")
+    with pytest.warns(RecordWarning):
+        assert find(0, "torch.bfloat16", 128, 128, 32, 1, 8000, 8000).source == "default"
+    store(tmp_path / "tuned", RECORD)
+    assert find(0, "torch.bfloat16", 128, 128, 30, 1, 8192, 8000).source == "default"
+    found_by.forget()
+    choice = find(0, "torch.bfloat16", 128, 128, 30, 1, 8192, 8000)
+    assert (choice.config, choice.source) == (TUNED, "user cache")
+    assert find(0, "torch.bfloat16", 128, 128, 32, 1, 8191, 8192) is choice
