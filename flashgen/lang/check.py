@@ -1,0 +1,253 @@
+"""The checker: from text to typed nodes. Names are resolved, types checked, operands promoted, constants folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from flashgen.errors import ExpressionError, Location
+from flashgen.lang.fold import fold, simplify
+from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Op, Type, const, gather, op
+from flashgen.lang.parse import parse
+from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax
+
+# Names that no let, param, input or dimension may take.
+FUNCTIONS = FLOAT_FUNCTIONS | {"abs", "min", "max", "clamp", "where", "floor"}
+
+_ARITY = dict.fromkeys(FUNCTIONS, (1, 1)) | {"min": (2, None), "max": (2, None), "clamp": (3, 3), "where": (3, 3)}
+_ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
+_BITWISE = {"&": "and", "|": "or", "^": "xor"}
+_SHIFTS = {"<<": "shl", ">>": "shr"}
+_COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+_RANK = {Type.BOOL: 0, Type.INT: 1, Type.FLOAT: 2}
+_A = {Type.BOOL: "a bool", Type.INT: "an int", Type.FLOAT: "a float"}
+# A larger exponent of an integer other than -1, 0 and 1 passes 64 bits.
+_MAX_EXPONENT = 63
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """The type of an input's elements, as expressions see them, and its number of dimensions."""
+
+    type: Type
+    rank: int
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an expression may name: scalars, each with the node that it stands for, and input tensors."""
+
+    names: Mapping[str, Expr]
+    tensors: Mapping[str, TensorType] = field(default_factory=dict)
+
+
+def expression(
+    text: str, scope: Scope, at: Location, indent: int = 0, want: Type | None = None, what: str = "expression"
+) -> Expr:
+    """The folded graph of an expression.
+
+    `at` is where the text starts in its file, and lines after the first start at column `indent + 1`. `want` is
+    the type it must have: what ranks below is promoted, except that nothing becomes a bool. `what` names the
+    expression in errors ("mask", "let 'd'"). Raises ExpressionError.
+    """
+    node = _Checker(scope).check(parse(text, at, indent))
+    if want is not None:
+        if _RANK[node.type] > _RANK[want] or (want is Type.BOOL) != (node.type is Type.BOOL):
+            raise ExpressionError(at, f"{what} is {_A[node.type]}", _wanted(want))
+        node = promote(node, want)
+    return fold(node)
+
+
+def promote(node: Expr, to: Type) -> Expr:
+    """The node as a type of the same rank or a higher one."""
+    if node.type is Type.BOOL and to is not Type.BOOL:
+        node = simplify(op("to_int", node))
+    return simplify(op("to_float", node)) if node.type is Type.INT and to is Type.FLOAT else node
+
+
+def close_names(name: str, known: Iterable[str]) -> str:
+    """What to expect instead of an unknown name: those that resemble it, or else all of them."""
+    candidates = sorted(known)
+    matches = get_close_matches(name, candidates) or candidates
+    if not matches:
+        return "no name at all"
+    quoted = [f"'{match}'" for match in matches]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+
+
+def _wanted(want: Type) -> str:
+    example = {
+        Type.BOOL: ", such as the comparison 'k <= q'",
+        Type.INT: "; use floor(...) to round down",
+        Type.FLOAT: ", such as where(test, 1.0, 0.0) for a test",
+    }
+    return _A[want] + example[want]
+
+
+def _common(nodes: Iterable[Expr], least: Type = Type.BOOL) -> list[Expr]:
+    """The nodes promoted to the highest of their types, and to `least` at least."""
+    nodes = list(nodes)
+    highest = max((least, *(node.type for node in nodes)), key=_RANK.__getitem__)
+    return [promote(node, highest) for node in nodes]
+
+
+class _Checker:
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def check(self, syntax: Syntax) -> Expr:
+        match syntax:
+            case Literal(value=value):
+                return const(value)
+            case Name():
+                return self._name(syntax)
+            case Index():
+                return self._index(syntax)
+            case Call():
+                return self._call(syntax)
+            case Chain():
+                return self._chain(syntax)
+            case Conditional(test=test, then=then, otherwise=otherwise):
+                branches = _common([self.check(then), self.check(otherwise)])
+                return simplify(op("where", self._typed(test, "the test of a conditional", Type.BOOL), *branches))
+            case Operation(operands=(_,)):
+                return self._unary(syntax)
+            case Operation():
+                return self._binary(syntax)
+        raise AssertionError(f"the parser has no {type(syntax).__name__}")
+
+    def _typed(self, syntax: Syntax, what: str, *allowed: Type) -> Expr:
+        """A part that must have one of the types as it stands."""
+        node = self.check(syntax)
+        if node.type not in allowed:
+            expected = _wanted(allowed[0]) if len(allowed) == 1 else " or ".join(_A[kind] for kind in allowed)
+            raise ExpressionError(syntax.at, f"{what} is {_A[node.type]}", expected)
+        return node
+
+    def _name(self, syntax: Name) -> Expr:
+        name = syntax.id
+        if name in self._scope.names:
+            return self._scope.names[name]
+        if name in self._scope.tensors:
+            rank = self._scope.tensors[name].rank
+            raise ExpressionError(
+                syntax.at, f"the input '{name}' without an index", f"'{name}[...]' with {_indices(rank)}"
+            )
+        if name in FUNCTIONS:
+            raise ExpressionError(syntax.at, f"the function '{name}' without arguments", f"'{name}(...)'")
+        known = [*self._scope.names, *self._scope.tensors, *FUNCTIONS]
+        if not get_close_matches(name, known):
+            known = [*self._scope.names, *self._scope.tensors]
+        raise ExpressionError(syntax.at, f"the unknown name '{name}'", close_names(name, known))
+
+    def _index(self, syntax: Index) -> Expr:
+        name, tensor = syntax.input, self._scope.tensors.get(syntax.input)
+        if tensor is None:
+            kind = "the scalar" if name in self._scope.names else "the unknown input"
+            raise ExpressionError(syntax.at, f"{kind} '{name}' with an index", f"an input: {self._input_names(name)}")
+        if len(syntax.indices) != tensor.rank:
+            found = f"'{name}' with {_indices(len(syntax.indices))}"
+            raise ExpressionError(syntax.at, found, f"{_indices(tensor.rank)}, one for each dimension")
+        indices = [self._typed(index, f"an index of '{name}'", Type.INT, Type.BOOL) for index in syntax.indices]
+        return gather(name, tuple(promote(index, Type.INT) for index in indices), tensor.type)
+
+    def _input_names(self, name: str) -> str:
+        return close_names(name, self._scope.tensors) if self._scope.tensors else "there is none here"
+
+    def _call(self, syntax: Call) -> Expr:
+        name = syntax.function
+        if name not in FUNCTIONS:
+            raise ExpressionError(syntax.at, f"the unknown function '{name}'", close_names(name, FUNCTIONS))
+        least, most = _ARITY[name]
+        count = len(syntax.arguments)
+        if count < least or (most is not None and count > most):
+            wanted = f"{least}" if least == most else f"{least} or more"
+            raise ExpressionError(syntax.at, f"'{name}' with {_plural(count, 'argument')}", wanted)
+        if name == "where":
+            test = self._typed(syntax.arguments[0], "the first argument of 'where'", Type.BOOL)
+            return simplify(op("where", test, *_common(map(self.check, syntax.arguments[1:]))))
+        return _apply_function(name, [self.check(argument) for argument in syntax.arguments])
+
+    def _chain(self, syntax: Chain) -> Expr:
+        operands = [self.check(operand) for operand in syntax.operands]
+        links = [_compare(s, x, y) for s, x, y in zip(syntax.symbols, operands, operands[1:], strict=False)]
+        whole = links[0]
+        for link in links[1:]:
+            whole = simplify(op("and", whole, link))
+        return whole
+
+    def _unary(self, syntax: Operation) -> Expr:
+        symbol, operand = syntax.symbol, syntax.operands[0]
+        if symbol == "not":
+            return simplify(op("not", self._typed(operand, "the operand of 'not'", Type.BOOL)))
+        if symbol == "~":
+            return simplify(op("not", self._typed(operand, "the operand of '~'", Type.BOOL, Type.INT)))
+        node = promote(self.check(operand), Type.INT)
+        return self._result(syntax, "neg", node) if symbol == "-" else node
+
+    def _binary(self, syntax: Operation) -> Expr:
+        symbol = syntax.symbol
+        if symbol in ("and", "or"):
+            sides = [self._typed(side, f"an operand of '{symbol}'", Type.BOOL) for side in syntax.operands]
+            return simplify(op(symbol, *sides))
+        if symbol in _BITWISE or symbol in _SHIFTS:
+            bits = [self._typed(side, f"an operand of '{symbol}'", Type.BOOL, Type.INT) for side in syntax.operands]
+            if symbol in _BITWISE:
+                return self._result(syntax, _BITWISE[symbol], *_common(bits))
+            return self._result(syntax, _SHIFTS[symbol], *_common(bits, Type.INT))
+        left, right = (self.check(side) for side in syntax.operands)
+        if symbol == "/":
+            return self._result(syntax, "truediv", promote(left, Type.FLOAT), promote(right, Type.FLOAT))
+        if symbol == "**":
+            return self._power(syntax, left, right)
+        return self._result(syntax, _ARITHMETIC[symbol], *_common([left, right], Type.INT))
+
+    def _power(self, syntax: Operation, base: Expr, exponent: Expr) -> Expr:
+        if base.type is not Type.FLOAT and isinstance(exponent, Const) and isinstance(exponent.value, int):
+            base, exponent = promote(base, Type.INT), promote(exponent, Type.INT)
+            assert isinstance(exponent, Const)
+            if exponent.value > _MAX_EXPONENT:
+                found = f"the exponent {exponent.value} of an int"
+                raise ExpressionError(syntax.at, found, f"at most {_MAX_EXPONENT}, or a float base")
+            if exponent.value >= 0:
+                return self._result(syntax, "pow", base, exponent)
+        return self._result(syntax, "pow", promote(base, Type.FLOAT), promote(exponent, Type.FLOAT))
+
+    def _result(self, syntax: Operation, name: str, *operands: Expr) -> Expr:
+        """The operation, simplified; integer constants must stay within 64 bits."""
+        node = simplify(op(name, *operands))
+        if isinstance(node, Op) and node.type is Type.INT and all(isinstance(x, Const) for x in node.args):
+            raise ExpressionError(syntax.at, f"a constant beyond 64 bits, by '{syntax.symbol}'", "a smaller integer")
+        return node
+
+
+def _compare(symbol: str, left: Expr, right: Expr) -> Expr:
+    least = Type.BOOL if symbol in ("==", "!=") else Type.INT
+    return simplify(op(_COMPARISONS[symbol], *_common([left, right], least)))
+
+
+def _apply_function(name: str, arguments: list[Expr]) -> Expr:
+    if name in FLOAT_FUNCTIONS:
+        return simplify(op(name, promote(arguments[0], Type.FLOAT)))
+    if name == "floor":
+        node = promote(arguments[0], Type.INT)
+        return simplify(op("floor", node)) if node.type is Type.FLOAT else node
+    arguments = _common(arguments, Type.INT)
+    if name == "abs":
+        return simplify(op("abs", arguments[0]))
+    if name == "clamp":
+        x, low, high = arguments
+        return simplify(op("min", simplify(op("max", x, low)), high))
+    whole = arguments[0]
+    for argument in arguments[1:]:
+        whole = simplify(op(name, whole, argument))
+    return whole
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _indices(count: int) -> str:
+    return f"{count} {'index' if count == 1 else 'indices'}"

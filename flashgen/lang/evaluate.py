@@ -1,0 +1,130 @@
+"""What an expression means: direct evaluation of one (query, key) pair, and of operators on constants.
+
+Every other reader is tested against this one. Integers have 64 bits and wrap; floats are double precision and
+follow IEEE 754, so that a division by zero or an overflow gives an infinity or NaN and never a Python exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, walk
+
+Value = bool | int | float
+_MASK, _SIGN = 2**64 - 1, 2**63
+
+
+def evaluate(expr: Expr, variables: Mapping[str, Value], tensors: Mapping[str, Sequence] | None = None) -> Value:
+    """The value of `expr` where its variables and input tensors (nested sequences) have these values.
+
+    An index outside a tensor is taken as the nearest one inside. Raises KeyError for a name without a value.
+    """
+    values: dict[Expr, Value] = {}
+    for node in walk(expr):
+        if isinstance(node, Const):
+            value: Value = node.value
+        elif isinstance(node, Var):
+            value = variables[node.name]
+        elif isinstance(node, Gather):
+            value = _element((tensors or {})[node.input], [int(values[index]) for index in node.indices])
+        elif isinstance(node, Op):
+            value = apply(node.name, *(values[argument] for argument in node.args))
+        values[node] = _CASTS[node.type](value)
+    return values[expr]
+
+
+def apply(name: str, *operands: Value) -> Value:
+    """An operator of `nodes.OPERATORS` on values that already have the operand types it takes.
+
+    An integer result is exact here: it may pass 64 bits.
+    """
+    with np.errstate(all="ignore"):
+        result = _SEMANTICS[name](*operands)
+    return result.item() if isinstance(result, np.generic) else result
+
+
+def _element(tensor: Any, indices: Sequence[int]) -> Value:
+    for index in indices:
+        tensor = tensor[min(max(index, 0), len(tensor) - 1)]
+    return tensor
+
+
+def _wrap(value: Value) -> int:
+    return ((int(value) + _SIGN) & _MASK) - _SIGN
+
+
+_CASTS: dict[Type, Callable[[Any], Value]] = {Type.BOOL: bool, Type.INT: _wrap, Type.FLOAT: float}
+
+
+def _is_float(x: Value) -> bool:
+    return isinstance(x, float)
+
+
+def _floordiv(x: Any, y: Any) -> Any:
+    if _is_float(x):
+        return np.floor_divide(x, y)
+    return x // y if y else 0
+
+
+def _mod(x: Any, y: Any) -> Any:
+    if _is_float(x):
+        return np.remainder(x, y)
+    return x % y if y else 0
+
+
+def _pow(x: Any, y: Any) -> Any:
+    return np.power(np.float64(x), y) if _is_float(x) else x**y
+
+
+def _not(x: Any) -> Any:
+    return not x if isinstance(x, bool) else ~x
+
+
+def _count(n: int) -> int:
+    return min(max(n, 0), 63)
+
+
+def _floor(x: float) -> int:
+    # Beyond 64 bits no integer is right; the nearest one is at least an integer (and NaN has no nearest: 0).
+    return int(np.floor(np.clip(np.nan_to_num(x), -(2.0**63), 2.0**63 - 1024)))
+
+
+_SEMANTICS: dict[str, Callable[..., Any]] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "truediv": lambda x, y: np.divide(np.float64(x), y),
+    "floordiv": _floordiv,
+    "mod": _mod,
+    "pow": _pow,
+    "neg": lambda x: -x,
+    "lt": lambda x, y: x < y,
+    "le": lambda x, y: x <= y,
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+    "and": lambda x, y: x & y,
+    "or": lambda x, y: x | y,
+    "xor": lambda x, y: x ^ y,
+    "not": _not,
+    "shl": lambda x, n: x << _count(n),
+    "shr": lambda x, n: x >> _count(n),
+    "abs": abs,
+    "min": lambda x, y: np.minimum(x, y) if _is_float(x) else min(x, y),  # NaN wins, as in torch
+    "max": lambda x, y: np.maximum(x, y) if _is_float(x) else max(x, y),
+    "where": lambda test, x, y: x if test else y,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "tanh": np.tanh,
+    "sqrt": np.sqrt,
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-np.float64(x))),
+    "floor": _floor,
+    "to_int": int,
+    "to_float": float,
+}

@@ -1,0 +1,112 @@
+"""From the text of an expression to tokens that know their line and column."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flashgen.errors import ExpressionError, Location
+
+INT_MAX = 2**63 - 1
+MAX_TOKENS = 4_000
+_WORD_OPERATORS = frozenset({"and", "or", "not", "if", "else"})
+_LITERAL_WORDS = {"True": True, "False": False, "true": True, "false": False}
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t\r\n]+ | \#[^\n]*)
+      | (?P<number>(?:[0-9][0-9_]*\.?[0-9_]* | \.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?[A-Za-z0-9_.]*)
+      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<symbol>\*\*|//|<<|>>|<=|>=|==|!=|[-+*/%<>&|^~()\[\],])""",
+    re.VERBOSE,
+)
+# What people write out of habit from other languages, and what this one has for it.
+_HABITS = {
+    "=": "'==' to compare",
+    "!": "'not' or '~' to negate, '!=' to compare",
+    ":": "one integer index per dimension; there are no slices",
+    ".": "a plain name or number; there are no attributes",
+    "@": "'*' to multiply numbers",
+    "{": "parentheses '(...)'",
+    "'": "a number or a name; there are no strings",
+    '"': "a number or a name; there are no strings",
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """`kind` is "number", "name", "symbol" (word operators too) or "end"; `value` is a number's value."""
+
+    kind: str
+    text: str
+    at: Location
+    value: bool | int | float | None = None
+
+    def __str__(self) -> str:
+        return "end of the expression" if self.kind == "end" else f"'{self.text}'"
+
+
+def tokenize(text: str, at: Location, indent: int = 0) -> list[Token]:
+    """The tokens of `text`, closed by one of kind "end". Lines after the first begin at column `indent + 1`."""
+    tokens: list[Token] = []
+    for token in _scan(text, at, indent):
+        tokens.append(token)
+        if len(tokens) > MAX_TOKENS:
+            raise ExpressionError(token.at, f"an expression of more than {MAX_TOKENS} tokens", "parts named with 'let'")
+    return tokens
+
+
+def _scan(text: str, at: Location, indent: int) -> Iterator[Token]:
+    line, column, position = at.line or 1, at.column or 1, 0
+    while position < len(text):
+        here = Location(at.file, line, column)
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise _stray(text[position], here)
+        if match.lastgroup != "space":
+            yield _token(match.lastgroup or "", match.group(), here)
+        piece, position = match.group(), match.end()
+        newlines = piece.count("\n")
+        line += newlines
+        column = indent + len(piece) - piece.rfind("\n") if newlines else column + len(piece)
+    yield Token("end", "", Location(at.file, line, column))
+
+
+def _stray(character: str, at: Location) -> ExpressionError:
+    shown = f"'{character}'" if character.isprintable() else f"the character U+{ord(character):04X}"
+    expected = _HABITS.get(character, "a number, a name, an operator or a bracket")
+    return ExpressionError(at, f"unexpected {shown}", expected)
+
+
+def _token(kind: str, text: str, at: Location) -> Token:
+    if kind == "number":
+        return Token("number", text, at, _number(text, at))
+    if kind == "name":
+        if text in _LITERAL_WORDS:
+            return Token("number", text, at, _LITERAL_WORDS[text])
+        if text in _WORD_OPERATORS:
+            return Token("symbol", text, at)
+        if keyword.iskeyword(text):
+            raise ExpressionError(
+                at, f"the Python keyword '{text}'", "a name, a number, or one of and, or, not, if, else"
+            )
+    return Token(kind, text, at)
+
+
+def _number(text: str, at: Location) -> int | float:
+    try:
+        value: int | float = _integer_or_float(text)
+    except ValueError as error:
+        raise ExpressionError(at, f"the malformed number '{text}'", "a number such as 64, 0x40, 0.5 or 1e-3") from error
+    if isinstance(value, int) and value > INT_MAX:
+        raise ExpressionError(at, f"the integer {text}, beyond 64 bits", f"at most {INT_MAX}")
+    if not math.isfinite(value):
+        raise ExpressionError(at, f"the number {text}, beyond double precision", "a finite number")
+    return value
+
+
+def _integer_or_float(text: str) -> int | float:
+    if re.fullmatch(r"[0-9_]+|0[xXbB][0-9a-fA-F_]+", text):
+        return int(text, 0)
+    return float(text)
