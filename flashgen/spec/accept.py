@@ -1,0 +1,153 @@
+"""The leaves of a spec: each a type made of one test, the words that say what passes it, and its JSON Schema."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError, core_schema
+
+from flashgen.spec.variant import DTYPES
+
+INPUT_DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", *DTYPES)
+MAX_HEAD_DIM = 256
+MAX_RANK = 6
+_INT64 = range(-(2**63), 2**63)
+
+
+def refuse(expected: str, key: str = "", found: str = "") -> PydanticCustomError:
+    """A problem with a value, or with what stands under its `key`; `found` where the value itself does not say it."""
+    return PydanticCustomError("expected", "{expected}", {"expected": expected, "key": key, "found": found})
+
+
+@dataclass(frozen=True, eq=False)
+class Accept:
+    """A type made of one test, the words that say what passes it, and its JSON Schema."""
+
+    test: Callable[[Any], bool]
+    expected: str
+    schema: dict[str, Any]
+    convert: Callable[[Any], Any] = lambda value: value
+
+    def check(self, value: Any) -> Any:
+        if not self.test(value):
+            raise refuse(self.expected)
+        return self.convert(value)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return dict(self.schema)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_scalar(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isnan(value)
+    return isinstance(value, bool) or (isinstance(value, int) and value in _INT64)
+
+
+def _is_printable(value: Any) -> bool:
+    """Text without control characters, lone surrogates or characters that reorder what a reader sees."""
+    bidirectional = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    return isinstance(value, str) and not any(
+        (unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t") or unicodedata.bidirectional(c) in bidirectional
+        for c in value
+    )
+
+
+def choice(*options: str) -> Accept:
+    return Accept(lambda v: isinstance(v, str) and v in options, " or ".join(options), {"enum": list(options)})
+
+
+def count(low: int, high: int | None = None) -> Accept:
+    words = f"an integer from {low} to {high}" if high else f"an integer >= {low}"
+    schema = {"type": "integer", "minimum": low} | ({"maximum": high} if high else {})
+    return Accept(lambda v: _is_int(v) and low <= v < 2**31 and (high is None or v <= high), words, schema)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+_EXPRESSION_SCHEMA = {"type": ["string", "number", "boolean"]}
+Expression = Annotated[str, Accept(lambda v: _is_text(v) or is_scalar(v), "an expression", _EXPRESSION_SCHEMA, str)]
+Extent = Annotated[
+    str,
+    Accept(
+        lambda v: _is_text(v) or (_is_int(v) and v >= 0),
+        "an integer >= 0 or an expression of params",
+        {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]},
+        str,
+    ),
+]
+Cap = Annotated[
+    str,
+    Accept(
+        lambda v: _is_text(v) or (is_scalar(v) and not isinstance(v, bool) and 0 < v < math.inf),
+        "a number > 0 or an expression of params",
+        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]},
+        str,
+    ),
+]
+Size = Annotated[
+    str,
+    Accept(
+        lambda v: _is_text(v) or (_is_int(v) and 0 < v < 2**31),
+        "an integer >= 1, an expression of sizes and params, or a new name",
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]},
+        str,
+    ),
+]
+Scalar = Annotated[
+    Any,
+    Accept(
+        is_scalar,
+        "a number, true, false, or {value: ..., runtime: true}",
+        {"type": ["boolean", "integer", "number"]},
+    ),
+]
+Flag = Annotated[bool, Accept(lambda v: isinstance(v, bool), "true or false", {"type": "boolean"})]
+Number = Annotated[float, Accept(lambda v: is_scalar(v) and math.isfinite(v), "a number", {"type": "number"}, float)]
+Share = Annotated[
+    float,
+    Accept(
+        lambda v: is_scalar(v) and not isinstance(v, bool) and 0 <= v <= 1,
+        "a number from 0 to 1",
+        {"type": "number", "minimum": 0, "maximum": 1},
+        float,
+    ),
+]
+Count = Annotated[int, count(1)]
+Dtype = Annotated[str, choice(*DTYPES)]
+HeadDim = Annotated[int, count(1, MAX_HEAD_DIM)]
+Description = Annotated[str, Accept(_is_printable, "text without control characters", {"type": "string"})]
+Text = Annotated[str, Accept(lambda v: isinstance(v, str), "text", {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"})]
+
+
+def one_or_many(value: Any) -> Any:
+    items = value if isinstance(value, list) else [value]
+    if not items or any(item in items[:index] for index, item in enumerate(items)):
+        raise refuse("at least one value, each once")
+    return items
+
+
+def many(item: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1, "uniqueItems": True}]})
+
+
+def sized(low: int, high: int, what: str) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if not isinstance(value, list) or not low <= len(value) <= high:
+            raise refuse(what)
+        return value
+
+    return BeforeValidator(check)

@@ -1,0 +1,53 @@
+"""What a spec means, in twelve hex digits: tuned records and generated modules refer to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, walk
+from flashgen.spec.variant import Variant
+
+_FORMAT = 1
+
+
+def digest(variant: Variant) -> str:
+    """The first 12 hex digits of a SHA-256 over everything that changes what the kernels compute or accept.
+
+    Names of lets, descriptions, tuning hints, the tuned dtypes and head dimensions, and the YAML's form are no part
+    of it. Each node of the expressions is written once, so shared subexpressions cost nothing.
+    """
+    sizes = [dim.size for tensor in variant.inputs for dim in tensor.dims]
+    number: dict[Expr, int] = {}
+    lines: list[Any] = []
+    for node in walk(variant.score, variant.mask, *sizes):
+        lines.append(_line(node, [number[child] for child in node.children]))
+        number[node] = len(number)
+    meaning = {
+        "format": _FORMAT,
+        "nodes": lines,
+        "score": number[variant.score],
+        "mask": number[variant.mask],
+        "sink": variant.sink,
+        "align": variant.align,
+        "params": [[p.name, p.type.value, repr(p.value)] for p in variant.runtime_params],
+        "inputs": [
+            [i.name, i.dtype, i.grad, i.default, [[number[d.size], d.binds, d.may_be_one] for d in i.dims]]
+            for i in variant.inputs
+        ],
+    }
+    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _line(node: Expr, children: list[int]) -> list[Any]:
+    match node:
+        case Const(value=value):
+            return ["const", node.type.value, repr(value)]
+        case Var(name=name):
+            return ["var", node.type.value, name]
+        case Gather(input=tensor):
+            return ["gather", tensor, *children]
+        case Op(name=name):
+            return ["op", name, *children]
+    raise AssertionError(f"no such node: {type(node).__name__}")

@@ -1,0 +1,266 @@
+"""The form of a spec, key by key: what pydantic checks before any expression is read."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+
+from flashgen.errors import SpecError
+from flashgen.spec import names
+from flashgen.spec.accept import (
+    INPUT_DTYPES,
+    MAX_HEAD_DIM,
+    MAX_RANK,
+    Cap,
+    Count,
+    Description,
+    Dtype,
+    Expression,
+    Extent,
+    Flag,
+    HeadDim,
+    Number,
+    Scalar,
+    Share,
+    Size,
+    Text,
+    choice,
+    many,
+    one_or_many,
+    refuse,
+    sized,
+)
+from flashgen.spec.source import Document, KeyPath
+from flashgen.spec.variant import DTYPES
+
+
+class _Form(BaseModel):
+    """A mapping with a fixed set of keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys(cls, data: Any) -> Any:
+        fields = cls.model_fields
+        known = ", ".join(fields)
+        if not isinstance(data, dict):
+            raise refuse(f"a mapping with the keys {known}")
+        for key in data:
+            if key not in fields:
+                close = get_close_matches(key, fields, n=2)
+                raise refuse(" or ".join(close) if close else f"one of {known}", key, f"the unknown key {key!r}")
+        for key, info in fields.items():
+            if info.is_required() and key not in data:
+                raise refuse(f"{key}, with a value", found=f"no key {key!r}")
+        return data
+
+
+class Window(_Form):
+    """A sliding window: key k is visible to query q where q - left <= k <= q + right. A missing side is open."""
+
+    left: Extent | None = Field(None, description="How many keys before the query's own position are visible.")
+    right: Extent | None = Field(None, description="How many keys after the query's own position are visible.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _some_side(cls, data: Any) -> Any:
+        if data == {}:
+            raise refuse("left, right or both")
+        return data
+
+
+class BlockSparse(_Form):
+    """A mask by blocks, passed as the input block_mask: bool [batch or 1, heads or 1, q_blocks, kv_blocks]."""
+
+    block_q: Count = Field(description="Queries in one block.", examples=[128])
+    block_kv: Count = Field(description="Keys in one block.", examples=[128])
+
+
+class ParamForm(_Form):
+    """A scalar: baked into the kernel, or an argument of attention() with a default value."""
+
+    value: Scalar = Field(description="The value, or the default value of a runtime param.")
+    runtime: Flag = Field(False, description="Whether the param is an argument of attention().")
+
+
+class InputForm(_Form):
+    """A tensor that the caller passes."""
+
+    shape: Annotated[
+        list[Size],
+        sized(1, MAX_RANK, f"a list of 1 to {MAX_RANK} dimensions, such as [batch, kv_len]"),
+    ] = Field(description="Dimensions: integers, expressions of sizes and params, or new names.")
+    dtype: Annotated[str, choice(*INPUT_DTYPES)] = Field(description="The tensor's dtype.")
+    grad: Flag = Field(False, description="Whether the input gets a gradient; floating dtypes only.")
+
+    @model_validator(mode="after")
+    def _differentiable(self) -> InputForm:
+        if self.grad and self.dtype not in DTYPES:
+            raise refuse(f"grad: true only with dtype {', '.join(DTYPES)}", "grad")
+        return self
+
+
+class ShapeForm(_Form):
+    """A problem size to tune for."""
+
+    batch: Count = Field(description="Sequences in the batch.")
+    heads: Count = Field(description="Query heads.")
+    kv_heads: Count | None = Field(None, description="Key and value heads; as many as query heads when absent.")
+    q_len: Count = Field(description="Queries.")
+    kv_len: Count | None = Field(None, description="Keys; as many as queries when absent.")
+    head_dim: HeadDim | None = Field(None, description="Head dimension; each of the spec's when absent.")
+    v_head_dim: HeadDim | None = Field(None, description="Head dimension of v; that of q when absent.")
+
+    @model_validator(mode="after")
+    def _groups(self) -> ShapeForm:
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise refuse(f"a divisor of heads, {self.heads}", "kv_heads")
+        return self
+
+
+class SampleForm(_Form):
+    """How realistic values of an input look: one of the keys."""
+
+    segments: Count | None = Field(None, description="Sorted ids of this many packed segments.")
+    density: Share | None = Field(None, description="The share of true values.")
+    range: Annotated[list[Number], sized(2, 2, "a pair [low, high]")] | None = Field(
+        None, description="Values are drawn from low to high."
+    )
+
+    @model_validator(mode="after")
+    def _one_hint(self) -> SampleForm:
+        if len(self.model_fields_set) != 1:
+            raise refuse("exactly one of segments, density and range")
+        if self.range is not None and self.range[0] > self.range[1]:
+            raise refuse("a pair [low, high] with low <= high", "range")
+        return self
+
+
+class TuneForm(_Form):
+    """What build tunes for."""
+
+    shapes: Annotated[list[ShapeForm], sized(1, 64, "a list of 1 to 64 problem sizes")] | None = Field(
+        None, description="Problem sizes; a default list when absent."
+    )
+    inputs: dict[str, SampleForm] = Field({}, description="How realistic values of each input look.")
+
+
+def _as_param(value: Any) -> Any:
+    return value if isinstance(value, dict) else {"value": value}
+
+
+_PARAM_SCHEMA = {
+    "anyOf": [
+        {"type": ["boolean", "integer", "number"]},
+        {
+            "type": "object",
+            "description": "A runtime param is an argument of attention().",
+            "properties": {"value": {"type": ["boolean", "integer", "number"]}, "runtime": {"type": "boolean"}},
+            "required": ["value"],
+            "additionalProperties": False,
+        },
+    ]
+}
+_ParamEntry = Annotated[ParamForm, BeforeValidator(_as_param), WithJsonSchema(_PARAM_SCHEMA)]
+_Dtypes = Annotated[list[Dtype], BeforeValidator(one_or_many), many({"enum": list(DTYPES)})]
+_HeadDims = Annotated[
+    list[HeadDim],
+    BeforeValidator(one_or_many),
+    many({"type": "integer", "minimum": 1, "maximum": MAX_HEAD_DIM}),
+]
+
+
+class SpecForm(_Form):
+    """A variant of attention: out = softmax of the scores over the visible keys, times v."""
+
+    name: Text = Field(description="The generated module's name.", examples=["alibi"])
+    description: Description = Field("", description="What the variant is, and where it comes from.")
+    dtype: _Dtypes = Field(["bfloat16", "float16"], description="The dtypes to tune for.")
+    head_dim: _HeadDims = Field([64, 128], description="The head dimensions to tune for; any from 1 to 256 runs.")
+    causal: Flag = Field(False, description="Mask: k <= q.")
+    window: Window | None = Field(None, description="Mask: q - left <= k <= q + right.")
+    bias: Annotated[Literal["alibi"] | None, choice("alibi")] = Field(
+        None, description="Score: score - slopes[h] * abs(q - k); the caller may pass slopes."
+    )
+    softcap: Cap | None = Field(None, description="Score: cap * tanh(score / cap).", examples=[30.0])
+    block_sparse: BlockSparse | None = Field(None, description="Mask: by the blocks of the input block_mask.")
+    sink: Annotated[Literal["learned"] | None, choice("learned")] = Field(
+        None, description="The input sinks, float32 [heads]: one more logit in each row's denominator."
+    )
+    align: Annotated[str, choice("bottom_right", "top_left")] = Field(
+        "bottom_right", description="Query i stands at key i + kv_len - q_len (bottom_right) or at key i (top_left)."
+    )
+    params: dict[str, _ParamEntry] = Field({}, description="Scalars of the expressions.", examples=[{"W": 64}])
+    inputs: dict[str, InputForm] = Field({}, description="Tensors that the caller passes, by name.")
+    let: dict[str, Expression] = Field({}, description="Named subexpressions; each may use those before it.")
+    score: Expression | None = Field(None, description="The score, in float32.", examples=["score + rel[h, q - k]"])
+    mask: Expression | None = Field(None, description="Whether query q sees key k.", examples=["abs(q - k) <= W"])
+    tune: TuneForm | None = Field(None, description="What build tunes for.")
+
+
+def parse(document: Document) -> SpecForm:
+    """Check a document's form. Raises SpecError at the first problem in the file's order, with a count of the rest."""
+    try:
+        spec = SpecForm.model_validate(document.data)
+    except ValidationError as error:
+        problems = [_problem(document, detail) for detail in error.errors(include_url=False)]
+        first = min(problems, key=lambda p: (p.location.line or 0, p.location.column or 0))
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise SpecError(first.location, first.found, first.expected + more) from None
+    expected = names.module_problem(spec.name)
+    if expected:
+        raise SpecError(document.at(("name",)), f"the name {shown(spec.name)}", expected)
+    return spec
+
+
+def _problem(document: Document, detail: Any) -> SpecError:
+    path: KeyPath = detail["loc"]
+    value = detail["input"]
+    context = detail.get("ctx", {})
+    plain = {"dict_type": "a mapping of names", "list_type": "a list"}
+    expected = plain.get(detail["type"], detail["msg"])
+    key, found = context.get("key"), context.get("found")
+    if key:
+        path = (*path, key)
+    at = document.key(path) if key and found else document.at(path)
+    return SpecError(at, found or shown(value[key] if key and isinstance(value, dict) else value), expected)
+
+
+def shown(value: Any) -> str:
+    """A value in a few words, for messages."""
+    if isinstance(value, dict):
+        return "a mapping" if value else "an empty mapping"
+    if isinstance(value, list):
+        return f"a list of {len(value)}" if value else "an empty list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a spec, for editors."""
+    schema = _without_null(SpecForm.model_json_schema())
+    del schema["title"]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "flashgen spec",
+        **schema,
+    }
+
+
+def _without_null(node: Any) -> Any:
+    """An absent key is written by leaving it out: null is not a value of the format."""
+    if isinstance(node, list):
+        return [_without_null(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    options = [o for o in node.get("anyOf", []) if o != {"type": "null"}]
+    if "anyOf" in node and len(options) == 1:
+        node = {key: value for key, value in node.items() if key != "anyOf"} | options[0]
+    elif options:
+        node = node | {"anyOf": options}
+    return {key: _without_null(value) for key, value in node.items() if not (key == "default" and value is None)}

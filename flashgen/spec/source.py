@@ -1,0 +1,260 @@
+"""Reading a spec: YAML or a mapping in, plain data and a map from each key path to its place in the file out.
+
+Scalars follow YAML 1.2's core schema: only true and false are bools, so `off` stays a name and 1e-6 is a number.
+Duplicate keys, tags, several documents, empty values and documents that are too large or too deep, also through
+aliases, are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from flashgen.errors import Location, SpecError, UsageError
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 24
+MAX_NODES = 5000
+_TOO_DEEP = f"at most {MAX_DEPTH} levels of nesting"
+_TOO_MANY = f"at most {MAX_NODES} values, those that aliases repeat counted again"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a value stands: its location, its key's, and the span of its text."""
+
+    key: Location
+    value: Location
+    start: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True)
+class Document:
+    """A spec's data, and where each of its values stands. A mapping from Python has no marks."""
+
+    file: str
+    data: dict[str, Any]
+    text: str = ""
+    marks: Mapping[KeyPath, Mark] = field(default_factory=dict)
+
+    def at(self, path: KeyPath) -> Location:
+        """Where the value at the path stands, or the nearest value that holds it."""
+        return self._mark(path).value
+
+    def key(self, path: KeyPath) -> Location:
+        """Where the last key of the path stands."""
+        return self._mark(path).key
+
+    def expression(self, path: KeyPath, value: str) -> tuple[str, Location]:
+        """The text of an expression as it stands in the file, and the place of its first character.
+
+        The raw text keeps its line breaks and indentation, so a column counted in it is a column of the file. It
+        falls back to the value where escapes or an alias make the two differ.
+        """
+        mark = self._mark(path)
+        start = _content_start(self.text, mark)
+        raw = self.text[start : mark.end].rstrip(" \t\r\n\"'")
+        if raw.split() != value.split():
+            return value, mark.value
+        return raw, _location(self.file, self.text, start)
+
+    def _mark(self, path: KeyPath) -> Mark:
+        if not self.marks:
+            here = Location(f"{self.file}:{'.'.join(map(str, path))}" if path else self.file)
+            return Mark(here, here)
+        while path not in self.marks:
+            path = path[:-1]
+        return self.marks[path]
+
+
+def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
+    """Read a spec from a YAML file or a mapping.
+
+    Raises UsageError where there is no such file, SpecError where it is not acceptable YAML.
+    """
+    if isinstance(source, Mapping):
+        budget = _Budget("<dict>")
+        data = _plain(source, (), budget)
+        return Document("<dict>", data)
+    if not isinstance(source, str | os.PathLike):
+        raise UsageError(f"a spec of type {type(source).__name__}; expected a path or a mapping")
+    file = os.fspath(source)
+    return parse_yaml(_read_text(file), file)
+
+
+def parse_yaml(text: str, file: str) -> Document:
+    """Read a spec from YAML text; `file` is what errors call it."""
+    try:
+        loader = _Loader(text, file)
+        root = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file)
+        found = ", ".join(part for part in (error.context, error.problem) if part)
+        raise SpecError(at, found, "one valid YAML document") from error
+    except yaml.reader.ReaderError as error:
+        at = _location(file, text, error.position)
+        raise SpecError(at, f"the character U+{ord(text[error.position]):04X}", "printable text") from error
+    if not isinstance(root, yaml.MappingNode):
+        what = "an empty file" if root is None else "no mapping at the top"
+        raise SpecError(Location(file, 1, 1), what, "keys such as name and score, each with a value")
+    marks: dict[KeyPath, Mark] = {(): Mark(Location(file, 1, 1), Location(file, 1, 1))}
+    data = _Builder(file, marks).build(root, ())
+    return Document(file, data, text, marks)
+
+
+def _read_text(file: str) -> str:
+    try:
+        if not Path(file).is_file():
+            raise UsageError(f"no spec at {file!r}; expected the path of a YAML file")
+        with open(file, "rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {file!r} ({error}); expected the path of a readable YAML file") from error
+    if len(content) > MAX_BYTES:
+        raise SpecError(Location(file), f"more than {MAX_BYTES} bytes", "a spec of ordinary size")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise SpecError(Location(file, line), f"the byte 0x{content[error.start]:02X}", "UTF-8 text") from error
+
+
+def _location(file: str, text: str, index: int) -> Location:
+    return Location(file, text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index))
+
+
+def _content_start(text: str, mark: Mark) -> int:
+    """The index of a scalar's first character, past its quote or its block header."""
+    start = mark.start
+    if text[start : start + 1] in ("|", ">"):
+        start = text.find("\n", start, mark.end) + 1
+    elif text[start : start + 1] in ("'", '"'):
+        start += 1
+    while start < mark.end and text[start].isspace():
+        start += 1
+    return start
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes with YAML 1.2's scalars; refuses tags and deep nesting before either costs anything."""
+
+    yaml_implicit_resolvers: dict = {}  # noqa: RUF012  (PyYAML's own class attribute, emptied)
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text)
+        self.file, self.depth = file, 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        at = Location(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
+        if getattr(event, "tag", None) is not None:
+            raise SpecError(at, f"the YAML tag {event.tag!r}", "a plain value without a tag")
+        if self.depth == MAX_DEPTH:
+            raise SpecError(at, "deeper nesting", _TOO_DEEP)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+_FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+for _kind, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", _FLOAT, list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(_kind, re.compile(rf"(?:{_pattern})\Z"), _first)
+
+
+@dataclass
+class _Budget:
+    """Counts values, so that neither aliases nor cycles can make a small spec large."""
+
+    file: str
+    nodes: int = 0
+
+    def spend(self, path: KeyPath, at: Location) -> None:
+        self.nodes += 1
+        if len(path) > MAX_DEPTH:
+            raise SpecError(at, "deeper nesting", _TOO_DEEP)
+        if self.nodes > MAX_NODES:
+            raise SpecError(at, "too many values", _TOO_MANY)
+
+
+class _Builder:
+    """Turns nodes into plain data and records where each value stands."""
+
+    def __init__(self, file: str, marks: dict[KeyPath, Mark]) -> None:
+        self.file, self.marks, self.budget = file, marks, _Budget(file)
+
+    def build(self, node: yaml.Node, path: KeyPath) -> Any:
+        self.budget.spend(path, self._at(node))
+        if isinstance(node, yaml.MappingNode):
+            return {key: self._child(value, (*path, key), at) for key, at, value in self._entries(node)}
+        if isinstance(node, yaml.SequenceNode):
+            return [self._child(item, (*path, index), self._at(item)) for index, item in enumerate(node.value)]
+        return _scalar(node, self._at(node))
+
+    def _child(self, node: yaml.Node, path: KeyPath, key: Location) -> Any:
+        self.marks[path] = Mark(key, self._at(node), node.start_mark.index, node.end_mark.index)
+        return self.build(node, path)
+
+    def _entries(self, node: yaml.MappingNode) -> Iterator[tuple[str, Location, yaml.Node]]:
+        seen: dict[str, Location] = {}
+        for key_node, value in node.value:
+            at = self._at(key_node)
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag in ("null", "bool", "int", "float"):
+                what = f"the key {key_node.value}" if isinstance(key_node, yaml.ScalarNode) else "a compound key"
+                raise SpecError(at, what, "a name (in quotes, if it is meant as text)")
+            key = key_node.value
+            if key in seen:
+                raise SpecError(at, f"the key {key!r} again", f"it once (the first is at line {seen[key].line})")
+            seen[key] = at
+            yield key, at, value
+
+    def _at(self, node: yaml.Node) -> Location:
+        return Location(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _scalar(node: yaml.Node, at: Location) -> bool | int | float | str:
+    text: str = node.value
+    if node.tag == "null":
+        raise SpecError(at, "no value", "a value, or the key left out")
+    if node.tag == "bool":
+        return text.lower() == "true"
+    if node.tag == "int":
+        if len(text) > 20:
+            raise SpecError(at, f"an integer of {len(text)} digits", "an integer of 64 bits")
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+    if node.tag == "float":
+        return float(re.sub(r"(?i)\.(inf|nan)\Z", r"\1", text))
+    return text
+
+
+def _plain(value: Any, path: KeyPath, budget: _Budget) -> Any:
+    """The same data in dicts, lists and scalars of Python's own types."""
+    here = Location(f"{budget.file}:{'.'.join(map(str, path))}" if path else budget.file)
+    budget.spend(path, here)
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise SpecError(here, f"the key {key!r}", "a name")
+        return {key: _plain(item, (*path, key), budget) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, (*path, index), budget) for index, item in enumerate(value)]
+    if value is None:
+        raise SpecError(here, "no value (None)", "a value, or the key left out")
+    if type(value) not in (bool, int, float, str):
+        raise SpecError(here, f"a {type(value).__name__}", "a mapping, a list, text, a number, True or False")
+    return value
