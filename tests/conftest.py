@@ -1,0 +1,45 @@
+"""What every test may rely on.
+
+Where there is no GPU, Triton's interpreter runs the kernels: the variable must be set before triton is imported, so it
+is set here, for the whole process. Compiling offline needs a process without it: give `plain_env` to a subprocess.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Tests run side by side, on small tensors.
+torch.set_num_threads(1)
+
+# The same examples every time, so that a failure is the change's; --hypothesis-profile=explore draws new ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reads or writes the user's tuned records."""
+    os.environ["FLASHGEN_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def plain_env() -> dict[str, str]:
+    """An environment for a subprocess that compiles kernels instead of interpreting them."""
+    return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return REPOSITORY
