@@ -1,0 +1,287 @@
+"""Expressions as eager PyTorch statements, for the reference that each generated module carries.
+
+A node is either a Python scalar (made of sizes and runtime params alone) or a tensor that broadcasts to
+[batch, heads, q_len, kv_len]: bool, int64, or float in the dtype of `score`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from flashgen.lang.infix import Text, binary, call, conditional, method, number, prefix
+from flashgen.lang.nodes import COMPARISONS, FLOAT_FUNCTIONS, Const, Expr, Gather, Op, Type, Var, walk
+from flashgen.lang.show import BITWISE, SYMBOLS
+
+# Whether an index along an axis may fall below 0, and whether it may pass the last element.
+Guard = Callable[[Gather, int], tuple[bool, bool]]
+
+TENSORS = frozenset({"b", "h", "kv_h", "q", "k", "score"})
+_POSITIVE_SIZES = frozenset({"batch", "heads", "kv_heads", "head_dim"})
+_OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float"})
+_SCORE_DTYPE = "score.dtype"
+
+
+@dataclass(frozen=True)
+class Emission:
+    """`lines` are the assignments in order, `results` an expression for each root."""
+
+    lines: tuple[str, ...]
+    results: tuple[str, ...]
+    imports_math: bool
+
+
+def emit(
+    roots: Sequence[Expr],
+    lets: Sequence[tuple[str, Expr]] = (),
+    guard: Guard | None = None,
+    taken: Collection[str] = (),
+) -> Emission:
+    """PyTorch statements that compute `roots`.
+
+    They read `b`, `h`, `kv_h` (int64 [batch, 1, 1, 1], [1, heads, 1, 1] twice), `q` (int64 [q_len, 1]), `k` (int64
+    [1, kv_len]), `score` (float [batch, heads, q_len, kv_len]), each input under its name, and sizes and runtime
+    params as Python scalars. A let that the roots use is assigned under its own name, with an underscore after it
+    if that is among the names in `taken`; what else is used repeatedly gets a short name of its own. Indices are
+    clamped where `guard` says that they may leave the tensor, on both sides without it. A scalar that divides by zero
+    or leaves the domain of a function raises, as in Python; tensors follow IEEE 754.
+    """
+    writer = _Writer(guard or (lambda node, axis: (True, True)))
+    names = _names(roots, lets, taken)
+    lines: list[str] = []
+    used = set(walk(*roots))
+    for node in walk(*(node for _, node in lets if node in used), *roots):
+        text = writer.write(node)
+        if node in names:
+            lines.append(f"{names[node]} = {text}")
+            writer.name(node, names[node])
+    results = tuple(str(writer.texts[root]) for root in roots)
+    return Emission(tuple(lines), results, any("math." in text for text in (*lines, *results)))
+
+
+def _names(roots: Sequence[Expr], lets: Sequence[tuple[str, Expr]], taken: Collection[str]) -> dict[Expr, str]:
+    """Names for the nodes that are assigned: lets, shared work, and divisors that a zero test reads again."""
+    nodes = list(walk(*roots))
+    present = set(nodes)
+    occupied = _OWN_NAMES | {*taken} | {n.name for n in nodes if isinstance(n, Var)}
+    occupied |= {n.input for n in nodes if isinstance(n, Gather)}
+    names: dict[Expr, str] = {}
+    for name, node in lets:
+        if node in present and node not in names and isinstance(node, Op | Gather):
+            while name in occupied:
+                name += "_"
+            names[node] = name
+            occupied = occupied | {name}
+    fresh = (name for name in map("t{}".format, count()) if name not in occupied)
+    uses = Counter(child for node in nodes for child in node.children)
+    uses.update(child for node in nodes for child in _read_again(node))
+    uses.update(roots)
+    for node in nodes:
+        if node not in names and uses[node] > 1 and not _is_trivial(node):
+            names[node] = next(fresh)
+    return names
+
+
+def _read_again(node: Expr) -> Iterator[Expr]:
+    if (
+        isinstance(node, Op)
+        and node.name in ("floordiv", "mod")
+        and node.type is Type.INT
+        and not _nonzero(node.args[1])
+    ):
+        yield node.args[1]
+
+
+def _is_trivial(node: Expr) -> bool:
+    """Shorter to write again than to name: leaves, and a sign or cast on one."""
+    return not node.children or (isinstance(node, Op) and len(node.args) == 1 and not node.args[0].children)
+
+
+def _nonzero(node: Expr) -> bool:
+    if isinstance(node, Const):
+        return node.value != 0
+    if isinstance(node, Op) and node.name == "max":
+        return any(isinstance(x, Const) and x.value > 0 for x in node.args)
+    return isinstance(node, Var) and node.name in _POSITIVE_SIZES
+
+
+class _Writer:
+    """Writes one node after another, operands first."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._tensors: set[Expr] = set()
+        # Operands as they are before a cast that PyTorch would make by itself.
+        self._uncast: dict[Expr, Text] = {}
+        # The x and low of max(x, low), for the min around it that makes a clamp of it.
+        self._raised: dict[Expr, tuple[Text, Text]] = {}
+        self.texts: dict[Expr, Text] = {}
+
+    def name(self, node: Expr, name: str) -> None:
+        """From here on the node is read under a name."""
+        self.texts[node] = Text(name)
+        self._uncast.pop(node, None)
+        self._raised.pop(node, None)
+
+    def write(self, node: Expr) -> Text:
+        is_leaf = isinstance(node, Gather) or (isinstance(node, Var) and node.name in TENSORS)
+        if is_leaf or any(child in self._tensors for child in node.children):
+            self._tensors.add(node)
+        self.texts[node] = self._text(node)
+        return self.texts[node]
+
+    def _text(self, node: Expr) -> Text:
+        if isinstance(node, Const):
+            return number(node.value)
+        if isinstance(node, Var):
+            return Text(node.name)
+        if isinstance(node, Gather):
+            return self._gather(node)
+        assert isinstance(node, Op)
+        return self._tensor(node) if node in self._tensors else self._scalar(node)
+
+    def _gather(self, node: Gather) -> Text:
+        indices = ", ".join(str(self._index(node, axis)) for axis in range(len(node.indices)))
+        element = Text(f"{node.input}[{indices}]")
+        if node.type is Type.BOOL:
+            return element
+        if node.type is Type.FLOAT:
+            return method(element, "to", _SCORE_DTYPE)
+        self._uncast[node] = element
+        return method(element, "long")
+
+    def _index(self, node: Gather, axis: int) -> Text:
+        index = node.indices[axis]
+        low, high = self._guard(node, axis)
+        text, last = self.texts[index], f"{node.input}.shape[{axis}] - 1"
+        if index not in self._tensors:
+            text = call("max", text, "0") if low else text
+            return call("min", text, last) if high else text
+        if low and high:
+            return method(text, "clamp", "0", last)
+        if low or high:
+            return method(text, "clamp", "min=0" if low else f"max={last}")
+        return text
+
+    def _scalar(self, node: Op) -> Text:
+        """An operation on Python scalars alone."""
+        name, operands = node.name, self._operands(node)
+        if name == "where":
+            return conditional(*operands)
+        if name in ("floordiv", "mod") and node.type is Type.INT and not _nonzero(node.args[1]):
+            return conditional(operands[1], binary(SYMBOLS[name], *operands), number(0))
+        if name in ("shl", "shr"):
+            return binary(SYMBOLS[name], operands[0], self._shift_count(node.args[1]))
+        if node.type is Type.BOOL and name in ("and", "or", "not"):
+            return prefix(name, *operands) if name == "not" else binary(name, *operands)
+        if name == "exp2":
+            return binary("**", number(2.0), operands[0])
+        if name == "sigmoid":  # this form cannot overflow
+            half = call("math.tanh", binary("*", number(0.5), operands[0]))
+            return binary("*", number(0.5), binary("+", number(1.0), half))
+        if name == "floor" or name in FLOAT_FUNCTIONS:
+            return call(f"math.{name}", *operands)
+        if name in ("to_int", "to_float"):
+            self._uncast[node] = operands[0]
+            return call(name.removeprefix("to_"), *operands)
+        return self._native(name, operands)
+
+    def _tensor(self, node: Op) -> Text:
+        """An operation with a tensor among its operands."""
+        name, operands = node.name, self._operands(node)
+        if name == "where":
+            return self._where(node, operands)
+        if name in ("floordiv", "mod") and node.type is Type.INT:
+            return self._integer_division(node, operands)
+        if name in ("shl", "shr"):
+            return binary(SYMBOLS[name], operands[0], self._shift_count(node.args[1]))
+        if name in ("min", "max"):
+            return self._extremum(node, operands)
+        if name in FLOAT_FUNCTIONS:
+            return call(f"torch.{name}", *operands)
+        if name == "floor":
+            return method(method(operands[0], "floor"), "long")
+        if name == "to_int":
+            self._uncast[node] = self.texts[node.args[0]]
+            return method(operands[0], "long")
+        if name == "to_float":
+            self._uncast[node] = operands[0]
+            return method(self._uncast.get(node.args[0], operands[0]), "to", _SCORE_DTYPE)
+        return self._native(name, operands)
+
+    def _native(self, name: str, operands: list[Text]) -> Text:
+        """What Python's own operators do for scalars and tensors alike."""
+        if name in ("neg", "not"):
+            return prefix("-" if name == "neg" else "~", *operands)
+        symbol = SYMBOLS.get(name) or BITWISE.get(name)
+        return binary(symbol, *operands) if symbol else call(name, *operands)
+
+    def _operands(self, node: Op) -> list[Text]:
+        """The operands, without the casts that PyTorch or Python makes by itself."""
+        scalar = node not in self._tensors
+        promotes = scalar and (node.name == "truediv" or node.name in FLOAT_FUNCTIONS)
+        if len(node.args) == 2:
+            # A float scalar does not bring an int tensor to the dtype of the scores; a float tensor does.
+            promotes |= any(
+                x.type is Type.FLOAT and x not in self._uncast and (scalar or x in self._tensors) for x in node.args
+            )
+            # Elements of one input compare as they are stored.
+            sources = {x.input if isinstance(x, Gather) else None for x in node.args}
+            promotes |= node.name in COMPARISONS and len(sources) == 1 and None not in sources
+        return [self._uncast.get(x, self.texts[x]) if promotes else self.texts[x] for x in node.args]
+
+    def _where(self, node: Op, operands: list[Text]) -> Text:
+        test, then, otherwise = node.args
+        if test not in self._tensors:
+            return conditional(operands[0], self._as_tensor(then), self._as_tensor(otherwise))
+        if node.type is Type.FLOAT and then not in self._tensors and otherwise not in self._tensors:
+            # Two Python floats would give torch's default dtype.
+            return call("torch.where", operands[0], self._as_tensor(then), operands[2])
+        return call("torch.where", *operands)
+
+    def _as_tensor(self, node: Expr) -> Text:
+        text = self.texts[node]
+        if node in self._tensors:
+            return text
+        if node.type is Type.BOOL:
+            return call("q.new_tensor", text, "dtype=torch.bool")
+        return call("score.new_tensor" if node.type is Type.FLOAT else "q.new_tensor", text)
+
+    def _integer_division(self, node: Op, operands: list[Text]) -> Text:
+        dividend, divisor = operands
+        symbol = SYMBOLS[node.name]
+        if _nonzero(node.args[1]):
+            return binary(symbol, dividend, divisor)
+        if node.args[1] not in self._tensors:
+            return conditional(divisor, binary(symbol, dividend, divisor), call("q.new_tensor", "0"))
+        is_nonzero = binary("!=", divisor, number(0))
+        return call(
+            "torch.where",
+            is_nonzero,
+            binary(symbol, dividend, call("torch.where", is_nonzero, divisor, "1")),
+            "0",
+        )
+
+    def _shift_count(self, node: Expr) -> Text:
+        if isinstance(node, Const):
+            return number(min(max(int(node.value), 0), 63))
+        if node in self._tensors:
+            return method(self.texts[node], "clamp", "0", "63")
+        return call("min", call("max", self.texts[node], "0"), "63")
+
+    def _extremum(self, node: Op, operands: list[Text]) -> Text:
+        if all(x in self._tensors for x in node.args):
+            return call("torch.minimum" if node.name == "min" else "torch.maximum", *operands)
+        tensor, bound = operands if node.args[0] in self._tensors else reversed(operands)
+        if node.name == "max":
+            self._raised[node] = (tensor, bound)
+        elif node.args[0] in self._raised:
+            tensor, low = self._raised[node.args[0]]
+            return method(tensor, "clamp", low, bound)
+        return method(tensor, "clamp", f"{_SIDE[node.name]}={bound}")
+
+
+# min(x, bound) is x clamped from above.
+_SIDE = {"min": "max", "max": "min"}
