@@ -1,0 +1,74 @@
+"""The file in which a study is kept.
+
+Optuna's journal has one JSON object a line, each building on those before. A process that is killed while it writes
+leaves half a line, and what is appended to that is lost too; so a journal is cut back to its sound part before use.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+from filelock import FileLock
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+from flashgen.errors import EnvironmentProblem
+from flashgen.runtime.lookup import RecordWarning
+
+
+class _KernelLock(JournalFileOpenLock):
+    """In place of Optuna's own lock: one that the operating system releases when its holder dies."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self._lock = FileLock(f"{path}.lock")
+
+    def acquire(self) -> bool:
+        self._lock.acquire()
+        return True
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def open_journal(path: Path) -> JournalStorage:
+    """The storage in this file, made or mended as needed. EnvironmentProblem if the folder cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _KernelLock(path)
+        with FileLock(f"{path}.lock"):
+            _mend(path)
+        return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the study {path} cannot be written: {error.strerror or error}; "
+            "free or unlock the folder, or name another one in FLASHGEN_CACHE_DIR"
+        ) from error
+
+
+def _mend(path: Path) -> None:
+    """Cut a damaged journal before its first damaged line; the whole of it is kept as `*.damaged`."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    sound = 0
+    for line in content.splitlines(keepends=True):
+        if not _is_sound(line):
+            break
+        sound += len(line)
+    if sound < len(content):
+        path.with_name(path.name + ".damaged").write_bytes(content)
+        with path.open("r+b") as file:
+            file.truncate(sound)
+        warnings.warn(
+            f"the study {path} is damaged at byte {sound}; what comes after was set aside", RecordWarning, stacklevel=3
+        )
+
+
+def _is_sound(line: bytes) -> bool:
+    try:
+        return line.endswith(b"\n") and "op_code" in json.loads(line)
+    except (ValueError, TypeError):
+        return False

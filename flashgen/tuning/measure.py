@@ -1,0 +1,157 @@
+"""Timing a generated kernel on a GPU: the worker process's side of tuning.
+
+A launch is captured in a CUDA graph, so that the host's own time is not measured; before each repetition the L2
+cache is overwritten, as other kernels would between two attention layers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flashgen.codegen import load_module
+from flashgen.problems import Call, Problem, make_inputs
+from flashgen.runtime.config import Config
+from flashgen.spec.variant import Variant
+from flashgen.tuning.timing import Timing
+from flashgen.tuning.worker import RequestFailed
+
+HOPELESS = 1.5  # times the best median known: what is slower after its first repetitions is not measured further
+FIRST_REPETITIONS = 3
+MOST_REPETITIONS = 200
+WARM_UP_SECONDS = 0.3
+DEFAULT_L2_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """Time `config` on a problem for about `milliseconds` of GPU time. `best_us` is the best median known so far."""
+
+    problem: Problem
+    config: Config
+    milliseconds: float
+    best_us: float | None = None
+
+
+class KernelBench:
+    """Times the forward kernel of one generated module on one GPU. Factory of `flashgen.tuning.worker.Worker`.
+
+    Called with a Request it returns a Timing, or raises RequestFailed: "out of resources", "out of memory",
+    "does not compile", "illegal access", or the name of another exception.
+    """
+
+    def __init__(self, module_path: str, variant: Variant, device: int) -> None:
+        torch.cuda.set_device(device)
+        self._device = torch.device("cuda", device)
+        self._variant = variant
+        self._module: Any = load_module(Path(module_path))
+        l2_bytes = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or DEFAULT_L2_BYTES
+        self._scratch = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self._device)
+        self._problem: Problem | None = None
+        self._call: Call | None = None
+        _warm_up(self._device)
+
+    def __call__(self, request: Request) -> Timing:
+        try:
+            call = self._inputs(request.problem)
+            replay = captured(self._launcher(call, request.config))
+            return timed(replay, self._scratch, request.milliseconds, request.best_us)
+        except Exception as error:
+            raise RequestFailed(_reason(error), str(error)[:2000], fatal=not _healthy()) from error
+
+    def _inputs(self, problem: Problem) -> Call:
+        """The arguments for a problem; those of the last one are kept."""
+        if self._call is None or problem != self._problem:
+            self._call = None
+            torch.cuda.empty_cache()
+            self._call, self._problem = make_inputs(self._variant, problem, self._device), problem
+        return self._call
+
+    def _launcher(self, call: Call, config: Config) -> Callable[[], object]:
+        """One call of attention(). The schedule of a variant that has one is built before, as its users do."""
+        keywords: dict[str, Any] = {**call.keywords, "config": config}
+        if hasattr(self._module, "plan"):
+            keywords["plan"] = self._module.plan(call.q, call.k, call.v, **keywords)
+        return lambda: self._module.attention(call.q, call.k, call.v, **keywords)
+
+
+def captured(launch: Callable[[], object]) -> Callable[[], object]:
+    """The launch as a CUDA graph; raises what the launch raises."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        launch()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch()
+    return graph.replay
+
+
+def timed(
+    replay: Callable[[], object], scratch: torch.Tensor, milliseconds: float, best_us: float | None = None
+) -> Timing:
+    """Repeat for about `milliseconds` of GPU time and return the median, in microseconds."""
+    replay()
+    first = _samples(replay, scratch, FIRST_REPETITIONS)
+    timing = Timing.of(first)
+    if best_us is not None and timing.median_us > HOPELESS * best_us:
+        return Timing.of(first, hopeless=True)
+    wanted = int(milliseconds * 1e3 / timing.median_us) - FIRST_REPETITIONS
+    return Timing.of(first + _samples(replay, scratch, min(max(wanted, 0), MOST_REPETITIONS)))
+
+
+def _samples(replay: Callable[[], object], scratch: torch.Tensor, count: int) -> list[float]:
+    spans = []
+    for _ in range(count):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        scratch.zero_()
+        start.record()
+        replay()
+        end.record()
+        spans.append((start, end))
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) * 1e3 for start, end in spans]
+
+
+def _warm_up(device: torch.device) -> None:
+    """Bring the clocks to where they stay under load, so that the first config is not flattered."""
+    square = torch.randn(4096, 4096, device=device, dtype=torch.bfloat16)
+    end = time.monotonic() + WARM_UP_SECONDS
+    while time.monotonic() < end:
+        for _ in range(20):
+            square @ square
+        torch.cuda.synchronize()
+
+
+def _healthy() -> bool:
+    """Whether the GPU context still works after a failure."""
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return "out of memory"
+    if type(error).__name__ == "OutOfResources":
+        return "out of resources"
+    if type(error).__name__ in (
+        "CompilationError",
+        "CompileTimeAssertionFailure",
+        "PTXASError",
+        "UnsupportedLanguageConstruct",
+    ):
+        return "does not compile"
+    if "illegal" in str(error) or "misaligned address" in str(error):
+        return "illegal access"
+    return type(error).__name__

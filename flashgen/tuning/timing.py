@@ -1,0 +1,28 @@
+"""What a measurement is."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The median time of one launch, its interquartile range as a share of it, and how often it was timed.
+
+    `hopeless` says that the measurement was stopped early, because the first repetitions were far from the best.
+    """
+
+    median_us: float
+    spread: float
+    repetitions: int
+    hopeless: bool = False
+
+    @classmethod
+    def of(cls, samples_us: Sequence[float], hopeless: bool = False) -> Timing:
+        median = statistics.median(samples_us)
+        if len(samples_us) < 2:
+            return cls(median, 0.0, len(samples_us), hopeless)
+        low, _, high = statistics.quantiles(samples_us, n=4, method="inclusive")
+        return cls(median, (high - low) / median, len(samples_us), hopeless)

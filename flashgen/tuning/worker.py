@@ -1,0 +1,171 @@
+"""A worker process, so that what crashes, hangs or corrupts a GPU context costs one request only.
+
+`Worker` starts `python -c ...main` with one end of a pipe. The process resolves the name of a factory, calls it
+once, and then answers each request with what the factory's function returns. A failure comes back as
+`RequestFailed`; after anything but a plain one the process is replaced at the next request.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import IO, Any
+
+START_SECONDS = 120.0
+
+
+class RequestFailed(Exception):
+    """A request came to nothing. `reason` is short and countable, `detail` says more.
+
+    A factory's function raises it itself for failures that it knows; `fatal` says that the process is spoiled.
+    """
+
+    def __init__(self, reason: str, detail: str = "", fatal: bool = False) -> None:
+        super().__init__(reason, detail, fatal)
+        self.reason, self.detail, self.fatal = reason, detail, fatal
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+
+class Worker:
+    """Answers requests in a process of its own. Not for several threads at once.
+
+    `factory` is "package.module:function"; it is called with `arguments` in the process and returns the function
+    that answers. Arguments, requests and answers must pickle.
+    """
+
+    def __init__(self, factory: str, *arguments: Any) -> None:
+        self._task = (factory, arguments)
+        self._process: subprocess.Popen | None = None
+        self._pipe: Connection | None = None
+        self._ready = False
+        self._errors: IO[bytes] | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the process unless it runs; it gets ready while the caller does other things."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        self._pipe, theirs = Pipe()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        command = "from flashgen.tuning.worker import main; main()"
+        # The process must find the modules that this one found, and not what happens to lie in the current folder.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONSAFEPATH": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", command, str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+        )
+        theirs.close()
+        self._pipe.send(self._task)
+
+    def ask(self, request: Any, seconds: float) -> Any:
+        """The answer to a request; RequestFailed with reason "crashed", "timed out", or what went wrong in there."""
+        try:
+            self.start()
+            assert self._pipe is not None
+            if not self._ready:
+                self._receive(START_SECONDS)
+                self._ready = True
+            self._pipe.send(request)
+            return self._receive(seconds)
+        except (EOFError, OSError) as error:
+            raise RequestFailed("crashed", self._last_words(), fatal=True) from error
+        except RequestFailed as failure:
+            if failure.fatal:
+                self.close()
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process, self._ready = self._process, None, False
+        for resource in (self._pipe, self._errors):
+            if resource is not None:
+                resource.close()
+        self._pipe = self._errors = None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _receive(self, seconds: float) -> Any:
+        assert self._pipe is not None
+        if not self._pipe.poll(seconds):
+            raise RequestFailed("timed out", f"no answer after {seconds:.1f} s", fatal=True)
+        answer = self._pipe.recv()
+        if isinstance(answer, RequestFailed):
+            raise answer
+        return answer
+
+    def _last_words(self) -> str:
+        """How a process that went by itself ended."""
+        process, errors = self._process, self._errors
+        if process is None or errors is None:
+            return "the worker did not start"
+        try:
+            status = str(process.wait(1.0))
+        except subprocess.TimeoutExpired:
+            status = "unknown"
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - 500))
+        text = errors.read().decode(errors="replace").strip()
+        self.close()
+        return f"the worker ended with status {status}" + (f": {text}" if text else "")
+
+
+def main() -> None:
+    """The worker's side: `argv` holds the pipe's file descriptor and the parent's process id."""
+    pipe, parent = Connection(int(sys.argv[1])), int(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides.
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    try:
+        factory, arguments = pipe.recv()
+        answer = _guarded(lambda _: pkgutil.resolve_name(factory)(*arguments), None)
+        failed = isinstance(answer, RequestFailed)
+        pipe.send(answer if failed else "ready")
+        while not failed:
+            reply = _guarded(answer, pipe.recv())
+            pipe.send(reply)
+            failed = isinstance(reply, RequestFailed) and reply.fatal
+    except (EOFError, OSError):
+        return
+
+
+def _guarded(function: Any, request: Any) -> Any:
+    try:
+        return function(request)
+    except RequestFailed as failure:
+        return failure
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it and starts another process
+        return RequestFailed(type(error).__name__, str(error)[:2000], fatal=True)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the parent is gone, even while the main thread hangs in a kernel."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
