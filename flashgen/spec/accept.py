@@ -144,6 +144,17 @@ def many(item: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1, "uniqueItems": True}]})
 
 
+def at_most(limit: int, what: str) -> BeforeValidator:
+    """No more entries of a mapping than a person would write: reading and compiling take time with each."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > limit:
+            raise refuse(f"at most {limit} {what}", found=f"{len(value)} {what}")
+        return value
+
+    return BeforeValidator(check)
+
+
 def sized(low: int, high: int, what: str) -> BeforeValidator:
     def check(value: Any) -> Any:
         if not isinstance(value, list) or not low <= len(value) <= high:

@@ -132,12 +132,10 @@ class _Reading:
 
 
 def _advance(at: Location, passed: str) -> Location:
-    """The location after some text."""
-    if at.line is None or at.column is None:
-        return at
+    """The location after some text; text that comes from no file starts at its own line 1, column 1."""
     lines = passed.split("\n")
-    column = at.column + len(passed) if len(lines) == 1 else len(lines[-1]) + 1
-    return Location(at.file, at.line + len(lines) - 1, column)
+    column = (at.column or 1) + len(passed) if len(lines) == 1 else len(lines[-1]) + 1
+    return Location(at.file, (at.line or 1) + len(lines) - 1, column)
 
 
 def _refuse_unused(document: Document, variant: Variant) -> None:

@@ -26,6 +26,7 @@ from flashgen.spec.accept import (
     Share,
     Size,
     Text,
+    at_most,
     choice,
     many,
     one_or_many,
@@ -34,6 +35,8 @@ from flashgen.spec.accept import (
 )
 from flashgen.spec.source import Document, KeyPath
 from flashgen.spec.variant import DTYPES
+
+MAX_PARAMS, MAX_INPUTS, MAX_LETS = 64, 32, 64
 
 
 class _Form(BaseModel):
@@ -91,6 +94,7 @@ class InputForm(_Form):
 
     shape: Annotated[
         list[Size],
+        Field(min_length=1, max_length=MAX_RANK),
         sized(1, MAX_RANK, f"a list of 1 to {MAX_RANK} dimensions, such as [batch, kv_len]"),
     ] = Field(description="Dimensions: integers, expressions of sizes and params, or new names.")
     dtype: Annotated[str, choice(*INPUT_DTYPES)] = Field(description="The tensor's dtype.")
@@ -126,7 +130,7 @@ class SampleForm(_Form):
 
     segments: Count | None = Field(None, description="Sorted ids of this many packed segments.")
     density: Share | None = Field(None, description="The share of true values.")
-    range: Annotated[list[Number], sized(2, 2, "a pair [low, high]")] | None = Field(
+    range: Annotated[list[Number], Field(min_length=2, max_length=2), sized(2, 2, "a pair [low, high]")] | None = Field(
         None, description="Values are drawn from low to high."
     )
 
@@ -142,9 +146,10 @@ class SampleForm(_Form):
 class TuneForm(_Form):
     """What build tunes for."""
 
-    shapes: Annotated[list[ShapeForm], sized(1, 64, "a list of 1 to 64 problem sizes")] | None = Field(
-        None, description="Problem sizes; a default list when absent."
-    )
+    shapes: (
+        Annotated[list[ShapeForm], Field(min_length=1, max_length=64), sized(1, 64, "a list of 1 to 64 problem sizes")]
+        | None
+    ) = Field(None, description="Problem sizes; a default list when absent.")
     inputs: dict[str, SampleForm] = Field({}, description="How realistic values of each input look.")
 
 
@@ -193,9 +198,15 @@ class SpecForm(_Form):
     align: Annotated[str, choice("bottom_right", "top_left")] = Field(
         "bottom_right", description="Query i stands at key i + kv_len - q_len (bottom_right) or at key i (top_left)."
     )
-    params: dict[str, _ParamEntry] = Field({}, description="Scalars of the expressions.", examples=[{"W": 64}])
-    inputs: dict[str, InputForm] = Field({}, description="Tensors that the caller passes, by name.")
-    let: dict[str, Expression] = Field({}, description="Named subexpressions; each may use those before it.")
+    params: Annotated[dict[str, _ParamEntry], at_most(MAX_PARAMS, "params")] = Field(
+        {}, description="Scalars of the expressions.", examples=[{"W": 64}]
+    )
+    inputs: Annotated[dict[str, InputForm], at_most(MAX_INPUTS, "inputs")] = Field(
+        {}, description="Tensors that the caller passes, by name."
+    )
+    let: Annotated[dict[str, Expression], at_most(MAX_LETS, "lets")] = Field(
+        {}, description="Named subexpressions; each may use those before it."
+    )
     score: Expression | None = Field(None, description="The score, in float32.", examples=["score + rel[h, q - k]"])
     mask: Expression | None = Field(None, description="Whether query q sees key k.", examples=["abs(q - k) <= W"])
     tune: TuneForm | None = Field(None, description="What build tunes for.")
@@ -243,24 +254,27 @@ def shown(value: Any) -> str:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a spec, for editors."""
-    schema = _without_null(SpecForm.model_json_schema())
-    del schema["title"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "flashgen spec",
-        **schema,
+        **_tidy(SpecForm.model_json_schema()),
     }
 
 
-def _without_null(node: Any) -> Any:
-    """An absent key is written by leaving it out: null is not a value of the format."""
+def _tidy(node: Any) -> Any:
+    """Without the titles that pydantic makes of field names, and without null: an absent key is left out."""
     if isinstance(node, list):
-        return [_without_null(item) for item in node]
+        return [_tidy(item) for item in node]
     if not isinstance(node, dict):
         return node
-    options = [o for o in node.get("anyOf", []) if o != {"type": "null"}]
-    if "anyOf" in node and len(options) == 1:
+    options = [option for option in node.get("anyOf", []) if option != {"type": "null"}]
+    if len(options) == 1:
         node = {key: value for key, value in node.items() if key != "anyOf"} | options[0]
     elif options:
         node = node | {"anyOf": options}
-    return {key: _without_null(value) for key, value in node.items() if not (key == "default" and value is None)}
+    node = {key: _tidy(value) for key, value in node.items()}
+    if isinstance(node.get("title"), str):
+        del node["title"]
+    if node.get("default", ...) is None:
+        del node["default"]
+    return node

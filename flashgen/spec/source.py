@@ -152,7 +152,7 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text)
-        self.file, self.depth = file, 0
+        self.file, self.depth, self.budget = file, 0, _Budget(file)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
@@ -161,6 +161,7 @@ class _Loader(yaml.SafeLoader):
             raise SpecError(at, f"the YAML tag {event.tag!r}", "a plain value without a tag")
         if self.depth == MAX_DEPTH:
             raise SpecError(at, "deeper nesting", _TOO_DEEP)
+        self.budget.spend((), at)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1

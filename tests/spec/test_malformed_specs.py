@@ -1,0 +1,300 @@
+"""Malformed and hostile specs, each with the message it must give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flashgen.errors import ExpressionError, SpecError
+from flashgen.spec import load
+
+INPUT = "inputs: {doc: {shape: [batch, kv_len], dtype: int32}}\n"
+
+# id: (the spec's text, the message after the file's name)
+FORM = {
+    "empty": ("", ":1:1: an empty file; expected keys such as name and score, each with a value"),
+    "a list": ("- name\n", ":1:1: no mapping at the top; expected keys such as name and score, each with a value"),
+    "no name": ("causal: true\n", ":1:1: no key 'name'; expected name, with a value"),
+    "unknown key": ("name: a\nsofcap: 3\n", ":2:1: the unknown key 'sofcap'; expected softcap"),
+    "unknown key in a window": ("name: a\nwindow: {lft: 3}\n", ":2:10: the unknown key 'lft'; expected left"),
+    "duplicate key": ("name: a\nname: b\n", ":2:1: the key 'name' again; expected it once (the first is at line 1)"),
+    "empty value": ("name: a\nscore:\n", ":2:7: no value; expected a value, or the key left out"),
+    "a key that is no name": (
+        "name: a\nparams: {1: 3}\n",
+        ":2:10: the key 1; expected a name (in quotes, if it is meant as text)",
+    ),
+    "a compound key": (
+        "name: a\n? [a]\n: b\n",
+        ":2:3: a compound key; expected a name (in quotes, if it is meant as text)",
+    ),
+    "two documents": (
+        "name: a\n---\nname: b\n",
+        ":2:1: expected a single document in the stream, but found another document; expected one valid YAML document",
+    ),
+    "unclosed bracket": (
+        "name: [a",
+        ":1:9: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'; "
+        "expected one valid YAML document",
+    ),
+    "YAML 1.1 bool": ("name: a\ncausal: yes\n", ":2:9: 'yes'; expected true or false"),
+    "name of another type": ("name: 7\n", ":1:7: 7; expected text"),
+    "dtype": ("name: a\ndtype: fp8\n", ":2:8: 'fp8'; expected float16 or bfloat16 or float32"),
+    "dtype twice": (
+        "name: a\ndtype: [float16, float16]\n",
+        ":2:8: a list of 2; expected at least one value, each once",
+    ),
+    "head_dim": ("name: a\nhead_dim: [64, 300]\n", ":2:16: 300; expected an integer from 1 to 256"),
+    "head_dim as a bool": ("name: a\nhead_dim: true\n", ":2:11: true; expected an integer from 1 to 256"),
+    "bias": ("name: a\nbias: t5\n", ":2:7: 't5'; expected alibi"),
+    "sink": ("name: a\nsink: true\n", ":2:7: true; expected learned"),
+    "align": ("name: a\nalign: left\n", ":2:8: 'left'; expected bottom_right or top_left"),
+    "softcap below zero": (
+        "name: a\nsoftcap: -30\n",
+        ":2:10: -30; expected a number > 0 or an expression of params",
+    ),
+    "softcap param below zero": (
+        "name: a\nparams: {cap: -1.5}\nsoftcap: cap\n",
+        ":3:10: softcap of -1.5; expected a number > 0",
+    ),
+    "open window": ("name: a\nwindow: {}\n", ":2:9: an empty mapping; expected left, right or both"),
+    "window as a number": ("name: a\nwindow: 3\n", ":2:9: 3; expected a mapping with the keys left, right"),
+    "negative window": (
+        "name: a\nwindow: {left: -1}\n",
+        ":2:16: -1; expected an integer >= 0 or an expression of params",
+    ),
+    "block size": ("name: a\nblock_sparse: {block_q: 0, block_kv: 8}\n", ":2:25: 0; expected an integer >= 1"),
+    "param as text": (
+        "name: a\nparams: {W: '64'}\n",
+        ":2:13: '64'; expected a number, true, false, or {value: ..., runtime: true}",
+    ),
+    "param beyond 64 bits": (
+        "name: a\nparams: {W: 9223372036854775808}\n",
+        ":2:13: 9223372036854775808; expected a number, true, false, or {value: ..., runtime: true}",
+    ),
+    "param that is no number": (
+        "name: a\nparams: {W: .nan}\n",
+        ":2:13: nan; expected a number, true, false, or {value: ..., runtime: true}",
+    ),
+    "huge number": (
+        f"name: a\nhead_dim: {'9' * 5000}\n",
+        ":2:11: an integer of 5000 digits; expected an integer of 64 bits",
+    ),
+    "shape without a list": (
+        "name: a\ninputs: {doc: {shape: kv_len, dtype: int32}}\n",
+        ":2:23: 'kv_len'; expected a list of 1 to 6 dimensions, such as [batch, kv_len]",
+    ),
+    "shape of size zero": (
+        "name: a\nparams: {W: 0}\ninputs: {doc: {shape: [2*W], dtype: int32}}\nscore: doc[0]\n",
+        ":3:24: a dimension of size 0; expected at least 1",
+    ),
+    "two problems": (
+        "name: a\nsink: 3\ncausal: 3\n",
+        ":2:7: 3; expected learned (and 1 more)",
+    ),
+    "input dtype": (
+        "name: a\ninputs: {doc: {shape: [2], dtype: int4}}\n",
+        ":2:35: 'int4'; expected bool or int8 or uint8 or int16 or int32 or int64 or float16 or bfloat16 or float32",
+    ),
+    "gradient of an integer": (
+        "name: a\ninputs: {doc: {shape: [2], dtype: int32, grad: true}}\n",
+        ":2:48: true; expected grad: true only with dtype float16, bfloat16, float32",
+    ),
+    "kv_heads": (
+        "name: a\ntune: {shapes: [{batch: 1, heads: 4, kv_heads: 3, q_len: 8}]}\n",
+        ":2:48: 3; expected a divisor of heads, 4",
+    ),
+    "two hints": (
+        f"name: a\n{INPUT}tune: {{inputs: {{doc: {{segments: 1, density: 0.5}}}}}}\n",
+        ":3:22: a mapping; expected exactly one of segments, density and range",
+    ),
+    "hint for no input": (
+        f"name: a\n{INPUT}mask: doc[b, k] > 0\ntune: {{inputs: {{dok: {{segments: 1}}}}}}\n",
+        ":4:17: the unknown input 'dok'; expected one of the inputs doc",
+    ),
+    "hint of another dtype": (
+        f"name: a\n{INPUT}mask: doc[b, k] > 0\ntune: {{inputs: {{doc: {{density: 0.5}}}}}}\n",
+        ":4:22: a hint that does not fit dtype int32; expected segments or range",
+    ),
+}
+
+NAMES = {
+    "path": (
+        "name: ../../x\n",
+        ":1:7: the name '../../x'; "
+        "expected a lower-case letter, then lower-case letters, digits and underscores, at most 64 in all",
+    ),
+    "upper case": (
+        "name: Alibi\n",
+        ":1:7: the name 'Alibi'; "
+        "expected a lower-case letter, then lower-case letters, digits and underscores, at most 64 in all",
+    ),
+    "keyword": ("name: import\n", ":1:7: the name 'import'; expected a name that is not a Python keyword"),
+    "module": ("name: torch\n", ":1:7: the name 'torch'; expected a name that is not already a Python module's"),
+    "param called lambda": (
+        "name: a\nparams: {lambda: 3}\n",
+        ":2:10: the param name 'lambda'; expected a name that is not a Python keyword",
+    ),
+    "param called like an argument": (
+        "name: a\nparams: {scale: 3}\n",
+        ":2:10: the param name 'scale'; expected a name that is not already an argument of attention()",
+    ),
+    "dunder": (
+        "name: a\nlet: {__class__: q - k}\n",
+        ":2:7: the let name '__class__'; expected a letter, then letters, digits and underscores, at most 64 in all",
+    ),
+    "other alphabet": (
+        "name: a\nlet: {ｄ: q - k}\n",
+        ":2:7: the let name 'ｄ'; expected a letter, then letters, digits and underscores, at most 64 in all",
+    ),
+    "language word": (
+        "name: a\nlet: {clamp: q - k}\n",
+        ":2:7: the let name 'clamp'; expected a name that is not a word of the expression language",
+    ),
+    "kernel word": (
+        "name: a\nlet: {BM: q - k}\n",
+        ":2:7: the let name 'BM'; expected a name that the generated module does not use itself",
+    ),
+    "same name twice": (
+        "name: a\nparams: {d: 3}\nlet: {d: q - k}\n",
+        ":3:7: the let name 'd'; expected a name that is not already a param",
+    ),
+    "dimension called like a let": (
+        "name: a\ninputs: {rel: {shape: [d], dtype: float32}}\nlet: {d: q - k}\nscore: rel[d]\n",
+        ":2:24: the dimension name 'd'; expected a name that is not already a let",
+    ),
+    "input that sugar adds": (
+        "name: a\nbias: alibi\ninputs: {slopes: {shape: [heads], dtype: float32}}\n",
+        ":2:1: bias, which adds the input 'slopes'; "
+        "expected no name of the spec's own like it ('slopes' is already an input)",
+    ),
+    "unread input": (
+        f"name: a\n{INPUT}",
+        ":2:10: the input 'doc', which neither score nor mask reads; "
+        "expected an expression with doc[...], or no such input",
+    ),
+    "unread runtime param": (
+        "name: a\nparams: {w: {value: 3, runtime: true}}\n",
+        ":2:10: the runtime param 'w', which nothing reads; expected an expression with it, or no such param",
+    ),
+}
+
+EXPRESSIONS = {
+    "unknown name": ("name: a\nmask: k <= qq\n", ":2:12: the unknown name 'qq'; expected 'q'"),
+    "in quotes": ("name: a\nmask: '  k <= qq'\n", ":2:15: the unknown name 'qq'; expected 'q'"),
+    "in a block": ("name: a\nmask: |\n   (k <= q)\n    & (kk < 3)\n", ":4:8: the unknown name 'kk'; expected 'k'"),
+    "in a folded block": ("name: a\nmask: >-\n\n  k <= q &\n  (kk < 3)\n", ":5:4: the unknown name 'kk'; expected 'k'"),
+    "over two plain lines": ("name: a\nmask: (k <= q)\n  & (kk < 3)\n", ":3:6: the unknown name 'kk'; expected 'k'"),
+    "with carriage returns": ("name: a\r\nmask: k <= qq\r\n", ":2:12: the unknown name 'qq'; expected 'q'"),
+    "in a dimension": (
+        "name: a\ninputs: {rel: {shape: [heads, 2*head + 1], dtype: float32}}\nscore: rel[h, 0]\n",
+        ":2:33: the unknown name 'head'; expected 'heads', 'kv_heads' or 'head_dim'",
+    ),
+    "in a window": ("name: a\nparams: {W: 3}\nwindow: {left: w + W}\n", ":3:16: the unknown name 'w'; expected 'W'"),
+    "of the wrong type": (
+        "name: a\nscore: k <= q\n",
+        ":2:8: score is a bool; expected a float, such as where(test, 1.0, 0.0) for a test",
+    ),
+    "mask that is a number": (
+        "name: a\nmask: 1\n",
+        ":2:7: mask is an int; expected a bool, such as the comparison 'k <= q'",
+    ),
+    "mask of scores": (
+        "name: a\nlet: {high: score > 0}\nmask: high\n",
+        ":3:7: a mask that reads 'score'; "
+        "expected positions, sizes, params, inputs and lets: what is visible is decided before the scores",
+    ),
+    "cyclic lets": (
+        "name: a\nlet:\n  x: 1 + y\n  y: x\nscore: y\n",
+        ":3:10: 'y' before its own let; expected lets that come earlier: each let may read those before it",
+    ),
+    "let of itself": (
+        "name: a\nlet: {x: x + 1}\n",
+        ":2:10: the let 'x' reading itself; expected lets that come earlier: each let may read those before it",
+    ),
+    "too few indices": (
+        f"name: a\n{INPUT}mask: doc[k] > 0\n",
+        ":3:7: 'doc' with 1 index; expected 2 indices, one for each dimension",
+    ),
+    "index that is a float": (
+        f"name: a\n{INPUT}mask: doc[b, k / 2] > 0\n",
+        ":3:16: an index of 'doc' is a float; expected an int or a bool",
+    ),
+    "attribute": (
+        "name: a\nscore: score.real\n",
+        ":2:13: unexpected '.'; expected a plain name or number; there are no attributes",
+    ),
+    "Python call": (
+        "name: a\nscore: __import__('os').system('true')\n",
+        ":2:19: unexpected '''; expected a number or a name; there are no strings",
+    ),
+    "10,000 parentheses": (
+        f"name: a\nscore: {'(' * 10_000}score{')' * 10_000}\n",
+        ":2:4008: an expression of more than 4000 tokens; expected parts named with 'let'",
+    ),
+    "3,000 parentheses": (
+        f"name: a\nscore: {'(' * 1_500}score{')' * 1_500}\n",
+        ":2:108: an expression nested more than 100 deep; expected parts named with 'let'",
+    ),
+    "infinite score": ("name: a\nscore: 1e999\n", ":2:8: the unknown name 'inf'; expected 'min'"),
+}
+
+HOSTILE = {
+    "exploding aliases": (
+        "name: a\na: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
+        "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
+        "e: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n",
+        ":2:22: too many values; expected at most 5000 values, those that aliases repeat counted again",
+    ),
+    "alias of itself": ("name: &a [*a]\n", ":1:7: deeper nesting; expected at most 24 levels of nesting"),
+    "undefined alias": ("name: *a\n", ":1:7: found undefined alias 'a'; expected one valid YAML document"),
+    "deep nesting": (f"name: {'[' * 5000}", ":1:30: deeper nesting; expected at most 24 levels of nesting"),
+    "many values": (
+        f"name: [{'1,' * 20_000}]\n",
+        ":1:10002: too many values; expected at most 5000 values, those that aliases repeat counted again",
+    ),
+    "many lets": (
+        "name: a\nlet:\n" + "".join(f"  x{i}: q\n" for i in range(100)),
+        ":3:3: 100 lets; expected at most 64 lets",
+    ),
+    "Python object": (
+        "name: !!python/object/apply:os.system [ls]\n",
+        ":1:7: the YAML tag 'tag:yaml.org,2002:python/object/apply:os.system'; expected a plain value without a tag",
+    ),
+    "control character": ("name: a\ndescription: \x1b[2J\n", ":2:14: the character U+001B; expected printable text"),
+    "escaped control character": (
+        'name: a\ndescription: "a\\0b"\n',
+        ":2:14: 'a\\x00b'; expected text without control characters",
+    ),
+    "escaped surrogate": (
+        'name: a\ndescription: "a\\ud800b"\n',
+        ":2:14: 'a\\ud800b'; expected text without control characters",
+    ),
+    "text that reorders itself": (
+        'name: a\ndescription: "a\\u202eb"\n',
+        ":2:14: 'a\\u202eb'; expected text without control characters",
+    ),
+    "large file": (f"name: a\n# {'x' * 300_000}", ": more than 262144 bytes; expected a spec of ordinary size"),
+}
+
+TABLE = FORM | NAMES | EXPRESSIONS | HOSTILE
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_message(case: str, tmp_path: Path) -> None:
+    text, message = TABLE[case]
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(text.encode())
+    with pytest.raises(SpecError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}{message}"
+    assert caught.value.exit_code == 2
+    assert isinstance(caught.value, ExpressionError) == (case in EXPRESSIONS)
+
+
+def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(b"name: a\ndescription: \xff\n")
+    with pytest.raises(SpecError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}:2: the byte 0xFF; expected UTF-8 text"
