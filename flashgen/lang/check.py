@@ -48,8 +48,9 @@ def expression(
     """The folded graph of an expression.
 
     `at` is where the text starts in its file, and lines after the first start at column `indent + 1`. `want` is
-    the type it must have: what ranks below is promoted, except that nothing becomes a bool. `what` names the
-    expression in errors ("mask", "let 'd'"). Raises ExpressionError.
+    the type it must have: an int becomes a float, but a bool and a number never stand for each other, since a test
+    in the place of a score is a mistake. `what` names the expression in errors ("mask", "let 'd'"). Raises
+    ExpressionError.
     """
     node = _Checker(scope).check(parse(text, at, indent))
     if want is not None:

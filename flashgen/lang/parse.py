@@ -5,6 +5,8 @@ Nothing is ever evaluated. Nesting and size are bounded, so that hostile text ge
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from flashgen.errors import ExpressionError, Location
@@ -49,33 +51,40 @@ class _Parser:
     def token(self) -> Token:
         return self._tokens[self._position]
 
-    def conditional(self) -> Syntax:
-        """`operation [if operation else conditional]`: a whole expression."""
+    @contextmanager
+    def _deeper(self) -> Iterator[None]:
+        """One level of recursion, of which there may be only so many."""
         self._depth += 1
         if self._depth > MAX_HEIGHT:
             raise _too_deep(self.token.at)
-        then = self._operation(0)
-        if self.token.text == "if":
-            at = self._take("if").at
-            test = self._operation(0)
-            self._take("else", "'else': a conditional is 'a if test else b'")
-            otherwise = self.conditional()
-            then = _bounded(Conditional(at, test, then, otherwise), test, then, otherwise)
+        yield
         self._depth -= 1
-        return then
+
+    def conditional(self) -> Syntax:
+        """`operation [if operation else conditional]`: a whole expression."""
+        then = self._operation(0)
+        if self.token.text != "if":
+            return then
+        at = self._take("if").at
+        test = self._operation(0)
+        self._take("else", "'else': a conditional is 'a if test else b'")
+        with self._deeper():
+            otherwise = self.conditional()
+        return _bounded(Conditional(at, test, then, otherwise), test, then, otherwise)
 
     def _operation(self, floor: int) -> Syntax:
         """Operators that bind tighter than `floor`, and their operands."""
-        left = self._prefixed(floor)
-        while (binding := BINDING.get(self.token.text, 0)) > floor and self.token.kind == "symbol":
-            if self.token.text in COMPARISONS:
-                left = self._chain(left)
-                continue
-            operator = self._next()
-            # ** groups to the right, and its right side may carry a sign: 2 ** -x ** 2.
-            right = self._operation(binding if operator.text != "**" else PREFIX_BINDING["-"])
-            left = _bounded(Operation(operator.at, operator.text, (left, right)), left, right)
-        return left
+        with self._deeper():
+            left = self._prefixed(floor)
+            while (binding := BINDING.get(self.token.text, 0)) > floor:
+                if self.token.text in COMPARISONS:
+                    left = self._chain(left)
+                    continue
+                operator = self._next()
+                # ** groups to the right, and its right side may carry a sign: 2 ** -x ** 2.
+                right = self._operation(binding if operator.text != "**" else PREFIX_BINDING["-"])
+                left = _bounded(Operation(operator.at, operator.text, (left, right)), left, right)
+            return left
 
     def _chain(self, first: Syntax) -> Syntax:
         symbols, operands = [], [first]
@@ -94,12 +103,8 @@ class _Parser:
         if token.text == "not" and floor > binding:
             raise self.unexpected("parentheses around 'not ...' here, as in Python")
         self._next()
-        self._depth += 1
-        if self._depth > MAX_HEIGHT:
-            raise _too_deep(token.at)
         # ** binds tighter than a sign before it: -x ** 2 is -(x ** 2).
         operand = self._operation(binding)
-        self._depth -= 1
         return _bounded(Operation(token.at, token.text, (operand,)), operand)
 
     def _operand(self) -> Syntax:

@@ -223,9 +223,11 @@ class _Writer:
         scalar = node not in self._tensors
         promotes = scalar and (node.name == "truediv" or node.name in FLOAT_FUNCTIONS)
         if len(node.args) == 2:
-            # A float scalar does not bring an int tensor to the dtype of the scores; a float tensor does.
+            # A float scalar does not bring an int tensor to the dtype of the scores; a float tensor does. Python's
+            # own min and max return what they were given.
+            converts = scalar and node.name not in ("min", "max")
             promotes |= any(
-                x.type is Type.FLOAT and x not in self._uncast and (scalar or x in self._tensors) for x in node.args
+                x.type is Type.FLOAT and x not in self._uncast and (converts or x in self._tensors) for x in node.args
             )
             # Elements of one input compare as they are stored.
             sources = {x.input if isinstance(x, Gather) else None for x in node.args}
