@@ -58,3 +58,9 @@ class TuningFailed(FlashgenError):
     """No config of the search space ran to a valid measurement."""
 
     exit_code = 1
+
+
+class CompilationFailed(FlashgenError):
+    """A generated kernel does not compile for a target, or does not fit it."""
+
+    exit_code = 1

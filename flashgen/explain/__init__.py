@@ -1,0 +1,44 @@
+"""What a spec means, in words and as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashgen.codegen import uses_schedule
+from flashgen.codegen.pairwise import SIZES, make
+from flashgen.explain.describe import Explanation, describe
+from flashgen.explain.picture import Panel
+from flashgen.explain.tiles import count
+from flashgen.problems import Problem, make_inputs
+from flashgen.spec.variant import Variant
+
+__all__ = ["Explained", "explain", "picture_of"]
+
+# Cells along a side of the picture, and the tile whose skipping it shows.
+CELLS = 256
+PICTURE_LENGTH = 4096
+TILE_Q, TILE_KV = 128, 64
+
+
+@dataclass(frozen=True)
+class Explained:
+    """`panel` shows the mask of the first batch and head on random inputs."""
+
+    explanation: Explanation
+    panel: Panel
+
+
+def explain(variant: Variant, length: int | None = None, BM: int = TILE_Q, BN: int = TILE_KV) -> Explained:
+    """Explain a variant; `length` is the number of queries and keys of its picture, BM and BN the tile's."""
+    return Explained(describe(variant, uses_schedule(variant)), picture_of(variant, length or PICTURE_LENGTH, BM, BN))
+
+
+def picture_of(variant: Variant, length: int, BM: int = TILE_Q, BN: int = TILE_KV) -> Panel:
+    """Evaluate the mask on every pair of a problem with random inputs, cell by cell and tile by tile."""
+    shape = variant.tune_shapes[0]
+    dim = variant.head_dims[0]
+    problem = Problem(1, shape.heads, shape.kv_heads, length, length, dim, dim, variant.dtypes[0])
+    call = make_inputs(variant, problem)
+    mask = make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords).mask
+    cell = -(-length // CELLS)
+    return Panel(variant.name, count(mask, length, length, cell, cell), count(mask, length, length, BM, BN))

@@ -1,0 +1,92 @@
+"""Everything that can compute a variant here, each as a call without arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from flashgen.bench.flex import flex_attention
+from flashgen.codegen.pairwise import Pairwise
+from flashgen.lang.nodes import TRUE, Expr, Type, op, var
+from flashgen.problems import Call, Problem
+from flashgen.spec.variant import Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Run = Callable[[], "Tensor"]
+
+FLASHGEN = "flashgen"
+CANDIDATES = (FLASHGEN, "flashgen, no plan", "FlexAttention", "torch flash", "torch cuDNN", "eager")
+
+# Float32 tensors of score size that the eager formula holds at its peak.
+EAGER_SCORE_TENSORS = 6
+
+
+class Unavailable(Exception):
+    """A candidate cannot do this case; the text says why."""
+
+
+def prepare(name: str, variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise) -> Run:
+    """The candidate as a call, compiled and planned; raises Unavailable where it cannot do the case."""
+    arguments = call.keywords
+    if name == "flashgen":
+        planned = {"plan": _plan(module, call, arguments)} if hasattr(module, "plan") else {}
+        return lambda: module.attention(call.q, call.k, call.v, **arguments, **planned)
+    if name == "flashgen, no plan":
+        if not hasattr(module, "plan"):
+            raise Unavailable("this variant needs no plan")
+        return lambda: module.attention(call.q, call.k, call.v, **arguments)
+    if name == "FlexAttention":
+        return flex_attention(variant, problem, call, pairwise)
+    if name == "eager":
+        return _eager(module, problem, call, arguments)
+    return _sdpa(name, variant, problem, call)
+
+
+def _plan(module: ModuleType, call: Call, arguments: Mapping[str, Any]) -> object:
+    return module.plan(call.q, call.k, call.v, **arguments)
+
+
+def _eager(module: ModuleType, problem: Problem, call: Call, arguments: Mapping[str, Any]) -> Run:
+    import torch
+
+    needed = 4 * EAGER_SCORE_TENSORS * problem.batch * problem.heads * problem.q_len * problem.kv_len
+    free = torch.cuda.mem_get_info()[0]
+    if needed > free:
+        raise Unavailable(f"needs about {needed >> 30} GiB, {free >> 30} GiB are free")
+    return lambda: module.reference(call.q, call.k, call.v, **arguments)
+
+
+def _sdpa(name: str, variant: Variant, problem: Problem, call: Call) -> Run:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    causal = sdpa_causal(variant, problem)
+    backend = SDPBackend.FLASH_ATTENTION if name == "torch flash" else SDPBackend.CUDNN_ATTENTION
+    grouped = problem.heads != problem.kv_heads
+
+    def run() -> Tensor:
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(call.q, call.k, call.v, is_causal=causal, enable_gqa=grouped)
+
+    return run
+
+
+def sdpa_causal(variant: Variant, problem: Problem) -> bool:
+    """Whether torch's attention does the variant as causal (True) or as full (False); raises Unavailable otherwise."""
+    if variant.score is not var("score", Type.FLOAT) or variant.sink:
+        raise Unavailable("does not modify scores")
+    if variant.mask is TRUE:
+        return False
+    if not _is_causal(variant.mask):
+        raise Unavailable("has no such mask")
+    if problem.q_len != problem.kv_len and variant.align == "bottom_right":
+        raise Unavailable("aligns its causal mask to the top left")
+    return True
+
+
+def _is_causal(mask: Expr) -> bool:
+    q, k = var("q", Type.INT), var("k", Type.INT)
+    return mask is op("le", k, q) or mask is op("ge", q, k)

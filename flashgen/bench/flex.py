@@ -1,0 +1,51 @@
+"""The variant through compiled FlexAttention: what a user would write today, from the same expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flashgen.codegen.pairwise import Pairwise
+from flashgen.lang.nodes import TRUE, Type, var, variables
+from flashgen.problems import Call, Problem
+from flashgen.spec.variant import Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def flex_attention(
+    variant: Variant, problem: Problem, call: Call, pairwise: Pairwise, scale: float | None = None
+) -> Callable[[], Tensor]:
+    """A call that runs compiled FlexAttention on the problem; the block mask is made once, before."""
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask
+    from torch.nn.attention.flex_attention import flex_attention as flex
+
+    block_mask = None
+    if variant.mask is not TRUE:
+        used = variables(variant.mask)
+        # Compiled, or it would hold the whole mask in memory.
+        block_mask = torch.compile(create_block_mask)(
+            pairwise.mask,
+            problem.batch if "b" in used else None,
+            problem.heads if used & {"h", "kv_h"} else None,
+            problem.q_len,
+            problem.kv_len,
+            device=str(call.q.device),
+        )
+    score_mod = None if variant.score is var("score", Type.FLOAT) else pairwise.score
+    grouped = problem.heads != problem.kv_heads
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not variant.sink:
+            return flex(q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=grouped)
+        out, lse = flex(
+            q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=grouped, return_lse=True
+        )
+        # FlexAttention has no sink: the further logit shrinks every row by a factor that its LSE gives.
+        sinks = call.inputs["sinks"]
+        return (out * torch.sigmoid(lse - sinks[None, :, None])[..., None]).to(q.dtype)
+
+    compiled = torch.compile(attend, fullgraph=True, dynamic=False)
+    return lambda: compiled(call.q, call.k, call.v)

@@ -1,0 +1,81 @@
+"""Benchmark results: one row for each candidate of a case, kept as JSON lines that a later run can resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from flashgen.problems import Problem
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured, and with what: rows of equal cases are comparable."""
+
+    variant: str
+    spec: str
+    templates: str
+    problem: Problem
+    gpu: str
+    torch: str
+    triton: str
+
+    @property
+    def key(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate's result. Times in milliseconds, memory in MiB, None where nothing was measured; `note` says why.
+
+    `density` is the share of (query, key) pairs that are visible; TFLOP/s count those alone. `ceiling` is what an
+    8192 x 8192 x 8192 matrix product in the same dtype reached in the same rounds, `share` the part of it reached.
+    """
+
+    case: Case
+    candidate: str
+    density: float
+    median_ms: float | None = None
+    spread: float | None = None
+    tflops: float | None = None
+    ceiling: float | None = None
+    share: float | None = None
+    peak_mib: float | None = None
+    note: str = ""
+
+
+def useful_flops(problem: Problem, density: float) -> float:
+    """Floating-point operations of the two matrix products over the visible pairs alone."""
+    pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len * density
+    return 2 * pairs * (problem.head_dim + problem.v_head_dim)
+
+
+def write(path: Path, rows: Iterable[Row]) -> None:
+    """Append rows in one write, so that an interrupted run leaves whole cases."""
+    text = "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file; a last line that an interruption cut short, or a line of another layout, is left out."""
+    if not path.exists():
+        return []
+    rows = (_parse(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return [row for row in rows if row is not None]
+
+
+def _parse(line: str) -> Row | None:
+    try:
+        data = json.loads(line)
+        case = data["case"]
+        case["problem"] = Problem(**case["problem"])
+        data["case"] = Case(**case)
+        row = Row(**data)
+    except (ValueError, TypeError, KeyError):
+        return None
+    return row if set(data) == {field.name for field in fields(Row)} else None

@@ -1,0 +1,156 @@
+"""The benchmark: for every case, all candidates checked against each other, then timed in the same rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from flashgen.bench.agreement import disagreement
+from flashgen.bench.candidates import CANDIDATES, FLASHGEN, Run, Unavailable, prepare
+from flashgen.bench.density import density
+from flashgen.bench.rows import Case, Row, useful_flops
+from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
+from flashgen.codegen.pairwise import make
+from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.problems import Call, Problem, make_inputs
+from flashgen.spec.variant import Variant
+from flashgen.tuning.timing import Timing
+from flashgen.verify.poison import poisoned
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CEILING = "matrix product"
+CEILING_SIZE = 8192
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How to measure. `seconds` is the time after which no further case starts, None for no limit."""
+
+    candidates: tuple[str, ...] = CANDIDATES
+    rounds: int = 15
+    seconds: float | None = None
+
+    @classmethod
+    def choose(cls, candidates: Sequence[str] | None, rounds: int, seconds: float | None) -> Bench:
+        """The candidates of these names, all of them for None; the generated kernel always takes part."""
+        unknown = [name for name in candidates or () if name not in CANDIDATES]
+        if unknown:
+            raise UsageError(f"no candidate {unknown[0]!r}; expected one of {', '.join(CANDIDATES)}")
+        chosen = tuple(n for n in CANDIDATES if n == FLASHGEN or not candidates or n in candidates)
+        return cls(chosen, rounds, seconds)
+
+
+def machine() -> tuple[str, str, str]:
+    """The GPU's name and the versions of torch and triton; EnvironmentProblem without a GPU."""
+    import torch
+    import triton
+
+    if not torch.cuda.is_available():
+        raise EnvironmentProblem(
+            "bench found no GPU; expected one that torch can use: `flashgen doctor` says what is missing"
+        )
+    return torch.cuda.get_device_name(), torch.__version__, triton.__version__
+
+
+def measure_case(variant: Variant, module: ModuleType, case: Case, bench: Bench) -> list[Row]:
+    """Every candidate on one case, on the current GPU."""
+    import torch
+
+    problem = case.problem
+    # Compiled rivals of earlier cases would count against torch's limit of recompilations.
+    torch.compiler.reset()
+    torch.cuda.empty_cache()
+    call = make_inputs(variant, problem, device="cuda")
+    sizes = {name: getattr(problem, name) for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")}
+    pairwise = make(variant, sizes, call.keywords)
+    share = density(pairwise, problem, "cuda")
+    ready: dict[str, Run] = {}
+    notes: dict[str, str] = {}
+    with torch.no_grad():
+        for name in bench.candidates:
+            try:
+                ready[name] = warmed(prepare(name, variant, module, problem, call, pairwise))
+            except Unavailable as reason:
+                notes[name] = str(reason)
+            except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
+                # A rival's own limit (a head dimension, memory) is a result, not a failure of the benchmark.
+                notes[name] = first_line(error)
+        notes |= disagreements(ready, call, problem)
+        peaks = {name: peak_bytes(run_one) for name, run_one in ready.items()}
+        timings = time_all(ready, problem, bench.rounds, cuda_timer())
+    return rows(case, bench.candidates, share, timings, peaks, notes)
+
+
+def warmed(run_one: Run) -> Run:
+    """The call after it ran once: compiled, or failed."""
+    run_one()
+    return run_one
+
+
+def disagreements(ready: dict[str, Run], call: Call, problem: Problem) -> dict[str, str]:
+    """What to note about candidates whose output differs from the generated kernel's; they are not timed."""
+    if FLASHGEN not in ready:
+        return {}
+    notes = {}
+    with poisoned():
+        ours = ready[FLASHGEN]()
+    for name in [name for name in ready if name != FLASHGEN]:
+        with poisoned():
+            theirs = ready[name]()
+        difference = disagreement(theirs, ours, call.v, problem.dtype)
+        if difference is not None:
+            notes[name] = difference
+            del ready[name]
+    return notes
+
+
+def time_all(ready: Mapping[str, Run], problem: Problem, rounds: int, timer: Timer) -> dict[str, Timing]:
+    """The candidates and the matrix-product ceiling in the same rounds."""
+    import torch
+
+    dtype = getattr(torch, problem.dtype)
+    left, right = (torch.randn(CEILING_SIZE, CEILING_SIZE, dtype=dtype, device="cuda") for _ in range(2))
+
+    def product() -> Tensor:
+        return left @ right
+
+    product()
+    return interleave({**ready, CEILING: product}, timer, rounds)
+
+
+def rows(
+    case: Case,
+    candidates: Iterable[str],
+    share: float,
+    timings: Mapping[str, Timing],
+    peaks: Mapping[str, int],
+    notes: Mapping[str, str],
+) -> list[Row]:
+    """One row for each candidate, measured or not."""
+    ceiling = 2 * CEILING_SIZE**3 / timings[CEILING].median_us / 1e6
+    flops = useful_flops(case.problem, share)
+    result = []
+    for name in candidates:
+        row = Row(case, name, share, ceiling=ceiling, note=notes.get(name, ""))
+        if name in timings:
+            timing = timings[name]
+            tflops = flops / timing.median_us / 1e6
+            row = replace(
+                row,
+                median_ms=timing.median_us / 1e3,
+                spread=timing.spread,
+                tflops=tflops,
+                share=tflops / ceiling,
+                peak_mib=peaks[name] / 2**20,
+            )
+        result.append(row)
+    return result
+
+
+def first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

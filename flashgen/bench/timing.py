@@ -1,0 +1,65 @@
+"""Comparing candidates fairly: shuffled, interleaved rounds in one process, medians over the rounds.
+
+A card that rests or throttles drifts by more than the differences of interest, so every candidate is timed in every
+round, each round in an order of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Mapping
+
+from flashgen.tuning.timing import Timing
+
+Run = Callable[[], object]
+# Microseconds of one call.
+Timer = Callable[[Run], float]
+
+
+def interleave(candidates: Mapping[str, Run], timer: Timer, rounds: int, seed: int = 0) -> dict[str, Timing]:
+    """Time each candidate once in each round."""
+    order = random.Random(seed)
+    samples: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        names = list(candidates)
+        order.shuffle(names)
+        for name in names:
+            samples[name].append(timer(candidates[name]))
+    return {name: Timing.of(values) for name, values in samples.items()}
+
+
+def cuda_timer(repeats: int = 5, flush_bytes: int = 256 << 20) -> Timer:
+    """Times with CUDA events, the median of a few calls, each after a write that empties the L2 cache.
+
+    That write also keeps the GPU busy while the host launches, so launch overhead is not part of a long kernel's time.
+    """
+    import torch
+
+    scratch = torch.empty(flush_bytes, dtype=torch.int8, device="cuda")
+
+    def timer(run: Run) -> float:
+        spans = []
+        for _ in range(repeats):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            scratch.zero_()
+            start.record()
+            run()
+            end.record()
+            spans.append((start, end))
+        torch.cuda.synchronize()
+        return statistics.median(start.elapsed_time(end) for start, end in spans) * 1e3
+
+    return timer
+
+
+def peak_bytes(run: Run) -> int:
+    """The most GPU memory that one call holds beyond what was held before it, its output included."""
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before

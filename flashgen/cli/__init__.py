@@ -1,0 +1,10 @@
+"""The command `flashgen`: thin commands over the layers below, which load only when a command needs them."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 a check failed, 2 the input is wrong, 130 interrupted."""
+    from flashgen.cli.app import app
+
+    app(prog_name="flashgen")

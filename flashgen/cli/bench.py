@@ -1,0 +1,88 @@
+"""`flashgen bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flashgen.cli.failure import for_each, guarded
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
+from flashgen.cli.output import Output
+from flashgen.cli.shapes import Dtypes, Shapes, problems_of
+from flashgen.cli.specs import resolve
+from flashgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from flashgen.bench.rows import Row
+
+COLUMNS = ("variant", "problem", "candidate", "ms", "±%", "TFLOP/s", "ceiling", "share", "peak MiB", "")
+
+
+@guarded
+def bench(
+    specs: Specs,
+    shape: Shapes = None,
+    dtype: Dtypes = None,
+    candidate: Annotated[
+        list[str] | None, typer.Option("--candidate", metavar="NAME", help="Only these candidates; repeatable.")
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Interleaved rounds of measurement.")] = 15,
+    rows_file: Annotated[
+        Path | None, typer.Option("--rows", metavar="FILE", help="Append the results to this file, as JSON lines.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip what the rows file already has.")] = False,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", metavar="S", help="Start no further case after this time.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Save the results as a picture.")] = None,
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
+) -> None:
+    """Measure generated kernels beside eager PyTorch, torch's flash and cuDNN attention and compiled FlexAttention."""
+    from flashgen.bench import Bench, Session
+    from flashgen.bench.picture import draw
+    from flashgen.spec import load
+
+    if resume and rows_file is None:
+        raise UsageError("--resume was given without --rows; expected the file to resume from")
+    output = Output.choose(json)
+    session = Session(Bench.choose(candidate, rounds, seconds), out, rows_file, resume)
+
+    def one(spec: str) -> None:
+        variant = load(resolve(spec))
+        for rows in session.run(variant, problems_of(variant, shape, dtype)):
+            show(rows, output)
+
+    for_each(specs, one)
+    if session.left:
+        output.line(f"{session.left} cases were left when the time limit was reached; --resume takes them up again")
+    if png is not None and session.rows:
+        draw(session.rows, png)
+        output.line(f"saved {png}")
+
+
+def show(rows: list[Row], output: Output) -> None:
+    """The rows of one case."""
+    for row in rows:
+        output.document(row)
+    output.table(COLUMNS, [cells(row) for row in rows])
+
+
+def cells(row: Row) -> list[str | None]:
+    def number(value: float | None, digits: int, scale: float = 1.0) -> str | None:
+        return None if value is None else f"{value * scale:.{digits}f}"
+
+    return [
+        row.case.variant,
+        str(row.case.problem),
+        row.candidate,
+        number(row.median_ms, 3),
+        number(row.spread, 1, 100),
+        number(row.tflops, 0),
+        number(row.ceiling, 0),
+        number(row.share, 2),
+        number(row.peak_mib, 0),
+        row.note,
+    ]

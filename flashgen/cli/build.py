@@ -1,0 +1,96 @@
+"""`flashgen build`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flashgen.cli.failure import for_each, guarded
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
+from flashgen.cli.output import Output
+from flashgen.cli.specs import resolve
+
+if TYPE_CHECKING:
+    from flashgen.api import Built
+
+
+@guarded
+def build(
+    specs: Specs,
+    out: Out = DEFAULT_OUT,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target", metavar="TARGET", help="Compile for this GPU, for example sm_90 or gfx942; repeatable."
+        ),
+    ] = None,
+    preset: Preset = "default",
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Prove the kernel.")] = True,
+    tune: Annotated[bool, typer.Option("--tune/--no-tune", help="Tune, where there is a GPU.")] = True,
+    compile: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Compile for targets, where there is no GPU.")
+    ] = True,
+    json: Json = False,
+) -> None:
+    """Render, prove and tune specs; without a GPU compile them for the targets instead of tuning."""
+    from flashgen.api import construct
+
+    output = Output.choose(json)
+
+    def one(spec: str) -> None:
+        path = resolve(spec)
+        with output.progress() as progress:
+            built = construct(
+                path,
+                out=out,
+                targets=target,
+                verify=verify,
+                compile=compile,
+                tune=tune,
+                preset=preset,
+                progress=progress,
+            )
+        show(built, output, wanted_tuning=tune)
+        output.document(document(built))
+
+    for_each(specs, one)
+
+
+def show(built: Built, output: Output, wanted_tuning: bool) -> None:
+    """What was done, for people."""
+    name = built.variant.name
+    output.line(f"{name}: {built.path}", style="bold")
+    if built.verification is not None:
+        output.line(f"verified: {built.verification}")
+    if built.compiled:
+        output.line("compiled in the default config, not run:")
+        output.table(
+            ["target", "dtype", "head_dim", "config", "registers", "spilled B", "shared B"],
+            [
+                [c.job.target, c.job.dtype, c.job.head_dim, c.config, c.registers, c.spills, c.shared]
+                for c in built.compiled
+            ],
+        )
+    for outcome in built.tuned:
+        output.line(f"tuned: {outcome}")
+    if wanted_tuning and built.gpu is None:
+        output.line(
+            "nothing was tuned: no GPU was found. On a machine with the GPU run "
+            f"`flashgen tune {built.variant.source}`; until then the built-in default config is used."
+        )
+    output.line(f"done in {built.seconds:.1f} s", style="dim")
+
+
+def document(built: Built) -> dict[str, object]:
+    """The same for machines."""
+    report = built.verification
+    return {
+        "name": built.variant.name,
+        "path": built.path,
+        "gpu": built.gpu,
+        "verification": None if report is None else report.as_dict(),
+        "compiled": built.compiled,
+        "tuned": built.tuned,
+        "seconds": round(built.seconds, 3),
+    }

@@ -1,0 +1,120 @@
+"""`flashgen cache`: the tuned configs of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flashgen.cli.failure import guarded
+from flashgen.cli.options import DEFAULT_OUT, Json, Out
+from flashgen.cli.output import Output
+from flashgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from flashgen.tuning.cache import Stored
+
+cache = typer.Typer(help="The tuned configs: list, show, clear, ship.", no_args_is_help=True)
+
+Variant = Annotated[str | None, typer.Option("--variant", metavar="PATTERN", help="Only records of these variants.")]
+Gpu = Annotated[str | None, typer.Option("--gpu", metavar="PATTERN", help="Only records of these GPU models.")]
+
+
+@cache.command("ls")
+@guarded
+def ls(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: Json = False) -> None:
+    """List the records in the user's cache and beside the modules. Patterns are those of a shell: '*H200*'."""
+    output = Output.choose(json)
+    stored = records(out, variant, gpu)
+    for entry in stored:
+        output.document({"source": entry.source, "path": entry.path, **as_document(entry)})
+    if not stored:
+        output.line(f"no tuned config in {folders(out)}")
+        return
+    rows = []
+    for entry in stored:
+        key, config = entry.record.key, entry.record.config
+        dims = str(key.head_dim) if key.head_dim == key.v_head_dim else f"{key.head_dim}x{key.v_head_dim}"
+        tile = f"{config.BM}x{config.BN} w{config.num_warps} s{config.num_stages}"
+        time = f"{entry.record.median_us:.1f}"
+        rows.append([key.variant, key.gpu, key.triton, key.dtype, dims, key.bucket, tile, time, entry.source])
+    output.table(["variant", "gpu", "triton", "dtype", "head_dim", "shape", "config", "us", "source"], rows)
+
+
+@cache.command("show")
+@guarded
+def show(
+    record: Annotated[str, typer.Argument(metavar="TEXT", help="A text that the path of one record contains.")],
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
+) -> None:
+    """Show one record whole: its config, how it was measured, under which versions and clocks."""
+    from flashgen.tuning.cache import find_record
+
+    output = Output.choose(json)
+    entry = find_record(record, roots(out))
+    output.line(f"{entry.path} ({entry.source})", style="bold")
+    output.line(entry.record.to_json().rstrip())
+    output.document({"source": entry.source, "path": entry.path, **as_document(entry)})
+
+
+@cache.command("clear")
+@guarded
+def clear(
+    variant: Variant = None,
+    gpu: Gpu = None,
+    everything: Annotated[bool, typer.Option("--all", help="Clear the whole cache of the user.")] = False,
+    json: Json = False,
+) -> None:
+    """Delete records from the user's cache; what is shipped beside modules stays."""
+    from flashgen.tuning.cache import clear_records
+
+    if not (variant or gpu or everything):
+        raise UsageError("cache clear was given nothing to clear; expected --variant, --gpu or --all")
+    gone = clear_records(None, **filters(variant, gpu))
+    output = Output.choose(json)
+    output.line(f"{gone} records deleted")
+    output.document({"deleted": gone})
+
+
+@cache.command("export")
+@guarded
+def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: Json = False) -> None:
+    """Copy records of the user's cache beside the modules, from where they are shipped."""
+    from flashgen.runtime.lookup import user_root
+    from flashgen.tuning.cache import export_records, list_records
+
+    output = Output.choose(json)
+    written = export_records(list_records({"user cache": user_root()}, **filters(variant, gpu)), out / "tuned")
+    for path in written:
+        output.line(str(path))
+    output.line(f"{len(written)} records in {out / 'tuned'}")
+    output.document({"written": written})
+
+
+def roots(out: Path) -> dict[str, Path]:
+    from flashgen.runtime.lookup import shipped_root, user_root
+
+    return {"user cache": user_root(), "shipped": shipped_root(out / "module.py")}
+
+
+def folders(out: Path) -> str:
+    return " or ".join(str(root) for root in roots(out).values())
+
+
+def filters(variant: str | None, gpu: str | None) -> dict[str, str]:
+    given = {"variant": variant, "gpu": gpu}
+    return {name: pattern for name, pattern in given.items() if pattern is not None}
+
+
+def records(out: Path, variant: str | None = None, gpu: str | None = None) -> list[Stored]:
+    from flashgen.tuning.cache import list_records
+
+    return list_records(roots(out), **filters(variant, gpu))
+
+
+def as_document(entry: Stored) -> dict[str, object]:
+    import json
+
+    return json.loads(entry.record.to_json())

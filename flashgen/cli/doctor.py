@@ -1,0 +1,149 @@
+"""`flashgen doctor`: what is here, what is missing and how to get it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flashgen.cli.failure import guarded
+from flashgen.cli.options import DEFAULT_OUT, Json, Out
+from flashgen.cli.output import Output
+
+OK, MISSING, OPTIONAL = "ok", "missing", "optional"
+STYLES = {OK: "green", MISSING: "red", OPTIONAL: "yellow"}
+
+# The smallest spec that has a mask and a matrix product: what every target must compile.
+PROBE = {"name": "doctor_probe", "causal": True, "head_dim": 64, "dtype": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `state` is ok, missing (something does not work) or optional (it works without).
+
+    `remedy` says how to get what is not there.
+    """
+
+    what: str
+    state: str
+    found: str
+    remedy: str = ""
+
+
+@guarded
+def doctor(
+    targets: Annotated[bool, typer.Option("--targets/--no-targets", help="Compile a probe for every target.")] = True,
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
+) -> None:
+    """Show versions, GPU, targets that compile and cache folders; exit 1 where something required is missing."""
+    output = Output.choose(json)
+    failed = False
+    for finding in findings(targets, out):
+        failed |= finding.state == MISSING
+        text = f"{finding.what:<16} {finding.state:<9} {finding.found}"
+        output.line(text if not finding.remedy else f"{text}: {finding.remedy}", STYLES[finding.state])
+        output.document(finding)
+    if failed:
+        raise typer.Exit(1)
+
+
+def findings(targets: bool, out: Path) -> Iterator[Finding]:
+    """Everything that is looked at, in order; the targets are slow and come last."""
+    packages = list(look_at_packages())
+    yield from packages
+    if any(finding.state == MISSING and finding.what in ("torch", "triton") for finding in packages):
+        return
+    yield look_at_gpu()
+    yield from look_at_folders(out)
+    if targets:
+        yield from look_at_targets()
+
+
+def look_at_packages() -> Iterator[Finding]:
+    """Python and each requirement of the installed package, with the version that is there."""
+    import platform
+
+    from packaging.requirements import Requirement
+
+    yield Finding("python", OK, platform.python_version())
+    yield Finding("flashgen", OK, version("flashgen"))
+    for text in requires("flashgen") or ():
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        remedy = f"pip install '{requirement.name}{requirement.specifier}'"
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            yield Finding(requirement.name, MISSING, "not installed", remedy)
+            continue
+        fits = requirement.specifier.contains(found, prereleases=True)
+        yield Finding(requirement.name, OK if fits else MISSING, found, "" if fits else remedy)
+
+
+def look_at_gpu() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        built_for = torch.version.cuda or torch.version.hip
+        remedy = (
+            "install the GPU's driver"
+            if built_for
+            else "install a build of torch for CUDA or ROCm, from https://pytorch.org/get-started"
+        )
+        return Finding("gpu", OPTIONAL, "none; kernels are interpreted and nothing is tuned", remedy)
+    from flashgen.runtime.lookup import current_device
+
+    names = []
+    for index in range(torch.cuda.device_count()):
+        device = current_device(index)
+        memory = torch.cuda.get_device_properties(index).total_memory / 2**30
+        names.append(f"{device.gpu} ({device.capability}, {memory:.0f} GiB)")
+    return Finding("gpu", OK, ", ".join(names))
+
+
+def look_at_folders(out: Path) -> Iterator[Finding]:
+    """The folders that flashgen writes to."""
+    from triton import knobs
+
+    from flashgen.runtime.lookup import cache_folder
+
+    chosen = "name another one in FLASHGEN_CACHE_DIR"
+    yield look_at_folder("flashgen cache", cache_folder(), chosen)
+    yield look_at_folder("triton cache", Path(knobs.cache.dir), "name another one in TRITON_CACHE_DIR")
+    yield look_at_folder("output folder", out, "name another one with --out")
+
+
+def look_at_folder(what: str, folder: Path, remedy: str) -> Finding:
+    """Whether files can be written there, or the folder be made."""
+    import os
+
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return Finding(what, OK, str(folder))
+    return Finding(what, MISSING, f"{folder} cannot be written", remedy)
+
+
+def look_at_targets() -> Iterator[Finding]:
+    """A small kernel compiled for each target that flashgen knows."""
+    from tempfile import TemporaryDirectory
+
+    from flashgen.codegen import generate
+    from flashgen.compiling import compile_all, jobs_for
+    from flashgen.spec import load
+    from flashgen.tuning.space import SHARED_LIMIT
+
+    variant = load(PROBE)
+    with TemporaryDirectory() as folder:
+        path = generate(variant, Path(folder))
+        for compiled in compile_all(path, jobs_for(variant, tuple(SHARED_LIMIT))):
+            target = compiled.job.target
+            if compiled.error is None:
+                yield Finding(target, OK, f"compiles in {compiled.seconds:.1f} s")
+            else:
+                yield Finding(target, OPTIONAL, compiled.error, "another version of triton may know this target")

@@ -1,0 +1,110 @@
+"""`flashgen explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flashgen.cli.failure import for_each, guarded
+from flashgen.cli.options import Json, Specs
+from flashgen.cli.output import Output, to_json
+from flashgen.cli.specs import resolve
+
+if TYPE_CHECKING:
+    from flashgen.explain import Explained
+    from flashgen.explain.picture import Panel
+
+# Rows and columns of the picture in characters, which are twice as tall as wide.
+DRAWING = (32, 64)
+
+
+@guarded
+def explain(
+    specs: Specs,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="FILE", help="Save the masks of all specs as one picture.")
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option("--length", min=1, metavar="N", help="Queries and keys of the picture; by default 4096."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show a spec as it is understood: formula, inputs, how tiles are skipped, configs, and the mask as a picture."""
+    from flashgen.explain import explain as explain_variant
+    from flashgen.explain.picture import save
+    from flashgen.spec import load
+
+    output = Output.choose(json)
+    panels: list[Panel] = []
+
+    def one(spec: str) -> None:
+        explained = explain_variant(load(resolve(spec)), length)
+        show(explained, output)
+        output.document(document(explained))
+        panels.append(explained.panel)
+
+    try:
+        for_each(specs, one)
+    finally:
+        if png is not None and panels:
+            save(panels, png)
+            output.line(f"saved {png}")
+
+
+def show(explained: Explained, output: Output) -> None:
+    """The explanation for people."""
+    e, panel = explained.explanation, explained.panel
+    output.line(f"{e.name}: {e.description}", style="bold")
+    output.line(f"spec {e.source}, digest {e.digest}", style="dim")
+    section(output, "formula", e.formula)
+    section(output, "expressions", [f"{n.name}: {n.type} = {n.text}" for n in (*e.lets, e.score, e.mask)])
+    section(output, "inputs", e.inputs)
+    section(output, "params", e.params)
+    section(output, "skipping", [e.skipping])
+    section(output, "mask", [tile_summary(panel), *drawing(panel, output)])
+
+
+def section(output: Output, title: str, lines: Sequence[str]) -> None:
+    if lines:
+        output.line(title, style="bold")
+        for line in lines:
+            output.line(f"  {line}")
+
+
+def tile_summary(panel: Panel) -> str:
+    tiles = panel.tiles
+    none, mixed, full = (int(kind.sum()) for kind in (tiles.none, tiles.mixed, tiles.full))
+    return (
+        f"{tiles.q_len} queries by {tiles.kv_len} keys, first batch and head, random inputs: {tiles.density:.2%} of "
+        f"pairs visible; {tiles.counts.size} tiles of {tiles.BM}x{tiles.BN}: {none} none, {mixed} mixed, {full} full"
+    )
+
+
+def drawing(panel: Panel, output: Output) -> list[str]:
+    """The mask in characters."""
+    from flashgen.explain.picture import ASCII_SHADES, SHADES, draw
+
+    rows, columns = (max(1, n // size) for n, size in zip(panel.cells.counts.shape, DRAWING, strict=True))
+    unicode = (output.console.encoding or "").lower().startswith("utf")
+    return draw(panel.cells.merged(rows, columns), SHADES if unicode else ASCII_SHADES)
+
+
+def document(explained: Explained) -> dict[str, object]:
+    """The explanation for machines."""
+    tiles = explained.panel.tiles
+    return {
+        **to_json(explained.explanation),
+        "picture": {
+            "q_len": tiles.q_len,
+            "kv_len": tiles.kv_len,
+            "density": tiles.density,
+            "tile": [tiles.BM, tiles.BN],
+            "none": int(tiles.none.sum()),
+            "mixed": int(tiles.mixed.sum()),
+            "full": int(tiles.full.sum()),
+        },
+    }

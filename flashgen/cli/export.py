@@ -1,0 +1,35 @@
+"""`flashgen export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flashgen.cli.failure import guarded
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
+from flashgen.cli.output import Output
+from flashgen.cli.specs import resolve
+
+
+@guarded
+def export(
+    spec: Spec,
+    target: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The file to write.")],
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
+) -> None:
+    """Write a module, its runtime and its tuned configs as one file that needs torch and triton alone."""
+    from flashgen.codegen.export import export_module
+    from flashgen.runtime.lookup import shipped_root, user_root
+    from flashgen.spec import load
+    from flashgen.tuning.cache import list_records
+
+    output = Output.choose(json)
+    variant = load(resolve(spec))
+    roots = {"user cache": user_root(), "shipped": shipped_root(out / f"{variant.name}.py")}
+    records = [entry.record for entry in list_records(roots, variant=variant.name)]
+    exported = export_module(variant, records, target)
+    output.line(f"{exported.path}: {exported.lines} lines, {exported.records} tuned configs, needs torch and triton")
+    output.document(exported)

@@ -1,0 +1,49 @@
+"""`flashgen list`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from flashgen.cli.cache import records
+from flashgen.cli.failure import for_each, guarded
+from flashgen.cli.options import DEFAULT_OUT, Json, Out
+from flashgen.cli.output import Output
+from flashgen.cli.specs import GALLERY, gallery
+
+
+@guarded
+def list_gallery(out: Out = DEFAULT_OUT, json: Json = False) -> None:
+    """List the gallery (variants/*.yaml): what each is, whether it is rendered, for which GPUs it is tuned."""
+    from flashgen.spec import load
+
+    output = Output.choose(json)
+    tuned = defaultdict(set)
+    for entry in records(out):
+        tuned[entry.record.key.variant].add(entry.record.key.gpu)
+    rows = []
+
+    def one(path: str) -> None:
+        variant = load(Path(path))
+        module = out / f"{variant.name}.py"
+        summary = next(iter(variant.description.splitlines()), "")
+        gpus = sorted(tuned[variant.name])
+        rows.append([variant.name, summary, module if module.exists() else "-", ", ".join(gpus) or "-"])
+        output.document(
+            {
+                "name": variant.name,
+                "description": variant.description,
+                "source": path,
+                "module": module if module.exists() else None,
+                "tuned": gpus,
+            }
+        )
+
+    specs = gallery()
+    if not specs:
+        output.line(f"no spec in {GALLERY}/ here")
+        return
+    try:
+        for_each([str(path) for path in specs], one)
+    finally:
+        output.table(["name", "description", "module", "tuned for"], rows)

@@ -1,0 +1,24 @@
+"""The arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Specs = Annotated[
+    list[str],
+    typer.Argument(metavar="SPEC...", help="Paths of specs, or names of the gallery (variants/NAME.yaml)."),
+]
+Spec = Annotated[
+    str, typer.Argument(metavar="SPEC", help="The path of a spec, or a name of the gallery (variants/NAME.yaml).")
+]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of the generated modules.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, text on standard error.")]
+
+
+Preset = Annotated[
+    str, typer.Option("--preset", metavar="PRESET", help="How long to search for configs: quick, default or full.")
+]
+DEFAULT_OUT = Path("generated")

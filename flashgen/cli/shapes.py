@@ -1,0 +1,85 @@
+"""Problem sizes on the command line: `--shape batch=2,heads=16,q_len=8192`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flashgen.errors import UsageError
+from flashgen.spec.variant import TuneShape, Variant
+
+if TYPE_CHECKING:
+    from flashgen.problems import Problem
+
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="SIZES",
+        help="Sizes such as batch=2,heads=16,q_len=8192,head_dim=128, instead of the spec's; also kv_heads, kv_len, "
+        "v_head_dim. Repeatable.",
+    ),
+]
+Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="DTYPE", help="Only these dtypes; repeatable.")]
+
+REQUIRED = ("batch", "heads", "q_len")
+OPTIONAL = ("kv_heads", "kv_len", "head_dim", "v_head_dim")
+
+
+def parse_shape(text: str) -> TuneShape:
+    """A shape from `name=number` pairs; kv_heads and kv_len are heads and q_len where they are not given."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, number = (piece.strip() for piece in part.partition("="))
+        if name not in (*REQUIRED, *OPTIONAL) or not number.isdecimal() or int(number) == 0:
+            raise UsageError(
+                f"--shape {text!r}: found {part.strip()!r}; expected NAME=NUMBER with one of "
+                f"{', '.join((*REQUIRED, *OPTIONAL))} and a number of 1 or more"
+            )
+        sizes[name] = int(number)
+    missing = [name for name in REQUIRED if name not in sizes]
+    if missing:
+        raise UsageError(f"--shape {text!r}: {', '.join(missing)} not found; expected {', '.join(REQUIRED)} at least")
+    sizes.setdefault("kv_heads", sizes["heads"])
+    sizes.setdefault("kv_len", sizes["q_len"])
+    if sizes["heads"] % sizes["kv_heads"]:
+        raise UsageError(f"--shape {text!r}: heads must be a multiple of kv_heads")
+    return TuneShape(**sizes)
+
+
+def shapes_of(variant: Variant, given: Sequence[str] | None) -> tuple[TuneShape, ...]:
+    """The shapes that were asked for, or the spec's own."""
+    return tuple(parse_shape(text) for text in given) if given else variant.tune_shapes
+
+
+def problems_of(variant: Variant, given: Sequence[str] | None, dtypes: Sequence[str] | None) -> list[Problem]:
+    """Each shape in each dtype; a shape without a head dimension in each of the spec's."""
+    from flashgen.problems import Problem
+
+    return [
+        Problem(
+            shape.batch,
+            shape.heads,
+            shape.kv_heads,
+            shape.q_len,
+            shape.kv_len,
+            head_dim,
+            shape.v_head_dim or head_dim,
+            dtype,
+        )
+        for dtype in chosen_dtypes(variant, dtypes)
+        for shape in shapes_of(variant, given)
+        for head_dim in ((shape.head_dim,) if shape.head_dim else variant.head_dims)
+    ]
+
+
+def chosen_dtypes(variant: Variant, given: Sequence[str] | None) -> tuple[str, ...]:
+    """The dtypes that were asked for, or the spec's."""
+    from flashgen.spec.variant import DTYPES
+
+    for dtype in given or ():
+        if dtype not in DTYPES:
+            raise UsageError(f"--dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
+    return tuple(given) if given else variant.dtypes

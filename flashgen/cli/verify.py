@@ -1,0 +1,39 @@
+"""`flashgen verify`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flashgen.cli.failure import for_each, guarded
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
+from flashgen.cli.output import Output
+from flashgen.cli.specs import resolve
+
+
+@guarded
+def verify(
+    specs: Specs,
+    out: Out = DEFAULT_OUT,
+    level: Annotated[str, typer.Option("--level", help="How many cases: quick or full.")] = "full",
+    json: Json = False,
+) -> None:
+    """Prove the kernels against the eager reference: on the GPU, or without one under Triton's interpreter."""
+    from flashgen.api import gpu_name, prove
+    from flashgen.codegen import generate
+    from flashgen.spec import load
+
+    output = Output.choose(json)
+
+    def one(spec: str) -> None:
+        variant = load(resolve(spec))
+        path = generate(variant, out)
+        with output.progress() as progress:
+            report = prove(variant, path, gpu_name(), level, progress)
+        for case in report.cases:
+            output.line(f"  {case}")
+        output.line(f"{variant.name}: {report}", style="green")
+        output.document({"name": variant.name, "path": path, **report.as_dict()})
+
+    for_each(specs, one)

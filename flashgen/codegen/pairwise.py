@@ -1,0 +1,134 @@
+"""A variant's score and mask as two plain Python functions of broadcasting tensors, rendered from the checked graph.
+
+They are what FlexAttention takes as `score_mod` and `mask_mod`, and what counts and draws visible pairs. As in the
+generated `reference`, positions and heads are integer tensors that broadcast, scalars included.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from flashgen.lang.intervals import Ranges
+from flashgen.lang.nodes import Expr, Gather, inputs, variables
+from flashgen.lang.torch_emitter import Guard, emit
+from flashgen.spec.variant import Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """`score(score, b, h, q_idx, kv_idx)` and `mask(b, h, q_idx, kv_idx)`; indices count from 0, before alignment."""
+
+    score: Callable[..., Tensor]
+    mask: Callable[..., Tensor]
+
+
+def render(variant: Variant) -> str:
+    """The source of a module whose `make(<sizes>, **inputs_and_params)` returns the two functions."""
+    names = [i.name for i in variant.inputs] + [p.name for p in variant.runtime_params]
+    lines = [
+        "import math",
+        "",
+        "import torch",
+        "",
+        "",
+        f"def make({', '.join([*SIZES, *names])}):",
+        *_indent(1, _preamble(variant)),
+        "",
+        "    def score_mod(score, b, h, q_idx, kv_idx):",
+        *_indent(2, _body(variant, variant.score)),
+        "",
+        "    def mask_mod(b, h, q_idx, kv_idx):",
+        *_indent(2, _body(variant, variant.mask)),
+        "",
+        "    return score_mod, mask_mod",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def make(variant: Variant, sizes: Mapping[str, int], arguments: Mapping[str, Any]) -> Pairwise:
+    """The two functions for one problem: `sizes` has every name of SIZES, `arguments` the inputs and runtime params."""
+    wanted = {i.name for i in variant.inputs} | {p.name for p in variant.runtime_params}
+    module = _load(render(variant), f"pairwise_{variant.name}")
+    chosen = {name: value for name, value in arguments.items() if name in wanted}
+    score, mask = module.make(**{name: sizes[name] for name in SIZES}, **chosen)
+    return Pairwise(score, mask)
+
+
+def _preamble(variant: Variant) -> list[str]:
+    """Name the sizes that inputs bind, and let a size 1 that stands for all be indexed."""
+    lines = []
+    for tensor in variant.inputs:
+        for axis, dim in enumerate(tensor.dims):
+            if dim.binds is not None:
+                lines.append(f"{dim.binds} = {tensor.name}.shape[{axis}]")
+        if any(dim.may_be_one for dim in tensor.dims):
+            # Only batch and heads may be 1.
+            shape = ", ".join(dim.text if dim.may_be_one else "-1" for dim in tensor.dims)
+            lines.append(f"{tensor.name} = {tensor.name}.expand({shape})")
+    return lines
+
+
+def _body(variant: Variant, root: Expr) -> list[str]:
+    emission = emit((root,), variant.lets, _guard(variant), taken={"q_idx", "kv_idx", *SIZES})
+    used = variables(root)
+    lines = []
+    if "kv_h" in used:
+        lines.append("kv_h = h // (heads // kv_heads)")
+    shift = " + (kv_len - q_len)" if variant.align == "bottom_right" else ""
+    if "q" in used:
+        lines.append(f"q = q_idx{shift}")
+    if "k" in used:
+        lines.append("k = kv_idx")
+    if root is variant.mask and any("score" in line for line in (*emission.lines, *emission.results)):
+        # Floats of a mask take the dtype of the scores, which a mask does not see.
+        lines.append("score = torch.zeros((), dtype=torch.float32, device=q_idx.device)")
+    result = emission.results[0]
+    if not used and not inputs(root):
+        # A constant still has to be a tensor.
+        result = f"torch.full_like(q_idx, {result}, dtype=torch.{'bool' if root is variant.mask else 'float32'})"
+    return [*lines, *emission.lines, f"return {result}"]
+
+
+def _guard(variant: Variant) -> Guard:
+    """Clamp an index only where it may leave its tensor, so that FlexAttention is not slowed by needless code."""
+    ranges = Ranges({i.name: i.dtype for i in variant.inputs}, frozenset(variant.dim_names))
+    sizes = {i.name: [dim.size for dim in i.dims] for i in variant.inputs}
+
+    def guard(node: Gather, axis: int) -> tuple[bool, bool]:
+        low, high = ranges.guard(node, axis, sizes[node.input][axis])
+        # Counted from the first key, queries beyond the last key run past every tensor over the keys.
+        beyond = variant.align == "top_left" and "q" in variables(node.indices[axis])
+        return low, high or beyond
+
+    return guard
+
+
+def _indent(level: int, lines: list[str]) -> list[str]:
+    return ["    " * level + line for line in lines]
+
+
+def _load(source: str, name: str) -> ModuleType:
+    # A file, not a string: torch.compile and tracebacks show the source of what they run.
+    folder = tempfile.mkdtemp(prefix="flashgen-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, f"{name}.py")
+    path.write_text(source)
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

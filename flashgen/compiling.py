@@ -1,0 +1,102 @@
+"""What a generated kernel becomes on GPUs that are not at hand: compiled offline, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from flashgen.errors import UsageError
+from flashgen.runtime.config import Config
+from flashgen.spec.variant import Variant
+from flashgen.tuning.space import SHARED_LIMIT, shared_limit
+from flashgen.tuning.worker import RequestFailed, Worker
+
+COMPILE_SECONDS = 120.0
+MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to compile: in the default config, for a target as Triton names its capability."""
+
+    target: str
+    dtype: str
+    head_dim: int
+    v_head_dim: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler reports. `spills` and `shared` are bytes; registers and spills are None where the target's
+    assembler does not tell. `error` says why a kernel does not compile, or does not fit the target.
+    """
+
+    job: Job
+    config: Config | None = None
+    registers: int | None = None
+    spills: int | None = None
+    shared: int | None = None
+    seconds: float = 0.0
+    error: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.job.target} {self.job.dtype} head_dim {self.job.head_dim}: {self.error or 'compiles'}"
+
+
+def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
+    """Each target with each head dimension of the spec, in its first dtype. UsageError for an unknown target."""
+    for target in targets:
+        if target not in SHARED_LIMIT:
+            raise UsageError(f"no target {target!r}; expected one of {', '.join(SHARED_LIMIT)}")
+    return [Job(target, variant.dtypes[0], dim, dim) for target in targets for dim in variant.head_dims]
+
+
+def compile_all(path: Path, jobs: Sequence[Job]) -> tuple[Compiled, ...]:
+    """Compile each job, several at a time. A compiler that crashes or hangs costs its own job alone."""
+    if not jobs:
+        return ()
+    waiting: SimpleQueue[Worker] = SimpleQueue()
+    workers = [Worker("flashgen.compiling:compiler", str(path)) for _ in range(_pool_size(len(jobs)))]
+    for worker in workers:
+        waiting.put(worker)
+
+    def run(job: Job) -> Compiled:
+        worker = waiting.get()
+        try:
+            return worker.ask(job, COMPILE_SECONDS)
+        except RequestFailed as failure:
+            return Compiled(job, error=str(failure))
+        finally:
+            waiting.put(worker)
+
+    try:
+        with ThreadPoolExecutor(len(workers)) as pool:
+            return tuple(pool.map(run, jobs))
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def compiler(path: str) -> Callable[[Job], Compiled]:
+    """The worker's side: compiles the module at `path` for one job after another."""
+    # Interpreted kernels cannot be compiled; triton reads this when it is imported.
+    os.environ.pop("TRITON_INTERPRET", None)
+    from flashgen.codegen.offline import compile_forward, default_config
+
+    def compile_one(job: Job) -> Compiled:
+        config = default_config(job.dtype, job.head_dim, job.v_head_dim)
+        found = compile_forward(Path(path), job.target, job.dtype, job.head_dim, job.v_head_dim, config)
+        error, limit = found.error, shared_limit(job.target)
+        if error is None and found.shared > limit:
+            error = f"needs {found.shared} bytes of shared memory, {job.target} has {limit}"
+        return Compiled(job, config, found.registers, found.spills, found.shared, found.seconds, error)
+
+    return compile_one
+
+
+def _pool_size(jobs: int) -> int:
+    return max(1, min(jobs, os.cpu_count() or 1, MOST_WORKERS))
