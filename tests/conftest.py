@@ -7,7 +7,10 @@ is set here, for the whole process. Compiling offline needs a process without it
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -43,3 +46,18 @@ def plain_env() -> dict[str, str]:
 def repository() -> Path:
     """The root of the checkout."""
     return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def gallery_module(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleType]:
+    """The module of a gallery variant by its name, rendered once in this process."""
+    from flashgen.codegen import generate, load_module
+    from flashgen.spec import load
+
+    folder = tmp_path_factory.mktemp("gallery")
+
+    @cache
+    def module(name: str) -> ModuleType:
+        return load_module(generate(load(REPOSITORY / "variants" / f"{name}.yaml"), folder))
+
+    return module

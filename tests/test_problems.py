@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from flashgen.errors import Location, UsageError
 from flashgen.lang.check import Scope, TensorType, expression
 from flashgen.lang.nodes import Type, var
 from flashgen.problems import Problem, make_inputs
+from flashgen.spec import load
 from flashgen.spec.variant import Dim, Input, Param, Sample, Variant
 
 PROBLEM = Problem(2, 4, 2, 50, 70, 16, 24, "bfloat16")
@@ -139,3 +141,17 @@ def test_samples_come_first(dtype: str, sample: Sample, low: float, high: float)
     assert low <= x.min() and x.max() <= high and x.unique().numel() > 1
     if sample.density is not None:
         assert 0.02 < x.mean() < 0.25
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent / "variants").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_every_gallery_variant_can_be_called(path: Path) -> None:
+    gallery = load(path)
+    call = make_inputs(gallery, PROBLEM)
+    assert set(call.inputs) == {i.name for i in gallery.inputs}
+    assert set(call.params) == {p.name for p in gallery.runtime_params}
+    for tensor in gallery.inputs:
+        values = call.inputs[tensor.name]
+        assert values.dtype == getattr(torch, tensor.dtype) and values.ndim == len(tensor.dims)
+        assert values.double().isfinite().all()
