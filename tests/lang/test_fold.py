@@ -20,7 +20,7 @@ F, G = var("f", Type.FLOAT), var("g", Type.FLOAT)
 P, R = var("p", Type.BOOL), var("r", Type.BOOL)
 
 # Where identities live: units, zeros of both signs, and what surrounds them.
-_SPECIAL = {
+_SPECIAL: dict[Type, list] = {
     Type.BOOL: [True, False],
     Type.INT: [-2, -1, 0, 1, 2, 3, 63, 64],
     Type.FLOAT: [-2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, float("inf"), float("-inf"), float("nan")],
@@ -71,9 +71,9 @@ def bits(value: float) -> object:
 
 
 VALUES = st.fixed_dictionaries({
-    **{v.name: st.sampled_from(_SPECIAL[Type.INT]) for v in (X, Y)},
-    **{v.name: st.sampled_from(_SPECIAL[Type.FLOAT]) for v in (F, G)},
-    **{v.name: st.booleans() for v in (P, R)},
+    **{name: st.sampled_from(_SPECIAL[Type.INT]) for name in "xy"},
+    **{name: st.sampled_from(_SPECIAL[Type.FLOAT]) for name in "fg"},
+    **{name: st.booleans() for name in "pr"},
 })  # fmt: skip
 
 

@@ -51,8 +51,8 @@ def python_shape(node: ast.expr) -> tuple:
             return (_SYMBOLS[type(op)], python_shape(operand))
         case ast.BoolOp(op=op, values=[first, *rest]):
             whole = python_shape(first)
-            for value in rest:
-                whole = (_SYMBOLS[type(op)], whole, python_shape(value))
+            for operand in rest:
+                whole = (_SYMBOLS[type(op)], whole, python_shape(operand))
             return whole
         case ast.Compare(left=left, ops=ops, comparators=others):
             return ("chain", tuple(_SYMBOLS[type(op)] for op in ops), *map(python_shape, [left, *others]))
