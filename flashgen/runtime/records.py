@@ -110,8 +110,9 @@ class Record:
     """A tuned config and how it was found.
 
     `median_us` is the median time of one launch, `spread` its interquartile range as a share of the median. `tried`
-    counts the configs that were measured, `failed` those that were not, by reason. `versions` names triton, torch,
-    the driver and flashgen; `clocks` the GPU's clocks in MHz. `measured_at` is the time in UTC, ISO 8601.
+    counts the configs that were launched, `failed` those of them that gave no time, by reason, and `dropped` those
+    that were judged hopeless before any launch. `versions` names triton, torch, the driver and flashgen; `clocks` the
+    GPU's state by quantity and unit. `measured_at` is the time in UTC, ISO 8601.
     """
 
     key: Key
@@ -120,6 +121,7 @@ class Record:
     spread: float
     tried: int
     failed: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     clocks: Mapping[str, float] = field(default_factory=dict)
     measured_at: str = ""
@@ -162,6 +164,7 @@ _RECORD_FIELDS: dict[str, tuple[Any, Any]] = {
     "spread": (_NUMBER, None),
     "tried": (int, None),
     "failed": (dict, int),
+    "dropped": (dict, int),
     "versions": (dict, str),
     "clocks": (dict, _NUMBER),
     "measured_at": (str, None),

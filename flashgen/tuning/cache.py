@@ -52,12 +52,16 @@ def write_record(record: Record, root: Path | None = None, replace: bool = False
             f"the lock {path}.lock has been held for {LOCK_SECONDS:.0f} s; end the process that holds it"
         ) from error
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the tuned record {path} cannot be written: {error.strerror or error}; "
-            "free or unlock the folder, or name another one in FLASHGEN_CACHE_DIR"
-        ) from error
+        raise _unwritable(path, error) from error
     forget()
     return record
+
+
+def _unwritable(path: Path, error: OSError) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"the tuned record {path} cannot be written: {error.strerror or error}; "
+        "free or unlock the folder, or name another one in FLASHGEN_CACHE_DIR"
+    )
 
 
 def _rank(record: Record) -> tuple:
@@ -120,7 +124,17 @@ def clear_records(root: Path | None = None, **filters: str) -> int:
 
 def export_records(records: Iterable[Stored], folder: Path) -> list[Path]:
     """Copy records into `folder`, from where they are shipped (`generated/tuned`); return their new paths."""
-    return [folder / write_record(entry.record, folder, replace=True).key.path for entry in records]
+    paths = []
+    for entry in records:
+        path = folder / entry.record.key.path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, entry.record.to_json())
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        paths.append(path)
+    forget()
+    return paths
 
 
 def _matches(record: Record, filters: Mapping[str, str]) -> bool:

@@ -20,6 +20,7 @@ from flashgen.runtime.config import Config
 from flashgen.spec.variant import Variant
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
+from flashgen.verify import verify_config
 
 HOPELESS = 1.5  # times the best median known: what is slower after its first repetitions is not measured further
 FIRST_REPETITIONS = 3
@@ -29,7 +30,7 @@ DEFAULT_L2_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Request:
+class TimeRequest:
     """Time `config` on a problem for about `milliseconds` of GPU time. `best_us` is the best median known so far."""
 
     problem: Problem
@@ -38,11 +39,19 @@ class Request:
     best_us: float | None = None
 
 
-class KernelBench:
-    """Times the forward kernel of one generated module on one GPU. Factory of `flashgen.tuning.worker.Worker`.
+@dataclass(frozen=True)
+class ProofRequest:
+    """Prove `config` on a problem like this one."""
 
-    Called with a Request it returns a Timing, or raises RequestFailed: "out of resources", "out of memory",
-    "does not compile", "illegal access", or the name of another exception.
+    problem: Problem
+    config: Config
+
+
+class KernelBench:
+    """Times and proves the forward kernel of one generated module on one GPU. A factory for `worker.Worker`.
+
+    A TimeRequest gives a Timing, a ProofRequest what is wrong, empty if nothing is. Raises RequestFailed:
+    "out of resources", "out of memory", "does not compile", "illegal access", or the name of another exception.
     """
 
     def __init__(self, module_path: str, variant: Variant, device: int) -> None:
@@ -56,13 +65,18 @@ class KernelBench:
         self._call: Call | None = None
         _warm_up(self._device)
 
-    def __call__(self, request: Request) -> Timing:
+    def __call__(self, request: TimeRequest | ProofRequest) -> Timing | str:
         try:
-            call = self._inputs(request.problem)
-            replay = captured(self._launcher(call, request.config))
+            if isinstance(request, ProofRequest):
+                return self._prove(request)
+            replay = captured(self._launcher(self._inputs(request.problem), request.config))
             return timed(replay, self._scratch, request.milliseconds, request.best_us)
         except Exception as error:
             raise RequestFailed(_reason(error), str(error)[:2000], fatal=not _healthy()) from error
+
+    def _prove(self, request: ProofRequest) -> str:
+        result = verify_config(self._module, self._variant, request.problem, request.config, str(self._device))
+        return "" if result.ok else str(result)
 
     def _inputs(self, problem: Problem) -> Call:
         """The arguments for a problem; those of the last one are kept."""

@@ -87,7 +87,8 @@ def search(
 
     The configs `first` are tried before all others. With a `journal` the trials of an earlier run count: they are
     not measured again, and the budget's number of trials includes them; without one the study stays in memory.
-    `watch` sees each new trial. Ctrl-C ends the search with what it has.
+    `watch` sees each new trial. An exception other than RequestFailed ends the search; the journal keeps what was
+    learned.
     """
     choices = {name: sorted({getattr(config, name) for config in space}) for name in asdict(space[0])}
     study = optuna.create_study(
@@ -102,14 +103,11 @@ def search(
     whole = budget.trials is None or budget.trials >= len(space)
     start = time.monotonic()
     state.enqueue([*first, *(space if whole else ())])
-    try:
-        while state.left and (budget.trials is None or len(state.known) < budget.trials):
-            if budget.seconds is not None and state.known and time.monotonic() - start >= budget.seconds:
-                break
-            asked, config = state.propose()
-            watch(state.settle(asked, config, _attempt(measure, config, state.best_us)))
-    except KeyboardInterrupt:
-        pass
+    while state.left and (budget.trials is None or len(state.known) < budget.trials):
+        if budget.seconds is not None and state.known and time.monotonic() - start >= budget.seconds:
+            break
+        asked, config = state.propose()
+        watch(state.settle(asked, config, _attempt(measure, config, state.best_us)))
     return Searched(tuple(state.known.values()), not state.left)
 
 

@@ -24,7 +24,7 @@ KEY = Key(
     head_dim=128, v_head_dim=128, bucket=Bucket.of(32, 1, 8192, 8192), spec="0123456789ab", templates="ba9876543210",
 )  # fmt: skip
 RECORD = Record(
-    KEY, TUNED, 812.5, 0.004, 40, {"shared memory": 7, "crashed": 1}, {"triton": "3.6.0"}, {"sm_mhz": 1980.0},
+    KEY, TUNED, 812.5, 0.004, 40, {"crashed": 1}, {"shared memory": 7}, {"triton": "3.6.0"}, {"sm_mhz": 1980.0},
     "2025-01-01T00:00:00+00:00",
 )  # fmt: skip
 

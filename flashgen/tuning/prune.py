@@ -1,0 +1,140 @@
+"""Dropping configs before any launch: each is compiled offline in a pool of processes and judged by what came out.
+
+Triton's own cache keeps what was compiled, so the process that measures finds it there.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from flashgen.runtime.config import Config
+from flashgen.tuning.space import shared_limit
+from flashgen.tuning.worker import RequestFailed, Worker
+
+# A few spilled registers cost little; a kernel that spills more than this many bytes a thread never won.
+SPILL_LIMIT = 256
+COMPILE_SECONDS = 90.0
+MOST_PROCESSES = 16
+
+
+class Compiled(Protocol):
+    """What the compiler says of one config; see `flashgen.codegen.offline`."""
+
+    @property
+    def registers(self) -> int | None: ...
+    @property
+    def spills(self) -> int | None: ...
+    @property
+    def shared(self) -> int: ...
+    @property
+    def serialized_wgmma(self) -> bool: ...
+    @property
+    def error(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    dtype: str
+    head_dim: int
+    v_head_dim: int
+    config: Config
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The configs that stay, in their order, how many were dropped, by reason, and what each compiled to."""
+
+    kept: tuple[Config, ...]
+    dropped: Mapping[str, int]
+    compiled: Mapping[Config, Compiled]
+
+
+def compiler(module_path: str, target: str) -> Callable[[CompileRequest], Compiled]:
+    """Factory of the pool's workers: compiles the forward kernel of one module for one target."""
+    from flashgen.codegen.offline import compile_forward
+
+    def answer(request: CompileRequest) -> Compiled:
+        return compile_forward(
+            Path(module_path), target, request.dtype, request.head_dim, request.v_head_dim, request.config
+        )
+
+    return answer
+
+
+class CompilePool:
+    """Worker processes that compile, kept for the whole of a tuning run. Close it, or use it in a `with`."""
+
+    def __init__(self, factory: str, *arguments: str, processes: int | None = None) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        count = processes or max(1, min(cores - 1, MOST_PROCESSES))
+        self._workers = [Worker(factory, *arguments) for _ in range(count)]
+
+    def __enter__(self) -> CompilePool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.close()
+
+    def compile(self, requests: Iterable[CompileRequest], seconds: float) -> dict[Config, Compiled | RequestFailed]:
+        """What became of each request that was begun within `seconds`."""
+        waiting: queue.SimpleQueue[CompileRequest] = queue.SimpleQueue()
+        for request in requests:
+            waiting.put(request)
+        results: dict[Config, Compiled | RequestFailed] = {}
+        deadline = time.monotonic() + seconds
+
+        def serve(worker: Worker) -> None:
+            while time.monotonic() < deadline:
+                try:
+                    request = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    results[request.config] = worker.ask(request, COMPILE_SECONDS)
+                except RequestFailed as failure:
+                    results[request.config] = failure
+
+        threads = [threading.Thread(target=serve, args=(worker,), daemon=True) for worker in self._workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+
+def prune(configs: Iterable[Config], results: Mapping[Config, Compiled | RequestFailed], capability: str) -> Pruned:
+    """Judge configs by their compilation. What was not compiled, or whose compiling process failed, stays.
+
+    Where nothing would stay, spills and serialized WGMMA are forgiven: a slow kernel is better than none.
+    """
+    configs = list(configs)
+    compiled = {config: found for config, found in results.items() if not isinstance(found, RequestFailed)}
+    verdicts = {config: verdict(compiled[config], capability) if config in compiled else "" for config in configs}
+    if configs and all(verdicts.values()):
+        verdicts = {c: "" if why in ("spills", "serialized WGMMA") else why for c, why in verdicts.items()}
+    kept = tuple(config for config in configs if not verdicts[config])
+    return Pruned(kept, dict(Counter(filter(None, verdicts.values()))), compiled)
+
+
+def verdict(compiled: Compiled, capability: str) -> str:
+    """Why a config is not worth a launch; empty if it is."""
+    if compiled.error is not None:
+        return "does not compile"
+    if compiled.shared > shared_limit(capability):
+        return "shared memory"
+    if compiled.spills is not None and compiled.spills > SPILL_LIMIT:
+        return "spills"
+    return "serialized WGMMA" if compiled.serialized_wgmma else ""

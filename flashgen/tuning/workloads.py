@@ -1,0 +1,50 @@
+"""What is tuned: the problems of a variant, each with the key under which its config is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flashgen.problems import Problem
+from flashgen.runtime.records import Bucket, Device, Key
+from flashgen.spec.variant import TuneShape, Variant
+
+
+@dataclass(frozen=True)
+class Workload:
+    problem: Problem
+    key: Key
+
+
+def problems(
+    variant: Variant, shapes: Sequence[TuneShape] | None = None, dtypes: Sequence[str] | None = None
+) -> list[Problem]:
+    """Each shape in each dtype, the spec's own where None; a shape without a head_dim in each of the spec's."""
+    return [
+        Problem(
+            shape.batch, shape.heads, shape.kv_heads, shape.q_len, shape.kv_len, head_dim,
+            shape.v_head_dim or head_dim, dtype,
+        )
+        for dtype in dtypes or variant.dtypes
+        for shape in shapes or variant.tune_shapes
+        for head_dim in ([shape.head_dim] if shape.head_dim else variant.head_dims)
+    ]  # fmt: skip
+
+
+def workloads(problems: Iterable[Problem], identity: Any, device: Device) -> list[Workload]:
+    """One workload for each key; of problems in the same bucket the first stands for all.
+
+    `identity` is a generated module's IDENTITY. Workloads with the same compiled kernels stand together.
+    """
+    found: dict[Key, Workload] = {}
+    for problem in problems:
+        bucket = Bucket.of(
+            problem.batch * problem.heads, problem.heads // problem.kv_heads, problem.q_len, problem.kv_len
+        )
+        key = Key(
+            device.gpu, device.capability, device.triton, identity.variant, "forward", problem.dtype,
+            problem.head_dim, problem.v_head_dim, bucket, identity.spec, identity.templates,
+        )  # fmt: skip
+        found.setdefault(key, Workload(problem, key))
+    return sorted(found.values(), key=lambda w: (w.key.dtype, w.key.head_dim, w.key.v_head_dim))

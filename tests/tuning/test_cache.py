@@ -1,0 +1,170 @@
+"""Writing records: whole or not at all, and nothing is lost when many write."""
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.runtime.config import Config
+from flashgen.runtime.lookup import RecordWarning, read_record, records_below
+from flashgen.runtime.records import Bucket, Key, Record
+from flashgen.tuning.cache import clear_records, export_records, find_record, list_records, write_record
+
+KEY = Key(
+    "NVIDIA H200", "sm_90", "3.6", "alibi", "forward", "bfloat16", 128, 128, Bucket.of(32, 1, 8192, 8192), "spec",
+    "templates",
+)  # fmt: skip
+RECORD = Record(KEY, Config(128, 64, 8, 3), 800.0, 0.01, 20, measured_at="2025-01-02T00:00:00+00:00")
+needs_permissions = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+
+
+def test_a_record_is_stored_where_its_key_says(tmp_path):
+    assert write_record(RECORD, tmp_path) == RECORD
+    assert read_record(tmp_path / KEY.path) == RECORD
+
+
+def test_the_users_cache_is_the_default_place(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    write_record(RECORD)
+    assert read_record(tmp_path / "tuned" / KEY.path) == RECORD
+
+
+CONTENDERS = [
+    replace(RECORD, median_us=700.0, config=Config(64, 64, 4, 2), measured_at="2025-01-01T00:00:00+00:00"),
+    replace(RECORD, median_us=700.0, config=Config(64, 32, 4, 2), measured_at="2025-01-03T00:00:00+00:00"),
+    RECORD,
+    replace(RECORD, median_us=900.0, measured_at="2025-02-01T00:00:00+00:00"),
+]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_better_then_the_newer_record_stays_in_whatever_order_they_come(tmp_path, seed):
+    for record in random.Random(seed).sample(CONTENDERS, len(CONTENDERS)):
+        write_record(record, tmp_path)
+    assert read_record(tmp_path / KEY.path) == CONTENDERS[1]
+
+
+def test_replace_takes_the_place_of_a_better_record(tmp_path):
+    write_record(CONTENDERS[1], tmp_path)
+    write_record(RECORD, tmp_path, replace=True)
+    assert read_record(tmp_path / KEY.path) == RECORD
+
+
+def test_a_damaged_record_gives_way(tmp_path):
+    path = tmp_path / KEY.path
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.warns(RecordWarning):
+        write_record(RECORD, tmp_path)
+    assert read_record(path) == RECORD
+
+
+WRITER = """
+    import sys
+    from dataclasses import replace
+    from pathlib import Path
+    from test_cache import RECORD
+    from flashgen.runtime.records import Bucket
+    from flashgen.tuning.cache import write_record
+    root, number = Path(sys.argv[1]), int(sys.argv[2])
+    for turn in range(6):
+        own = Bucket.of(2 ** number, 1, 2 ** turn, 64)
+        write_record(replace(RECORD, key=replace(RECORD.key, bucket=own)), root)
+        write_record(replace(RECORD, median_us=500.0 + (7 * number + 11 * turn) % 96), root)
+"""
+
+
+def test_eight_writers_lose_nothing_and_tear_nothing(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
+    writers = [subprocess.Popen([*command, str(number)], env=environment) for number in range(8)]
+    assert [writer.wait(120) for writer in writers] == [0] * 8
+    records = records_below(tmp_path)
+    assert len(records) == 8 * 6 + 1
+    least = min(500.0 + (7 * number + 11 * turn) % 96 for number in range(8) for turn in range(6))
+    assert read_record(tmp_path / KEY.path).median_us == least
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+def no_space(*_):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_leaves_the_old_record_and_no_litter(tmp_path, monkeypatch):
+    write_record(RECORD, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        with pytest.raises(EnvironmentProblem, match=r"No space left on device; .*FLASHGEN_CACHE_DIR"):
+            write_record(replace(RECORD, median_us=1.0), tmp_path)
+    assert read_record(tmp_path / KEY.path) == RECORD
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+def test_a_place_that_cannot_be_a_folder_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblem, match="cannot be written"):
+        write_record(RECORD, tmp_path / "file")
+
+
+@needs_permissions
+def test_a_read_only_folder_is_a_clear_error_and_keeps_the_old_record(tmp_path):
+    write_record(RECORD, tmp_path)
+    folder = (tmp_path / KEY.path).parent
+    folder.chmod(0o555)
+    try:
+        with pytest.raises(EnvironmentProblem, match="cannot be written"):
+            write_record(replace(RECORD, median_us=1.0), tmp_path)
+        assert read_record(tmp_path / KEY.path) == RECORD
+    finally:
+        folder.chmod(0o755)
+
+
+@pytest.fixture
+def three(tmp_path):
+    records = [
+        RECORD,
+        replace(RECORD, key=replace(KEY, variant="causal")),
+        replace(RECORD, key=replace(KEY, gpu="NVIDIA H100")),
+    ]
+    for record in records:
+        write_record(record, tmp_path)
+    return tmp_path
+
+
+def test_records_are_listed_by_patterns_of_their_key(three):
+    roots = {"user cache": three}
+    assert len(list_records(roots)) == 3
+    assert [e.record.key.variant for e in list_records(roots, gpu="*h200*")] == ["alibi", "causal"]
+    assert [e.record.key.gpu for e in list_records(roots, variant="alibi", gpu="*H100")] == ["NVIDIA H100"]
+    with pytest.raises(UsageError, match="no field 'colour'"):
+        list_records(roots, colour="red")
+
+
+def test_one_record_is_found_by_a_text_of_its_path(three):
+    entry = find_record("h100/alibi", {"user cache": three})
+    assert entry.path == three / entry.record.key.path and entry.source == "user cache"
+    for text, count in (("alibi", 2), ("softcap", 0)):
+        with pytest.raises(UsageError, match=f"^{count} records match"):
+            find_record(text, {"user cache": three})
+
+
+def test_clearing_takes_what_matches_and_then_all(three):
+    assert clear_records(three, variant="causal") == 1
+    assert len(list_records({"user cache": three})) == 2
+    (three / KEY.path).with_suffix(".json.damaged").write_text("{")
+    assert clear_records(three) == 2
+    assert [path for path in three.rglob("*") if path.is_file()] == []
+
+
+def test_exported_records_are_the_same_text_elsewhere(three, tmp_path_factory):
+    shipped = tmp_path_factory.mktemp("generated") / "tuned"
+    paths = export_records(list_records({"user cache": three}, variant="alibi"), shipped)
+    assert len(paths) == 2
+    assert all(path.read_text() == (three / path.relative_to(shipped)).read_text() for path in paths)
+    assert sorted(p.name for p in shipped.rglob("*") if p.is_file()) == sorted(p.name for p in paths)

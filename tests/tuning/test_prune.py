@@ -1,0 +1,50 @@
+"""The pool compiles every config once, on time, and survives compilers that crash."""
+
+import time
+
+import pytest
+
+from flashgen.runtime.config import Config
+from flashgen.tuning.prune import CompilePool, CompileRequest, prune
+from flashgen.tuning.worker import RequestFailed
+
+CONFIGS = [Config(bm, bn, 4, stages) for bm in (32, 64) for bn in (32, 64) for stages in (1, 2)]
+
+
+def requests():
+    return [CompileRequest("bfloat16", 64, 64, config) for config in CONFIGS]
+
+
+def test_every_config_is_compiled_once_and_a_crash_costs_one():
+    with CompilePool("fake_compiler:make", "crash at 64 64 2", processes=2) as pool:
+        results = pool.compile(requests(), 60)
+    assert set(results) == set(CONFIGS)
+    failed = {config for config, found in results.items() if isinstance(found, RequestFailed)}
+    assert failed == {Config(64, 64, 4, 2)}
+    pruned = prune(CONFIGS, results, "sm_90")
+    assert pruned.kept == tuple(c for c in CONFIGS if c.BN != 64 or c == Config(64, 64, 4, 2))
+    assert pruned.dropped == {"spills": 3}
+
+
+def test_what_is_not_begun_in_time_stays_in_the_space():
+    with CompilePool("fake_compiler:make", "slow", processes=1) as pool:
+        pool.compile(requests()[:1], 60)
+        start = time.monotonic()
+        results = pool.compile(requests(), 0.15)
+    assert 0 < len(results) < len(CONFIGS) and time.monotonic() - start < 5
+    assert set(CONFIGS) - set(results) <= set(prune(CONFIGS, results, "sm_90").kept)
+
+
+def test_where_all_spill_spills_are_forgiven():
+    with CompilePool("fake_compiler:make", "", processes=1) as pool:
+        spilling = [config for config in CONFIGS if config.BN == 64]
+        results = pool.compile([CompileRequest("bfloat16", 64, 64, config) for config in spilling], 60)
+    assert prune(spilling, results, "sm_90").kept == tuple(spilling)
+
+
+@pytest.mark.parametrize(("capability", "kept"), [("sm_90", True), ("sm_86", False)])
+def test_shared_memory_is_judged_by_the_gpu(capability, kept):
+    with CompilePool("fake_compiler:make", "", processes=1) as pool:
+        config = Config(256, 32, 4, 1)
+        results = pool.compile([CompileRequest("bfloat16", 64, 64, config)], 60)
+    assert bool(prune([config], results, capability).kept) is kept

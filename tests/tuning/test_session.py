@@ -1,0 +1,179 @@
+"""A workload from the search to the record, on a machine that is all pretence."""
+
+import json
+from dataclasses import dataclass, field, replace
+
+import pytest
+from fake_bench import median_us
+
+from flashgen.problems import Problem
+from flashgen.runtime.config import Config
+from flashgen.runtime.records import Device
+from flashgen.tuning.presets import PRESETS
+from flashgen.tuning.session import Session
+from flashgen.tuning.timing import Timing
+from flashgen.tuning.worker import RequestFailed
+from flashgen.tuning.workloads import workloads
+
+DEVICE = Device("NVIDIA H200", "sm_90", "3.6")
+DEFAULT = Config(64, 64, 4, 2)
+BEST = Config(128, 64, 8, 3)
+SHORT, LONG = (Problem(2, 16, 16, length, length, 128, 128, "bfloat16") for length in (2048, 8192))
+
+
+@dataclass(frozen=True)
+class Identity:
+    variant: str = "alibi"
+    spec: str = "0123456789ab"
+    templates: str = "ba9876543210"
+
+
+@dataclass(frozen=True)
+class Compilation:
+    registers: int = 128
+    spills: int = 0
+    shared: int = 1024
+    serialized_wgmma: bool = False
+    error: str | None = None
+
+
+@dataclass
+class FakeTools:
+    device: Device = DEVICE
+    timed: list = field(default_factory=list)
+    compiled: list = field(default_factory=list)
+    proven: list = field(default_factory=list)
+    fails: dict = field(default_factory=dict)
+    wrong: set = field(default_factory=set)
+    compilation: dict = field(default_factory=dict)
+
+    def time(self, problem, config, milliseconds, best_us):
+        self.timed.append((problem, config))
+        if config in self.fails or "all" in self.fails:
+            raise RequestFailed(self.fails.get(config, "crashed"))
+        return Timing(median_us(config), 0.01, 10)
+
+    def prove(self, problem, config):
+        self.proven.append(config)
+        return "error 3.0 of 1.0 allowed" if config in self.wrong or "all" in self.wrong else ""
+
+    def compile(self, requests, seconds):
+        self.compiled += [request.config for request in requests]
+        return {request.config: self.compilation.get(request.config, Compilation()) for request in requests}
+
+    def versions(self):
+        return {"triton": "3.6.0"}
+
+    def state(self):
+        return {"sm_mhz": 1980.0}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    return tmp_path / "tuned"
+
+
+def session(tools, cache, preset="full", **options):
+    return Session(tools, PRESETS[preset], lambda *_: DEFAULT, [cache], **options)
+
+
+def workload(problem):
+    (only,) = workloads([problem], Identity(), DEVICE)
+    return only
+
+
+def test_the_best_config_is_found_proven_and_recorded(cache):
+    tools = FakeTools(fails={Config(64, 32, 4, 1): "out of resources"})
+    outcome = session(tools, cache).tune(workload(LONG), None)
+    assert (outcome.status, outcome.record.config, tools.proven) == ("tuned", BEST, [BEST])
+    on_disk = json.loads((cache / workload(LONG).key.path).read_text())
+    assert on_disk["config"] == {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 3}
+    assert on_disk["failed"] == {"out of resources": 1} and on_disk["dropped"]["shared memory"] > 0
+    assert on_disk["tried"] == outcome.tried == len({config for _, config in tools.timed})
+    assert (on_disk["versions"], on_disk["clocks"]) == ({"triton": "3.6.0"}, {"sm_mhz": 1980.0})
+    assert "out of resources 1" in str(outcome) and "100.0 us" in str(outcome)
+
+
+def test_a_record_is_found_and_force_measures_anew(cache):
+    session(FakeTools(), cache).tune(workload(LONG), None)
+    tools = FakeTools()
+    again = session(tools, cache).existing(workload(LONG))
+    assert (again.status, again.record.config, tools.timed) == ("found", BEST, [])
+    forced = session(tools, cache).tune(workload(LONG), None, force=True)
+    assert forced.tried == len({config for _, config in tools.timed}) > 0
+
+
+def test_quick_stays_within_its_trials_and_compiles_few(cache):
+    tools = FakeTools()
+    outcome = session(tools, cache, "quick").tune(workload(LONG), 10.0)
+    quick = PRESETS["quick"]
+    assert outcome.tried <= quick.trials and len(tools.compiled) <= quick.candidates
+    assert tools.timed[0] == (LONG, DEFAULT)
+    assert len(tools.timed) <= quick.trials + quick.finalists * quick.rounds
+
+
+def test_what_does_not_fit_spills_or_serializes_is_never_launched(cache):
+    hopeless = {
+        Config(128, 64, 8, 4): Compilation(shared=228 * 1024),
+        Config(128, 64, 8, 2): Compilation(spills=4000),
+        Config(64, 64, 8, 3): Compilation(serialized_wgmma=True),
+        Config(128, 128, 8, 3): Compilation(error="ptxas: too many registers"),
+    }
+    tools = FakeTools(compilation=hopeless)
+    outcome = session(tools, cache).tune(workload(LONG), None)
+    assert not {config for _, config in tools.timed} & set(hopeless)
+    for reason in ("spills", "serialized WGMMA", "does not compile"):
+        assert outcome.dropped[reason] == 1
+    assert outcome.record.config == BEST
+
+
+def test_a_winner_that_computes_something_else_is_not_recorded(cache):
+    tools = FakeTools(wrong={BEST})
+    outcome = session(tools, cache).tune(workload(LONG), None)
+    assert tools.proven[0] == BEST != outcome.record.config
+    assert outcome.failed == {"verification": 1}
+
+
+@pytest.mark.parametrize("trouble", [{"fails": {"all": "crashed"}}, {"wrong": {"all"}}])
+def test_where_nothing_works_nothing_is_recorded_and_the_next_run_begins_anew(cache, trouble):
+    outcome = session(FakeTools(**trouble), cache, "quick").tune(workload(LONG), None)
+    assert (outcome.status, outcome.record) == ("failed", None)
+    assert list(cache.rglob("*.json")) == []
+    assert "no config worked" in str(outcome)
+    assert session(FakeTools(), cache).tune(workload(LONG), None).record.config == BEST
+
+
+def test_a_neighbours_winner_is_tried_early(cache):
+    session(FakeTools(), cache).tune(workload(SHORT), None)
+    tools = FakeTools()
+    session(tools, cache, "quick").tune(workload(LONG), None)
+    assert (LONG, BEST) in tools.timed[:2]
+
+
+def test_winners_of_a_run_help_its_other_dtypes_and_compilations_are_shared(cache):
+    tools = FakeTools()
+    one = session(tools, cache)
+    one.tune(workload(LONG), None)
+    compiled = len(tools.compiled)
+    one.tune(workload(SHORT), None)
+    assert len(tools.compiled) == compiled
+    half = replace(LONG, dtype="float16")
+    one.tune(workload(half), None)
+    assert (half, BEST) in [entry for entry in tools.timed if entry[0] == half][:2]
+
+
+def test_finalists_are_timed_in_interleaved_rounds(cache):
+    tools = FakeTools()
+    outcome = session(tools, cache).tune(workload(LONG), None)
+    full = PRESETS["full"]
+    finals = [config for _, config in tools.timed[outcome.tried :]]
+    assert len(finals) == full.finalists * full.rounds
+    rounds = [finals[i : i + full.finalists] for i in range(0, len(finals), full.finalists)]
+    assert all(set(one) == set(rounds[0]) for one in rounds) and len({tuple(one) for one in rounds}) > 1
+    assert [f.timing.median_us for f in outcome.ranking] == sorted(f.timing.median_us for f in outcome.ranking)
+
+
+def test_problems_of_one_bucket_are_one_workload():
+    near = replace(LONG, q_len=8000, kv_len=8000)
+    assert [w.problem for w in workloads([LONG, near, SHORT], Identity(), DEVICE)] == [LONG, SHORT]

@@ -1,0 +1,59 @@
+"""The search space: legal, affordable, and with room for what may win."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashgen.errors import UsageError
+from flashgen.runtime.config import Config
+from flashgen.tuning.presets import PRESETS, chosen
+from flashgen.tuning.space import SHARED_LIMIT, search_space, shared_bytes, shared_limit
+
+workload = st.tuples(
+    st.sampled_from(sorted(SHARED_LIMIT)), st.sampled_from(["float16", "bfloat16", "float32"]),
+    st.integers(1, 256), st.integers(1, 256), st.integers(1, 1 << 20), st.integers(1, 1 << 20),
+)  # fmt: skip
+
+
+@given(workload, st.booleans())
+def test_every_config_could_fit_and_none_is_there_twice(given_workload, scheduled):
+    capability, dtype, head_dim, v_head_dim, *_ = given_workload
+    space = search_space(*given_workload, scheduled=scheduled)
+    assert space.configs and len(set(space.configs)) == len(space.configs)
+    for config in space.configs:
+        assert shared_bytes(config, dtype, head_dim, v_head_dim) <= shared_limit(capability)
+        assert not scheduled or min(config.BM, config.BN) >= 32
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "config"),
+    [
+        (64, Config(128, 128, 8, 3)),
+        (128, Config(128, 128, 8, 3)),
+        (128, Config(64, 64, 4, 3)),
+        (256, Config(128, 64, 8, 2)),
+    ],
+)
+def test_configs_known_to_be_fast_on_hopper_are_in_its_space(head_dim, config):
+    assert config in search_space("sm_90", "bfloat16", head_dim, head_dim, 8192, 8192).configs
+
+
+def test_tiles_go_little_beyond_the_lengths():
+    space = search_space("sm_90", "bfloat16", 128, 128, 1, 8192)
+    assert max(config.BM for config in space.configs) == 32
+    assert min(config.BM for config in space.configs) == 16
+
+
+def test_an_unknown_gpu_gets_the_smallest_limit():
+    assert shared_limit("sm_999") == min(SHARED_LIMIT.values())
+
+
+def test_presets_rise_in_effort_and_can_be_overridden():
+    quick, default, full = (PRESETS[name] for name in ("quick", "default", "full"))
+    assert quick.seconds < default.seconds and full.seconds is None
+    assert quick.trials < default.trials and full.trials is None
+    assert chosen("default", trials=100, seconds=7).trials == 100
+    assert chosen("default", trials=100, seconds=7).candidates >= 100
+    for wrong in ({"name": "huge"}, {"name": "quick", "trials": 0}, {"name": "quick", "seconds": -1}):
+        with pytest.raises(UsageError):
+            chosen(**wrong)
