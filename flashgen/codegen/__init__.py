@@ -1,0 +1,7 @@
+"""Rendering: from a checked Variant to a Python module of Triton kernels on disk."""
+
+from flashgen.codegen.forward import uses_schedule
+from flashgen.codegen.render import render
+from flashgen.codegen.write import generate, load_module
+
+__all__ = ["generate", "load_module", "render", "uses_schedule"]

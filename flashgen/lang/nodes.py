@@ -77,13 +77,15 @@ class Op(Expr):
 #   shl shr         counts outside 0..63 are taken as the nearest inside
 #   floor           float -> int; to_int: bool -> int; to_float: int -> float
 #   where           (bool, x, x) -> x
+#   tile_min tile_max  least and greatest value over the tile's rows or columns; all and any for a bool.
+#                   Only `tiles` makes them; the language has no such functions
 OPERATORS: dict[str, int] = {
     "add": 2, "sub": 2, "mul": 2, "truediv": 2, "floordiv": 2, "mod": 2, "pow": 2, "neg": 1,
     "lt": 2, "le": 2, "gt": 2, "ge": 2, "eq": 2, "ne": 2,
     "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
     "abs": 1, "min": 2, "max": 2, "where": 3,
     "exp": 1, "exp2": 1, "log": 1, "log2": 1, "tanh": 1, "sqrt": 1, "sigmoid": 1,
-    "floor": 1, "to_int": 1, "to_float": 1,
+    "floor": 1, "to_int": 1, "to_float": 1, "tile_min": 1, "tile_max": 1,
 }  # fmt: skip
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})

@@ -1,0 +1,262 @@
+"""What the forward template needs to know of a variant: the text for its holes, and which parts exist at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashgen.lang.bounds import LAST_KEY, KeyRange, increasing_in_q, key_range
+from flashgen.lang.intervals import Ranges
+from flashgen.lang.linear import expression, linear
+from flashgen.lang.log2 import logits
+from flashgen.lang.nodes import TRUE, Expr, Gather, Type, const, op, substitute, var, variables, walk
+from flashgen.lang.show import show
+from flashgen.lang.triton_emitter import Body, Prologue, Tensor, level, user_name
+from flashgen.spec.variant import Variant
+
+Q, Q_FIRST, Q_LAST = (var(name, Type.INT) for name in ("q", "q_first", "q_last"))
+_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
+LOG2E, LN2 = "1.4426950408889634", "0.6931471805599453"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A helper function of the generated file: its arguments, body, and the formula that it stands for."""
+
+    name: str
+    body: Body
+    formula: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        first = [name for name in ("qk", "q", "k") if name in self.body.free]
+        return (*first, *(name for name in self.body.free if name not in first))
+
+    @property
+    def arguments(self) -> str:
+        return ", ".join(self.names)
+
+    @property
+    def call(self) -> str:
+        return f"{self.name}({self.arguments})"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.body.lines
+
+    @property
+    def result(self) -> str:
+        return self.body.results[0]
+
+
+@dataclass(frozen=True)
+class ForwardView:
+    """The holes of the forward kernel. Every string is Triton text; names are those of the kernel.
+
+    `score` is None where the logit is the dot product times `qk_scale`: `scaled`. `mask` is None without one.
+    `shown` is what a mixed tile keeps. `limits` are statements that name the loops' ends. `extra_arguments` are the
+    kernel's arguments beyond those that every variant has, `unspecialized` those of all that change from call to call.
+    """
+
+    scaled: bool
+    score: Function | None
+    mask: Function | None
+    logit: str
+    shown: str
+    clamps_k: bool
+    score_reads_k: bool
+    mixed_reads_k: bool
+    scheduled: bool
+    two_sided: bool
+    longest_first: bool
+    q_vector: bool
+    q_first: bool
+    q_last: bool
+    q_offset: str
+    prologue: tuple[str, ...]
+    limits: tuple[str, ...]
+    epilogue: tuple[str, ...]
+    row_shift: bool
+    sink: bool
+    arguments: tuple[str, ...]
+    unspecialized: tuple[str, ...]
+    helpers: tuple[str, ...]
+    log2e: str = LOG2E
+    ln2: str = LN2
+
+
+def uses_schedule(variant: Variant) -> bool:
+    """Whether the mask says more than an interval of keys for each query, so that tiles are found by a kernel."""
+    return not key_range(variant.mask).closed
+
+
+def new_prologue(variant: Variant) -> Prologue:
+    tensors = {i.name: Tensor(tuple(d.size for d in i.dims), i.dtype) for i in variant.inputs}
+    return Prologue(ranges_of(variant), tensors, variant.lets)
+
+
+def ranges_of(variant: Variant) -> Ranges:
+    """What is known of the values that the variant's expressions read."""
+    dtypes = {i.name: i.dtype for i in variant.inputs}
+    return Ranges(dtypes, frozenset(variant.dim_names), variant.align == "bottom_right")
+
+
+def q_offset(variant: Variant) -> str:
+    return " + (kv_len - q_len)" if variant.align == "bottom_right" else ""
+
+
+def mask_function(variant: Variant, prologue: Prologue) -> Function | None:
+    if variant.mask is TRUE:
+        return None
+    return Function("_visible", prologue.body(variant.mask), f"{show(variant.mask, variant.lets)}.")
+
+
+def forward_view(variant: Variant) -> ForwardView:
+    """Work the holes out."""
+    prologue = new_prologue(variant)
+    keys = key_range(variant.mask)
+    found = logits(variant.score, variant.mask)
+    score = None
+    if found.scaled is not None:
+        prologue.name(found.scaled, "qk_scale")
+    else:
+        note = "in units of log2" + ("" if found.row is None else ", less what is constant along a row")
+        score = Function("_score", prologue.body(found.pair), f"{show(variant.score, variant.lets)}, {note}.")
+    mask = mask_function(variant, prologue)
+    clamps_k = _reads_tensors_along_k(variant.mask, found.pair)
+    checks = clamps_k or not _ends_before_kv_len(variant, keys)
+    limits: tuple[str, ...] = ()
+    if mask is not None:
+        limits = _limits(variant, keys, prologue) if keys.closed else _scheduled_tiles(variant)
+    epilogue = prologue.fork()
+    row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
+    shown = [] if mask is None else [mask.call]
+    shown += [f"({'col' if clamps_k else 'k'} < kv_len)"] if checks else []
+    reads_k = score is not None and "k" in score.body.free
+    free = prologue.free | {name for f in (score, mask) if f is not None for name in f.body.free}
+    arguments = extra_arguments(variant, free | ({"sinks_ptr"} if variant.sink else set()))
+    return ForwardView(
+        scaled=score is None,
+        score=score,
+        mask=mask,
+        logit="qk" if score is None else "x",
+        shown=" & ".join(shown) if len(shown) > 1 else shown[0].removeprefix("(").removesuffix(")") if not mask else shown[0],
+        clamps_k=clamps_k,
+        score_reads_k=reads_k,
+        mixed_reads_k=True,
+        scheduled=not keys.closed,
+        two_sided=bool(keys.lower),
+        longest_first=keys.closed and not keys.lower and bool(keys.upper) and _rises(keys.upper_bound),
+        q_vector="q" in free,
+        q_first="q_first" in free,
+        q_last="q_last" in free,
+        q_offset=q_offset(variant),
+        prologue=tuple(prologue.lines),
+        limits=limits,
+        epilogue=(*epilogue.lines, *row_shift),
+        row_shift=bool(row_shift),
+        sink=variant.sink,
+        arguments=(*_SCHEDULE, *arguments) if not keys.closed else arguments,
+        unspecialized=unspecialized(variant, free, scheduled=not keys.closed),
+        helpers=tuple(sorted(prologue.helpers)),
+    )
+
+
+def extra_arguments(variant: Variant, free: set[str]) -> tuple[str, ...]:
+    """Pointers and strides of the inputs, runtime params and named sizes, as far as a kernel reads them."""
+    names: list[str] = []
+    for tensor in variant.inputs:
+        name = user_name(tensor.name)
+        strides = [f"stride_{name}_{axis}" for axis in range(len(tensor.dims) - 1)]
+        names += [n for n in (f"{name}_ptr", *strides) if n in free]
+    return (*names, *(n for n in _scalars(variant) if n in free))
+
+
+def unspecialized(variant: Variant, free: set[str], scheduled: bool) -> tuple[str, ...]:
+    """The integers that a kernel is not compiled anew for."""
+    integers = [user_name(p.name) for p in variant.runtime_params if p.type is Type.INT]
+    integers += [user_name(name) for name in variant.dim_names]
+    sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", *(["num_k_tiles"] if scheduled else [])]
+    return (*sizes, *(name for name in integers if name in free))
+
+
+def _scalars(variant: Variant) -> list[str]:
+    return [user_name(name) for name in (*(p.name for p in variant.runtime_params), *variant.dim_names)]
+
+
+def _reads_tensors_along_k(*exprs: Expr) -> bool:
+    return any(isinstance(node, Gather) and "k" in variables(node) for node in walk(*exprs))
+
+
+def _ends_before_kv_len(variant: Variant, keys: KeyRange) -> bool:
+    """Whether an upper bound of the mask alone keeps k below kv_len; the last query stands at kv_len - 1."""
+    for bound in keys.upper:
+        form = linear(bound)
+        if variant.align == "bottom_right" and form.terms.get(Q) == 1:
+            form = form + linear(op("sub", LAST_KEY, Q))
+        gap = form - linear(LAST_KEY)
+        if not gap.terms and gap.constant <= 0:
+            return True
+    return False
+
+
+def _rises(bound: Expr | None) -> bool:
+    return bound is not None and increasing_in_q(bound) == 1
+
+
+def _extremes(bound: Expr, prologue: Prologue) -> tuple[str, str]:
+    """The least and greatest value of a bound over the tile's rows, plus nothing: texts of scalars."""
+    sign = increasing_in_q(bound)
+    if sign is None:
+        ends: Sequence[Expr] = (op("tile_min", bound), op("tile_max", bound))
+    else:
+        ends = [substitute(bound, {Q: Q_FIRST}), substitute(bound, {Q: Q_LAST})]
+        ends = ends if sign >= 0 else ends[::-1]
+    return prologue.inline(ends[0]), prologue.inline(ends[1])
+
+
+def _limits(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[str, ...]:
+    """Statements for `first`, `full_start`, `full_end` and `stop`, the ends of the loops over keys."""
+    lines = ["", "# Keys [first, stop) are seen by some row of the tile, [full_start, full_end) by each row."]
+    inside = _ends_before_kv_len(variant, keys)
+    if keys.upper:
+        assert keys.upper_bound is not None
+        least, greatest = _extremes(expression(linear(op("add", keys.upper_bound, const(1)))), prologue)
+        stop = greatest if inside else f"tl.minimum({greatest}, kv_len)"
+        end = least if inside else f"tl.minimum({least}, kv_len)"
+    else:
+        stop, end = "kv_len", "kv_len"
+    if not keys.lower:
+        lines[1] = "# Keys below stop are seen by some row of the tile, those below full_end by each row."
+        return (*lines, f"stop = {stop}", f"full_end = tl.maximum({end}, 0) // BN * BN")
+    assert keys.lower_bound is not None
+    least, greatest = _extremes(keys.lower_bound, prologue)
+    lines += [
+        f"first = tl.maximum({least}, 0) // BN * BN",
+        f"stop = tl.maximum({stop}, first)",
+        f"full_start = tl.minimum(tl.cdiv(tl.maximum({greatest}, 0), BN), tl.cdiv(stop, BN)) * BN",
+        f"full_end = tl.maximum(tl.maximum({end}, 0) // BN * BN, full_start)",
+    ]
+    return tuple(lines)
+
+
+def _scheduled_tiles(variant: Variant) -> tuple[str, ...]:
+    """Statements that read this tile's row of the schedule."""
+    used = variables(variant.mask)
+    group = ["b"] if "b" in used else []
+    if used & {"h", "kv_h"}:
+        group = ["b * heads + h"] if group else ["h"]
+    row = f"({group[0]}).to(tl.int64) * num_tiles + tile" if group else "tile.to(tl.int64)"
+    return (
+        "",
+        "# What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.",
+        f"row = {row.replace('(b)', 'b').replace('(h)', 'h')}",
+        "num_mixed = tl.load(counts_ptr + 2 * row)",
+        "num_full = tl.load(counts_ptr + 2 * row + 1)",
+        "tiles_ptr += row * num_k_tiles",
+    )
+
+
+def _row_shift(row: Expr, epilogue: Prologue) -> str:
+    text = epilogue.inline(row)
+    return f"tl.reshape({text}, [BM])" if level(row) else text

@@ -1,0 +1,237 @@
+"""What the module template needs around the kernels: docstring, argument checks, operator signature, reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashgen.codegen.forward import ForwardView, ranges_of
+from flashgen.codegen.schedule import ScheduleView
+from flashgen.lang.nodes import TRUE, Expr, Gather, variables
+from flashgen.lang.torch_emitter import emit
+from flashgen.lang.triton_emitter import user_name
+from flashgen.spec.variant import Input, Variant
+
+_SCALARS = {"bool": "bool", "int": "int", "float": "float"}
+_SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
+
+
+@dataclass(frozen=True)
+class ModuleView:
+    """The holes of the module template; `kernels` is the rendered text of all kernels."""
+
+    name: str
+    title: str
+    formula: str
+    input_table: str
+    source: str
+    spec_digest: str
+    templates_digest: str
+    imports_math: bool
+    kernels: str
+    forward: ForwardView
+    schedule: ScheduleView | None
+    operator_parameters: str
+    parameters: str
+    signature: str
+    checks: str
+    scalar_checks: tuple[str, ...]
+    forward_arguments: tuple[str, ...]
+    schedule_arguments: tuple[str, ...]
+    schedule_call: str
+    schedule_parameters: str
+    argument_lines: str
+    reference_setup: tuple[str, ...]
+    reference_lines: tuple[str, ...]
+    reference_score: str
+    reference_mask: str
+    bottom_right: bool
+
+
+def module_view(
+    variant: Variant, forward: ForwardView, schedule: ScheduleView | None, kernels: str, spec: str, templates: str
+) -> ModuleView:
+    """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity."""
+    names = [*(i.name for i in variant.inputs), *(p.name for p in variant.runtime_params)]
+    sizes_lines, checks_math = _checks(variant, names)
+    scheduled = [name for name in names if schedule is not None and _reads(schedule.arguments, name)]
+    scheduled += [name for name in variant.dim_names if schedule is not None and user_name(name) in schedule.arguments]
+    reference = _reference(variant)
+    return ModuleView(
+        name=variant.name,
+        title=_docstring(variant.description),
+        formula=_formula(variant),
+        input_table=_inputs(variant),
+        source=_docstring(variant.source),
+        spec_digest=spec,
+        templates_digest=templates,
+        imports_math=reference.imports_math or checks_math,
+        kernels=kernels,
+        forward=forward,
+        schedule=schedule,
+        operator_parameters="".join(f", {name}" for name in names),
+        parameters="".join(f", {text}" for text in _parameters(variant)),
+        signature=_signature(variant, forward.scheduled),
+        checks="\n".join(sizes_lines),
+        scalar_checks=tuple(
+            f'runtime.check_scalar("{p.name}", {p.name}, {_SCALARS[p.type.value]})' for p in variant.runtime_params
+        ),
+        forward_arguments=_call_arguments(variant, forward.arguments),
+        schedule_arguments=() if schedule is None else _call_arguments(variant, schedule.arguments + schedule.sizes),
+        schedule_call="".join(f"{name}, " for name in scheduled),
+        schedule_parameters="".join(f"{name}, " for name in scheduled),
+        argument_lines="\n".join(_argument_lines(variant)),
+        reference_setup=reference.setup,
+        reference_lines=reference.lines,
+        reference_score=reference.score,
+        reference_mask=reference.mask,
+        bottom_right=variant.align == "bottom_right",
+    )
+
+
+def _docstring(text: str) -> str:
+    """A person's text inside a triple-quoted string."""
+    escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    return escaped[:-1] + '\\"' if escaped.endswith('"') and not escaped.endswith('\\"') else escaped
+
+
+def _formula(variant: Variant) -> str:
+    texts = dict(variant.texts)
+    lines = ["    out = softmax(score over visible keys) v, score = scale q k^T"]
+    lines += [f"    {name} = {_docstring(texts[name])}" for name, _ in variant.lets]
+    if texts["score"] != "score":
+        lines.append(f"    score = {_docstring(texts['score'])}")
+    if variant.mask is not TRUE:
+        lines.append(f"    key k is visible to query q where {_docstring(texts['mask'])}")
+    if variant.sink:
+        lines.append("    each row's denominator has one more term, exp(sinks[h])")
+    if variant.align == "top_left":
+        lines.append("    query i stands at key position i")
+    else:
+        lines.append("    query i stands at key position i + kv_len - q_len")
+    return "\n".join(lines)
+
+
+def _shape(tensor: Input) -> str:
+    return "[" + ", ".join(f"{d.text}|1" if d.may_be_one else d.text for d in tensor.dims) + "]"
+
+
+def _inputs(variant: Variant) -> str:
+    if not variant.inputs:
+        return ""
+    return "Inputs:\n" + "".join(f"    {t.name} {_shape(t)} {t.dtype}\n" for t in variant.inputs)
+
+
+def _parameters(variant: Variant) -> list[str]:
+    """Arguments of attention(): required inputs first, each keyword only."""
+    required = [t.name for t in variant.inputs if t.default is None]
+    optional = [f"{t.name}=None" for t in variant.inputs if t.default is not None]
+    return [*required, *optional, *(f"{p.name}={p.value!r}" for p in variant.runtime_params)]
+
+
+def _signature(variant: Variant, scheduled: bool) -> str:
+    parts = ["Tensor q", "Tensor k", "Tensor v"]
+    parts += [f"Tensor{'' if t.default is None else '?'} {t.name}" for t in variant.inputs]
+    parts += [f"{_SCALARS[p.type.value]} {p.name}" for p in variant.runtime_params]
+    parts += ["float? scale", "int[]? config"]
+    return ", ".join([*parts, *(["Tensor? counts", "Tensor? tiles"] if scheduled else [])])
+
+
+def _argument_lines(variant: Variant) -> list[str]:
+    lines = []
+    for t in variant.inputs:
+        ending = "; the paper's by default" if t.default == "alibi_slopes" else ""
+        lines.append(f"{t.name}: {t.dtype} {_shape(t)}{ending}.")
+    return lines + [f"{p.name}: {_SCALARS[p.type.value]}, {p.value!r} by default." for p in variant.runtime_params]
+
+
+def _checks(variant: Variant, names: Sequence[str]) -> tuple[list[str], bool]:
+    """Statements that check each input against the sizes of the call, and name the sizes that they need."""
+    if not variant.inputs:
+        return [], False
+    lines: list[str] = []
+    emission = emit([dim.size for t in variant.inputs for dim in t.dims])
+    sizes = iter(emission.results)
+    used = {name for t in variant.inputs for dim in t.dims for name in variables(dim.size)}
+    for t in variant.inputs:
+        if t.default == "alibi_slopes":
+            lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(call.sizes.heads, call.q.device)"]
+    lines += [f"{name} = call.sizes.{name}" for name in _SIZES if name in used]
+    for t in variant.inputs:
+        shape = [next(sizes) if dim.binds is None else (next(sizes), "None")[1] for dim in t.dims]
+        text = ", ".join(shape) + ("," if len(shape) == 1 else "")
+        ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
+        extra = f", may_be_one=({', '.join(ones)},)" if ones else ""
+        lines.append(
+            f'{t.name} = runtime.check_input("{t.name}", {t.name}, {_shape(t)!r}, ({text}), torch.{t.dtype}, call.q{extra})'
+        )
+        lines += [f"{dim.binds} = {t.name}.shape[{axis}]" for axis, dim in enumerate(t.dims) if dim.binds is not None]
+    return lines, emission.imports_math
+
+
+def _reads(arguments: Sequence[str], name: str) -> bool:
+    return any(a == user_name(name) or a.startswith((f"{user_name(name)}_ptr",)) for a in arguments)
+
+
+def _call_arguments(variant: Variant, arguments: Sequence[str]) -> tuple[str, ...]:
+    """What the launch passes for each extra argument of a kernel."""
+    values = {"counts_ptr": "counts", "tiles_ptr": "tiles", "num_k_tiles": "tiles.shape[-1]"}
+    values |= {name: f"call.sizes.{name}" for name in ("heads", "kv_heads", "head_dim")}
+    for t in variant.inputs:
+        values[f"{user_name(t.name)}_ptr"] = t.name
+        values |= {f"stride_{user_name(t.name)}_{axis}": f"{t.name}.stride({axis})" for axis in range(len(t.dims))}
+    values |= {user_name(name): name for name in (*(p.name for p in variant.runtime_params), *variant.dim_names)}
+    return tuple(values[argument] for argument in arguments)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    setup: tuple[str, ...]
+    lines: tuple[str, ...]
+    score: str
+    mask: str
+    imports_math: bool
+
+
+def _reference(variant: Variant) -> _Reference:
+    ranges = ranges_of(variant)
+    dims = {t.name: t.dims for t in variant.inputs}
+
+    def guard(node: Gather, axis: int) -> tuple[bool, bool]:
+        return ranges.guard(node, axis, dims[node.input][axis].size)
+
+    roots: list[Expr] = [variant.score] + ([] if variant.mask is TRUE else [variant.mask])
+    taken = {*dims, *_SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names}
+    emission = emit(roots, variant.lets, guard, taken)
+    text = " ".join((*emission.lines, *emission.results))
+    return _Reference(
+        _reference_setup(variant, {name for root in roots for name in variables(root)}, text),
+        emission.lines,
+        emission.results[0] if emission.results[0] == "score" else _as_tensor(emission.results[0], variant.score),
+        "None" if variant.mask is TRUE else _as_tensor(emission.results[1], variant.mask),
+        emission.imports_math,
+    )
+
+
+def _as_tensor(text: str, expr: Expr) -> str:
+    """A result of sizes and params alone is a Python scalar; the formula returns tensors."""
+    if variables(expr) & {"b", "h", "kv_h", "q", "k", "score"} or any(isinstance(c, Gather) for c in (expr, *expr.children)):
+        return text
+    return f"torch.as_tensor({text}, device=score.device)"
+
+
+def _reference_setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
+    lines: list[str] = []
+    shapes = {"batch": "q.shape[0]", "heads": "q.shape[1]", "q_len": "q.shape[2]", "head_dim": "q.shape[3]"}
+    shapes |= {"kv_heads": "k.shape[1]", "kv_len": "k.shape[2]"}
+    expanded = {d.text for t in variant.inputs for d in t.dims if d.may_be_one}
+    for t in variant.inputs:
+        if t.default == "alibi_slopes":
+            lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(q.shape[1], q.device)"]
+    lines += [f"{name} = {shapes[name]}" for name in _SIZES if name in used | expanded or f" {name}" in f" {text}"]
+    for t in variant.inputs:
+        lines += [f"{d.binds} = {t.name}.shape[{a}]" for a, d in enumerate(t.dims) if d.binds in used]
+        if any(d.may_be_one for d in t.dims):
+            wanted = ", ".join(d.text if d.may_be_one else "-1" for d in t.dims)
+            lines.append(f"{t.name} = {t.name}.expand({wanted})")
+    return tuple(lines)

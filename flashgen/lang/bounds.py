@@ -1,0 +1,223 @@
+"""What a mask says about the range of keys that one query sees, in closed form.
+
+`key_range(mask)` reads comparisons that isolate k (`k <= f`, `k >= f`, f free of k) off the mask. For each query the
+keys that satisfy them are one interval [max(lower), min(upper)]; what they leave unsaid stays in `residual`.
+No rule is written for any one mask: conjunctions intersect, disjunctions of bounds on the same side take the wider,
+a condition free of k opens or closes the whole row, and everything else is residual.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashgen.lang.linear import difference, expression, linear
+from flashgen.lang.nodes import FALSE, TRUE, Expr, Op, Type, const, op, var, variables
+
+K = var("k", Type.INT)
+Q = var("q", Type.INT)
+KV_LEN = var("kv_len", Type.INT)
+LAST_KEY = op("sub", KV_LEN, const(1))
+
+_NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Key k is visible iff k >= each of `lower`, k <= each of `upper` (INT, free of k) and `residual` holds."""
+
+    lower: tuple[Expr, ...] = ()
+    upper: tuple[Expr, ...] = ()
+    residual: Expr = TRUE
+
+    @property
+    def closed(self) -> bool:
+        return self.residual is TRUE
+
+    @property
+    def lower_bound(self) -> Expr | None:
+        return _fold_with("max", self.lower)
+
+    @property
+    def upper_bound(self) -> Expr | None:
+        return _fold_with("min", self.upper)
+
+
+def key_range(mask: Expr) -> KeyRange:
+    """The closed-form range of visible keys of a bool expression, and what remains to be checked pair by pair."""
+    if mask is TRUE:
+        return KeyRange()
+    if "k" not in variables(mask):
+        return KeyRange(upper=(op("where", mask, LAST_KEY, const(-1)),))
+    if not isinstance(mask, Op):
+        return KeyRange(residual=mask)
+    if mask.name == "not":
+        inside = _push_negation(mask.args[0])
+        return KeyRange(residual=mask) if inside is None else key_range(inside)
+    if mask.name == "and":
+        return _intersect(key_range(mask.args[0]), key_range(mask.args[1]))
+    if mask.name == "or":
+        return _unite(mask)
+    if mask.name == "where":
+        return _choose(mask)
+    return _comparison(mask) or KeyRange(residual=mask)
+
+
+def increasing_in_q(expr: Expr) -> int | None:
+    """+1, -1 or 0 when the INT expression never falls, never rises, or does not move as q grows; None: unknown."""
+    if "q" not in variables(expr):
+        return 0
+    if expr is Q:
+        return 1
+    if not isinstance(expr, Op):
+        return None
+    if expr.name in ("min", "max", "add", "sub", "neg"):
+        signs = [increasing_in_q(arg) for arg in expr.args]
+        if expr.name == "neg" or expr.name == "sub":
+            signs[-1] = None if signs[-1] is None else -signs[-1]
+        known = {sign for sign in signs if sign != 0}
+        return known.pop() if len(known) == 1 else None
+    if expr.name in ("mul", "floordiv"):
+        factor = linear(expr.args[1])
+        inner = increasing_in_q(expr.args[0])
+        if factor.terms or inner is None or factor.constant == 0:
+            return None
+        return inner if factor.constant > 0 else -inner
+    return None
+
+
+def _fold_with(name: str, exprs: tuple[Expr, ...]) -> Expr | None:
+    result: Expr | None = None
+    for expr in exprs:
+        result = expr if result is None else op(name, result, expr)
+    return result
+
+
+def _tightest(exprs: tuple[Expr, ...], name: str) -> tuple[Expr, ...]:
+    """Drop a bound that another one, a constant away, makes superfluous."""
+    kept: list[Expr] = []
+    for expr in exprs:
+        for i, other in enumerate(kept):
+            gap = difference(expr, other)
+            if gap is not None:
+                kept[i] = expr if (gap < 0) == (name == "min") else other
+                break
+        else:
+            kept.append(expr)
+    return tuple(kept)
+
+
+def _intersect(a: KeyRange, b: KeyRange) -> KeyRange:
+    residual = b.residual if a.residual is TRUE else a.residual if b.residual is TRUE else None
+    return KeyRange(
+        _tightest(a.lower + b.lower, "max"),
+        _tightest(a.upper + b.upper, "min"),
+        op("and", a.residual, b.residual) if residual is None else residual,
+    )
+
+
+def _unite(mask: Op) -> KeyRange:
+    left, right = mask.args
+    for condition, rest in ((left, right), (right, left)):
+        if "k" not in variables(condition):
+            return _choose(op("where", condition, TRUE, rest))
+    a, b = key_range(left), key_range(right)
+    if a.closed and b.closed and not a.lower and not b.lower:
+        return KeyRange(upper=(op("max", a.upper_bound, b.upper_bound),))  # type: ignore[arg-type]
+    if a.closed and b.closed and not a.upper and not b.upper:
+        return KeyRange(lower=(op("min", a.lower_bound, b.lower_bound),))  # type: ignore[arg-type]
+    return KeyRange(residual=mask)
+
+
+def _choose(mask: Expr) -> KeyRange:
+    """where(condition, then, otherwise): closed if the condition is free of k and both branches are closed."""
+    condition, then, otherwise = mask.children
+    a, b = key_range(then), key_range(otherwise)
+    if "k" in variables(condition) or not (a.closed and b.closed):
+        return KeyRange(residual=_spelled_out(condition, then, otherwise))
+    lower: tuple[Expr, ...] = ()
+    upper: tuple[Expr, ...] = ()
+    if a.lower or b.lower:
+        lower = (op("where", condition, a.lower_bound or const(0), b.lower_bound or const(0)),)
+    if a.upper or b.upper:
+        upper = (op("where", condition, a.upper_bound or LAST_KEY, b.upper_bound or LAST_KEY),)
+    return KeyRange(lower, upper)
+
+
+def _spelled_out(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
+    return op("or", condition, otherwise) if then is TRUE else op("where", condition, then, otherwise)
+
+
+def _push_negation(expr: Expr) -> Expr | None:
+    """not expr with the `not` further inside, or None where it cannot go."""
+    if not isinstance(expr, Op):
+        return None
+    if expr.name in _NEGATED and expr.args[0].type is Type.INT:
+        return op(_NEGATED[expr.name], *expr.args)
+    if expr.name in ("and", "or"):
+        return op("or" if expr.name == "and" else "and", *(op("not", arg) for arg in expr.args))
+    return expr.args[0] if expr.name == "not" else None
+
+
+def _comparison(mask: Op) -> KeyRange | None:
+    if mask.name not in ("lt", "le", "gt", "ge", "eq") or mask.args[0].type is not Type.INT:
+        return None
+    left, right = mask.args
+    split = _split_extremum(mask.name, left, right)
+    if split is not None:
+        return key_range(split)
+    form = linear(left) - linear(right)
+    slope = form.terms.get(K, 0)
+    rest = form.without(K)
+    if slope == 0 or any("k" in variables(atom) for atom in rest.terms):
+        return None
+    return _solve(mask.name, slope, expression(rest))
+
+
+def _solve(name: str, slope: int, rest: Expr) -> KeyRange:
+    """slope * k + rest `name` 0, for k."""
+    if slope < 0:
+        flipped = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}[name]
+        return _solve(flipped, -slope, expression(linear(rest) * -1))
+    # k <= floor(-rest / slope), and k >= ceil(-rest / slope) = -floor(rest / slope).
+    limit = expression(linear(rest) * -1)
+    at_most = _shifted_floor(limit, slope, 0)
+    below = _shifted_floor(limit, slope, -1)
+    at_least = expression(linear(_shifted_floor(rest, slope, 0)) * -1)
+    above = expression(linear(_shifted_floor(rest, slope, -1)) * -1)
+    if name == "eq":
+        return KeyRange(lower=(at_least,), upper=(at_most,))
+    sides = {"le": ("upper", at_most), "lt": ("upper", below), "ge": ("lower", at_least), "gt": ("lower", above)}
+    side, bound = sides[name]
+    return KeyRange(upper=(bound,)) if side == "upper" else KeyRange(lower=(bound,))
+
+
+def _shifted_floor(expr: Expr, divisor: int, shift: int) -> Expr:
+    shifted = expression(linear(op("add", expr, const(shift))))
+    return shifted if divisor == 1 else op("floordiv", shifted, const(divisor))
+
+
+def _split_extremum(name: str, left: Expr, right: Expr) -> Expr | None:
+    """abs, min and max on one side of a comparison, spelled out as comparisons of their operands."""
+    if name == "eq":
+        return None
+    if isinstance(right, Op) and right.name in ("abs", "min", "max"):
+        return _split_extremum({"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}[name], right, left)
+    if not isinstance(left, Op) or left.name not in ("abs", "min", "max") or "k" not in variables(left):
+        return None
+    args = (left.args[0], op("neg", left.args[0])) if left.name == "abs" else left.args
+    small = name in ("lt", "le")
+    joined = "and" if small == (left.name != "min") else "or"
+    return op(joined, op(name, args[0], right), op(name, args[1], right))
+
+
+def always(mask: Expr, claim: Expr) -> bool:
+    """Whether `claim`, an INT expression, is at least 0 for each pair that the mask shows. False when unknown."""
+    wanted = linear(claim)
+    bounds = key_range(mask)
+    known = [op("sub", K, low) for low in bounds.lower] + [op("sub", high, K) for high in bounds.upper]
+    return any(
+        not (wanted - linear(fact)).terms and (wanted - linear(fact)).constant >= 0 for fact in known
+    )
+
+
+__all__ = ["FALSE", "LAST_KEY", "KeyRange", "always", "increasing_in_q", "key_range"]

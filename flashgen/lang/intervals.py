@@ -1,0 +1,193 @@
+"""Numeric intervals: what range an expression's value has, whatever the caller passes.
+
+They decide how the kernel computes, never what: where 32-bit integers could overflow, where a float holds an integer
+exactly, where an index needs no guard, where a floor division is a plain one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var
+
+# The longest sequence that attention() accepts: the integers that float32 holds exactly.
+MAX_LENGTH = 2**24 - 1
+MAX_HEADS = 2**20
+
+
+@dataclass(frozen=True)
+class Interval:
+    """low <= value <= high; either end may be infinite."""
+
+    low: float
+    high: float
+
+    def within(self, low: float, high: float) -> bool:
+        return low <= self.low and self.high <= high
+
+
+ANYTHING = Interval(-math.inf, math.inf)
+BOOLEAN = Interval(0, 1)
+
+_KNOWN = {
+    "q": Interval(-MAX_LENGTH, MAX_LENGTH),
+    "q_first": Interval(-MAX_LENGTH, MAX_LENGTH),
+    "q_last": Interval(-MAX_LENGTH, MAX_LENGTH),
+    "k": Interval(0, MAX_LENGTH),
+    "q_len": Interval(1, MAX_LENGTH),
+    "kv_len": Interval(1, MAX_LENGTH),
+    "b": Interval(0, MAX_LENGTH),
+    "batch": Interval(1, MAX_LENGTH),
+    **dict.fromkeys(("h", "kv_h"), Interval(0, MAX_HEADS - 1)),
+    **dict.fromkeys(("heads", "kv_heads"), Interval(1, MAX_HEADS)),
+    "head_dim": Interval(1, 256),
+}
+
+_INTEGER_RANGES = {
+    "bool": BOOLEAN,
+    "int8": Interval(-(2**7), 2**7 - 1),
+    "uint8": Interval(0, 2**8 - 1),
+    "int16": Interval(-(2**15), 2**15 - 1),
+    "int32": Interval(-(2**31), 2**31 - 1),
+    "int64": Interval(-(2**63), 2**63 - 1),
+}
+
+
+@dataclass
+class Ranges:
+    """Computes intervals, each node once.
+
+    `dtypes` names the dtype of each input, `sizes` the named dimensions. `bottom_right`: the last query stands at the
+    last key, so that no position passes kv_len.
+    """
+
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    sizes: frozenset[str] = frozenset()
+    bottom_right: bool = True
+    _known: dict[Expr, Interval] = field(default_factory=dict)
+
+    def of(self, expr: Expr) -> Interval:
+        if expr not in self._known:
+            self._known[expr] = self._compute(expr)
+        return self._known[expr]
+
+    def fits_int32(self, expr: Expr) -> bool:
+        return self.of(expr).within(-(2**31), 2**31 - 1)
+
+    def exact_in_float32(self, expr: Expr) -> bool:
+        return self.of(expr).within(-(2**24), 2**24)
+
+    def guard(self, gather: Gather, axis: int, size: Expr) -> tuple[bool, bool]:
+        """Whether an index may fall below 0, and whether it may pass the end of a dimension of this size.
+
+        Positions count as inside the sequences that they run over: the kernel and the reference see to that.
+        """
+        index = gather.indices[axis]
+        low_unsafe = self.of(index).low < 0
+        if isinstance(index, Var) and isinstance(size, Var):
+            runs_over = {"b": "batch", "h": "heads", "kv_h": "kv_heads", "k": "kv_len"}
+            if self.bottom_right:
+                runs_over["q"] = "kv_len"
+            if runs_over.get(index.name) == size.name:
+                return low_unsafe, False
+        return low_unsafe, self.of(index).high > self.of(size).low - 1
+
+    def _compute(self, expr: Expr) -> Interval:
+        if isinstance(expr, Const):
+            return Interval(expr.value, expr.value)
+        if isinstance(expr, Var):
+            if expr.type is Type.BOOL:
+                return BOOLEAN
+            if expr.name in self.sizes:
+                return Interval(1, 2**40)
+            default = Interval(-(2**31), 2**31 - 1) if expr.type is Type.INT else ANYTHING
+            return _KNOWN.get(expr.name, default)
+        if isinstance(expr, Gather):
+            return _INTEGER_RANGES.get(self.dtypes.get(expr.input, "float32"), ANYTHING)
+        assert isinstance(expr, Op)
+        if expr.type is Type.BOOL:
+            return BOOLEAN
+        rule = _RULES.get(expr.name)
+        return rule(*(self.of(arg) for arg in expr.args)) if rule else ANYTHING
+
+
+def _corners(function: Callable[[float, float], float]) -> Callable[[Interval, Interval], Interval]:
+    def rule(a: Interval, b: Interval) -> Interval:
+        values = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+        return ANYTHING if any(math.isnan(v) for v in values) else Interval(min(values), max(values))
+
+    return rule
+
+
+def _times(x: float, y: float) -> float:
+    return 0.0 if x == 0 or y == 0 else x * y
+
+
+def _floordiv(a: Interval, b: Interval) -> Interval:
+    """Quotients are largest at the divisors nearest to zero, and 0 where the divisor is."""
+    divisors = [d for d in (b.low, b.high, 1, -1) if b.low <= d <= b.high and d != 0]
+    if not divisors:
+        return Interval(0, 0)
+    values = [math.floor(x / d) if math.isfinite(x) else x / d for x in (a.low, a.high) for d in divisors]
+    values += [0.0] if b.low <= 0 <= b.high or any(math.isinf(d) for d in divisors) else []
+    return ANYTHING if any(math.isnan(v) for v in values) else Interval(min(values) - 1, max(values) + 1)
+
+
+def _mod(a: Interval, b: Interval) -> Interval:
+    if b.low > 0:
+        return Interval(0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1)
+    return Interval(min(b.low + 1, 0), max(b.high - 1, 0))
+
+
+def _absolute(a: Interval) -> Interval:
+    if a.low >= 0:
+        return a
+    return Interval(0 if a.high >= 0 else -a.high, max(-a.low, a.high))
+
+
+def _bits(a: Interval, b: Interval) -> Interval:
+    """and, or, xor of integers stay within the power of two that holds both, and keep the sign of two naturals."""
+    widest = max(abs(v) for v in (a.low, a.high, b.low, b.high))
+    if not math.isfinite(widest):
+        return ANYTHING
+    top = (1 << int(widest).bit_length()) - 1
+    return Interval(0 if a.low >= 0 and b.low >= 0 else -top - 1, top)
+
+
+def _shl(a: Interval, b: Interval) -> Interval:
+    if b.high > 63 or not math.isfinite(b.high):
+        return ANYTHING
+    return _corners(lambda x, n: x * 2.0 ** max(n, 0))(a, b)
+
+
+def _pow(a: Interval, b: Interval) -> Interval:
+    if b.low != b.high or b.low < 0 or not math.isfinite(b.low):
+        return ANYTHING
+    try:
+        ends = [a.low**b.low, a.high**b.low]
+    except OverflowError:
+        return ANYTHING
+    return Interval(0 if a.low <= 0 <= a.high and b.low % 2 == 0 else min(ends), max(ends))
+
+
+_RULES: dict[str, Callable[..., Interval]] = {
+    "add": lambda a, b: Interval(a.low + b.low, a.high + b.high),
+    "sub": lambda a, b: Interval(a.low - b.high, a.high - b.low),
+    "neg": lambda a: Interval(-a.high, -a.low),
+    "mul": _corners(_times),
+    "floordiv": _floordiv,
+    "mod": _mod,
+    "pow": _pow,
+    "abs": _absolute,
+    "min": lambda a, b: Interval(min(a.low, b.low), min(a.high, b.high)),
+    "max": lambda a, b: Interval(max(a.low, b.low), max(a.high, b.high)),
+    "where": lambda c, a, b: Interval(min(a.low, b.low), max(a.high, b.high)),
+    **dict.fromkeys(("and", "or", "xor"), _bits),
+    "not": lambda a: Interval(-a.high - 1, -a.low - 1),
+    "shl": _shl,
+    "shr": lambda a, b: Interval(min(a.low, 0), max(a.high, 0)),
+    "to_int": lambda a: a,
+    "to_float": lambda a: a,
+}

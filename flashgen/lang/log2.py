@@ -1,0 +1,181 @@
+"""The score expression as the kernel computes it: in units of log2, uniform factors gathered, row terms left out.
+
+The kernel forms exp2(x - max x), so it wants x = log2(e) * score_out as a function of the raw dot product `qk`, with
+
+    score = qk * scale.
+
+log2(e) and scale are pushed through the expression as far as it is affine and meet in one uniform factor, computed
+once. A term that is constant along a row does not change the softmax; it is left out of the loop and added to the
+log-sum-exp. A term that is linear in k and q, as ALiBi's, is split into a column part, relative to the tile's first
+query so that no precision is lost, and a row part.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flashgen.lang.bounds import always
+from flashgen.lang.fold import fold
+from flashgen.lang.linear import Linear, expression, linear
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, rebuild, transform, var, variables
+
+LOG2E = const(math.log2(math.e))
+SCORE = var("score", Type.FLOAT)
+QK = var("qk", Type.FLOAT)
+SCALE = var("scale", Type.FLOAT)
+K = var("k", Type.INT)
+Q_FIRST = var("q_first", Type.INT)
+
+PAIR_NAMES = frozenset({"q", "k", "qk", "score"})
+
+
+@dataclass(frozen=True)
+class Logits:
+    """x = pair + row, in units of log2. `row` is free of k and qk, None when there is nothing to add.
+
+    `scaled` is the uniform factor c where pair is just qk * c, with c of scale's sign: then the row maximum may be
+    taken before the multiplication.
+    """
+
+    pair: Expr
+    row: Expr | None
+    scaled: Expr | None
+
+
+def logits(score: Expr, mask: Expr) -> Logits:
+    """Rewrite a score expression for the kernel; it only has to hold where the mask shows the pair."""
+    score = transform(score, lambda node: _known_sign(node, mask))
+    score = transform(score, lambda node: op("mul", QK, SCALE) if node is SCORE else node)
+    pair_terms: list[Expr] = []
+    row_terms: list[Expr] = []
+    for term in _terms(_scaled(fold(score), LOG2E)):
+        pair, row = _split(term)
+        pair_terms += [] if pair is None else [pair]
+        row_terms += [] if row is None else [row]
+    pair = _sum(pair_terms) or const(0.0)
+    return Logits(pair, _sum(row_terms), _factor(pair))
+
+
+def is_uniform(expr: Expr) -> bool:
+    """Whether the value is one number for a whole tile: free of q, k and the scores."""
+    return not variables(expr) & PAIR_NAMES
+
+
+def _known_sign(node: Expr, mask: Expr) -> Expr:
+    if isinstance(node, Op) and node.name == "abs" and node.type is Type.INT:
+        inside = node.args[0]
+        if always(mask, inside):
+            return inside
+        if always(mask, op("neg", inside)):
+            return expression(linear(inside) * -1)
+    return node
+
+
+def _scaled(expr: Expr, factor: Expr) -> Expr:
+    """expr * factor, for a uniform factor, pushed inside sums, products and choices."""
+    if is_uniform(expr):
+        return _product(expr, factor)
+    if isinstance(expr, Op):
+        if expr.name in ("add", "sub"):
+            return op(expr.name, *(_scaled(arg, factor) for arg in expr.args))
+        if expr.name == "neg":
+            return _scaled(expr.args[0], fold(op("neg", factor)))
+        if expr.name == "where":
+            return op("where", expr.args[0], *(_scaled(arg, factor) for arg in expr.args[1:]))
+        if expr.name == "mul":
+            left, right = expr.args
+            if is_uniform(left):
+                return _scaled(right, _product(left, factor))
+            if is_uniform(right):
+                return _scaled(left, _product(right, factor))
+        if expr.name == "truediv" and is_uniform(expr.args[1]):
+            return _scaled(expr.args[0], _quotient(factor, expr.args[1]))
+        expr = _regrouped(expr)
+    return _product(expr, factor)
+
+
+def _regrouped(expr: Op) -> Expr:
+    """The same operation, its float operands with their own uniform factors gathered."""
+    one = const(1.0)
+    return rebuild(expr, tuple(_scaled(c, one) if c.type is Type.FLOAT else c for c in expr.children))
+
+
+def _product(left: Expr, right: Expr) -> Expr:
+    """left * right, constants multiplied at once and kept on the right."""
+    if isinstance(left, Const):
+        left, right = right, left
+    if isinstance(right, Const):
+        if right.value == 1.0:
+            return left
+        if isinstance(left, Const):
+            return const(float(left.value) * float(right.value))
+        if isinstance(left, Op) and left.name == "mul" and isinstance(left.args[1], Const):
+            return _product(left.args[0], const(float(left.args[1].value) * float(right.value)))
+    return op("mul", left, right)
+
+
+def _quotient(left: Expr, right: Expr) -> Expr:
+    if isinstance(right, Const) and right.value and math.isfinite(right.value):
+        return _product(left, const(1.0 / float(right.value)))
+    return op("truediv", left, right)
+
+
+def _terms(expr: Expr) -> list[Expr]:
+    """The addends of a sum, signs inside."""
+    if isinstance(expr, Op) and expr.name == "add":
+        return _terms(expr.args[0]) + _terms(expr.args[1])
+    if isinstance(expr, Op) and expr.name == "sub":
+        return _terms(expr.args[0]) + [_negated(term) for term in _terms(expr.args[1])]
+    return [expr]
+
+
+def _negated(expr: Expr) -> Expr:
+    if isinstance(expr, Op) and expr.name == "neg":
+        return expr.args[0]
+    return fold(op("neg", expr))
+
+
+def _sum(terms: list[Expr]) -> Expr | None:
+    """The addends as one expression; a negated addend is subtracted."""
+    result: Expr | None = None
+    for term in sorted(terms, key=lambda t: isinstance(t, Op) and t.name == "neg"):
+        if result is None:
+            result = term
+        elif isinstance(term, Op) and term.name == "neg":
+            result = op("sub", result, term.args[0])
+        else:
+            result = op("add", result, term)
+    return result
+
+
+def _split(term: Expr) -> tuple[Expr | None, Expr | None]:
+    """The part of an addend that depends on the key, and the part that does not."""
+    if not variables(term) & {"k", "qk"}:
+        return None, term
+    if isinstance(term, Op) and term.name == "neg":
+        pair, row = _split(term.args[0])
+        return pair and _negated(pair), row and _negated(row)
+    factor: Expr | None = None
+    body = term
+    if isinstance(term, Op) and term.name == "mul" and is_uniform(term.args[1]):
+        body, factor = term.args
+    if not (isinstance(body, Op) and body.name == "to_float" and body.args[0].type is Type.INT):
+        return term, None
+    form = linear(body.args[0])
+    slope, rest = form.terms.get(K, 0), form.without(K)
+    if not slope or not variables(expression(rest)) & {"q"} or "k" in variables(expression(rest)):
+        return term, None
+    anchor = Linear({Q_FIRST: slope}, 0)
+    pair = op("to_float", expression(Linear({K: slope}, 0) - anchor))
+    row = op("to_float", expression(rest + anchor))
+    return (pair, row) if factor is None else (op("mul", pair, factor), op("mul", row, factor))
+
+
+def _factor(pair: Expr) -> Expr | None:
+    """c where the expression is qk * c and c = scale times a positive constant."""
+    if not (isinstance(pair, Op) and pair.name == "mul" and pair.args[0] is QK):
+        return None
+    factor = pair.args[1]
+    positive = isinstance(factor, Op) and factor.name == "mul" and factor.args[0] is SCALE
+    return factor if positive and isinstance(factor.args[1], Const) and factor.args[1].value > 0 else None  # type: ignore[union-attr]

@@ -1,0 +1,217 @@
+"""Interval arithmetic over a tile: what can be said of a mask on all pairs (q, k) of a tile from its corners.
+
+The tile holds q_first <= q <= q_last and k_first <= k <= k_last. The result is again expressions, of those four, so
+that a kernel evaluates them once a tile. Gathered inputs enter through their least and greatest value over the tile's
+rows or columns. Where nothing can be said, the answer is doubt: not all, maybe some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flashgen.lang.fold import fold
+from flashgen.lang.linear import Linear, expression, linear
+from flashgen.lang.nodes import FALSE, TRUE, COMPARISONS, Const, Expr, Gather, Op, Type, const, gather, op, var, variables, walk
+
+CORNERS = {
+    "q": (var("q_first", Type.INT), var("q_last", Type.INT)),
+    "k": (var("k_first", Type.INT), var("k_last", Type.INT)),
+}
+
+
+@dataclass(frozen=True)
+class Range:
+    """Least and greatest value over a tile, as expressions; None where unknown. A bool's are `all` and `any`."""
+
+    low: Expr | None
+    high: Expr | None
+
+
+UNKNOWN = Range(None, None)
+
+
+@dataclass(frozen=True)
+class TileTruth:
+    """`every`: surely each pair of the tile is visible; `some`: possibly one is. Exact only where they agree."""
+
+    every: Expr
+    some: Expr
+
+    @property
+    def decided_always(self) -> bool:
+        return self.every is self.some
+
+
+def tile_truth(mask: Expr) -> TileTruth:
+    """What the corners of a tile say of a bool expression."""
+    found = _Tiles().of(mask)
+    return TileTruth(fold(found.low or FALSE), fold(TRUE if found.high is None else found.high))
+
+
+@dataclass
+class _Tiles:
+    _known: dict[Expr, Range] = field(default_factory=dict)
+
+    def of(self, expr: Expr) -> Range:
+        if expr not in self._known:
+            self._known[expr] = self._compute(expr)
+        return self._known[expr]
+
+    def _compute(self, expr: Expr) -> Range:
+        axes = variables(expr) & {"q", "k"}
+        if not axes:
+            return Range(expr, expr)
+        name = next(iter(axes))
+        if len(axes) == 1 and (expr in CORNERS_OF or self._needs_reduction(expr)):
+            return CORNERS_OF.get(expr) or Range(op("tile_min", expr), op("tile_max", expr))
+        if "score" in variables(expr):
+            return UNKNOWN
+        if isinstance(expr, Gather):
+            return self._gather(expr)
+        assert isinstance(expr, Op), name
+        if expr.type is Type.INT and expr.name in ("add", "sub", "neg", "mul"):
+            form = linear(expr)
+            if form.terms != {expr: 1}:
+                return self._sum(form)
+        if expr.name in COMPARISONS:
+            return self._compare(expr)
+        if expr.type is Type.BOOL:
+            return self._logic(expr)
+        return self._arithmetic(expr)
+
+    def _needs_reduction(self, expr: Expr) -> bool:
+        """Along one axis a reduction is exact, and needed wherever corners alone do not give the range."""
+        return any(isinstance(n, Gather) or (isinstance(n, Op) and not _monotone(n)) for n in walk(expr))
+
+    def _sum(self, form: Linear) -> Range:
+        low = high = Linear({}, form.constant)
+        for atom, coefficient in form.terms.items():
+            found = self.of(atom)
+            if found.low is None or found.high is None:
+                return UNKNOWN
+            ends = (found.low, found.high) if coefficient > 0 else (found.high, found.low)
+            low += linear(ends[0]) * coefficient
+            high += linear(ends[1]) * coefficient
+        return Range(expression(low), expression(high))
+
+    def _gather(self, expr: Gather) -> Range:
+        """Along both axes at once: known where the indices are the same for the whole tile."""
+        ranges = [self.of(index) for index in expr.indices]
+        if expr.type is not Type.BOOL or any(r.low is None or r.high is None for r in ranges):
+            return UNKNOWN
+        same: Expr = TRUE
+        for r in ranges:
+            if r.low is not r.high:
+                same = op("and", same, op("eq", r.low, r.high))  # type: ignore[arg-type]
+        element = gather(expr.input, tuple(r.low for r in ranges), expr.type)  # type: ignore[misc]
+        return Range(fold(op("and", same, element)), fold(op("or", op("not", same), element)))
+
+    def _compare(self, expr: Op) -> Range:
+        left, right = (self.of(arg) for arg in expr.args)
+        if None in (left.low, left.high, right.low, right.high):
+            return UNKNOWN
+        return _ordered(expr.name, left, right)
+
+    def _logic(self, expr: Op) -> Range:
+        ranges = [self.of(arg) for arg in expr.args]
+        every = [FALSE if r.low is None else r.low for r in ranges]
+        some = [TRUE if r.high is None else r.high for r in ranges]
+        if expr.name == "not":
+            return Range(op("not", some[0]), op("not", every[0]))
+        if expr.name in ("and", "or"):
+            return Range(fold(op(expr.name, *every)), fold(op(expr.name, *some)))
+        if expr.name == "where":
+            test = expr.args[0]
+            spelled = op("or", op("and", test, expr.args[1]), op("and", op("not", test), expr.args[2]))
+            return self.of(spelled)
+        if expr.name == "xor":
+            a, b = expr.args
+            return self.of(op("or", op("and", a, op("not", b)), op("and", op("not", a), b)))
+        return UNKNOWN
+
+    def _arithmetic(self, expr: Op) -> Range:
+        rule = _RULES.get(expr.name)
+        ranges = [self.of(arg) for arg in expr.args]
+        if rule is None or any(r.low is None or r.high is None for r in ranges):
+            return UNKNOWN
+        return rule(*ranges)
+
+
+CORNERS_OF = {var(name, Type.INT): Range(*ends) for name, ends in CORNERS.items()}
+
+
+def _monotone(node: Op) -> bool:
+    """Whether the corners of the operands give the exact range of an operation along one axis."""
+    if node.name == "floordiv":
+        return isinstance(node.args[1], Const) and node.args[1].value > 0
+    return node.name in ("add", "sub", "neg", "min", "max", "to_float", "to_int")
+
+
+def _ordered(name: str, a: Range, b: Range) -> Range:
+    """A comparison of two ranges with known ends."""
+    if name in ("gt", "ge"):
+        return _ordered({"gt": "lt", "ge": "le"}[name], b, a)
+    low_a, high_a, low_b, high_b = a.low, a.high, b.low, b.high
+    assert low_a is not None and high_a is not None and low_b is not None and high_b is not None
+    if name in ("lt", "le"):
+        return Range(op(name, high_a, low_b), op(name, low_a, high_b))
+    if a.low is not None and a.low.type is Type.BOOL:
+        return UNKNOWN
+    # Equal everywhere: both ranges are the same single value. Equal somewhere: only if they overlap.
+    every = op("and", op("eq", low_a, high_b), op("eq", low_b, high_a))
+    some = op("and", op("le", low_a, high_b), op("le", low_b, high_a))
+    equal = Range(every, some)
+    return equal if name == "eq" else Range(op("not", some), op("not", every))
+
+
+def _absolute(a: Range) -> Range:
+    low, high = a.low, a.high
+    assert low is not None and high is not None
+    zero = const(0) if low.type is Type.INT else const(0.0)
+    largest = op("max", op("neg", low), high)
+    return Range(op("max", zero, op("max", low, op("neg", high))), largest)
+
+
+def _multiply(a: Range, b: Range) -> Range:
+    ends = [op("mul", x, y) for x in (a.low, a.high) for y in (b.low, b.high)]  # type: ignore[arg-type]
+    low, high = ends[0], ends[0]
+    for end in ends[1:]:
+        low, high = op("min", low, end), op("max", high, end)
+    return Range(fold(low), fold(high))
+
+
+def _floordiv(a: Range, b: Range) -> Range:
+    if b.low is not b.high or not isinstance(b.low, Const) or b.low.type is not Type.INT or b.low.value <= 0:
+        return UNKNOWN
+    return Range(op("floordiv", a.low, b.low), op("floordiv", a.high, b.low))  # type: ignore[arg-type]
+
+
+def _mod(a: Range, b: Range) -> Range:
+    """x % c runs from low % c to high % c where the whole range lies between two multiples of c, else over 0..c-1."""
+    quotient = _floordiv(a, b)
+    if quotient.low is None or not isinstance(b.low, Const):
+        return UNKNOWN
+    together = op("eq", quotient.low, quotient.high)  # type: ignore[arg-type]
+    low = op("where", together, op("mod", a.low, b.low), const(0))  # type: ignore[arg-type]
+    high = op("where", together, op("mod", a.high, b.low), const(int(b.low.value) - 1))  # type: ignore[arg-type]
+    return Range(low, high)
+
+
+def _by_end(name: str) -> Callable[[Range, Range], Range]:
+    return lambda a, b: Range(op(name, a.low, b.low), op(name, a.high, b.high))  # type: ignore[arg-type]
+
+
+_RULES: dict[str, Callable[..., Range]] = {
+    "add": _by_end("add"),
+    "sub": lambda a, b: Range(op("sub", a.low, b.high), op("sub", a.high, b.low)),
+    "neg": lambda a: Range(op("neg", a.high), op("neg", a.low)),
+    "mul": _multiply,
+    "min": _by_end("min"),
+    "max": _by_end("max"),
+    "abs": _absolute,
+    "floordiv": _floordiv,
+    "mod": _mod,
+    "to_float": lambda a: Range(op("to_float", a.low), op("to_float", a.high)),
+    "to_int": lambda a: Range(op("to_int", a.low), op("to_int", a.high)),
+}

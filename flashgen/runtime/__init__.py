@@ -1,0 +1,52 @@
+"""What generated modules need at run time. Imports torch, triton and the standard library alone."""
+
+from flashgen.runtime.alibi import alibi_slopes
+from flashgen.runtime.arguments import Sizes, check_input, check_scalar
+from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import default_config
+from flashgen.runtime.eager import eager_attention
+from flashgen.runtime.identity import Identity
+from flashgen.runtime.launch import (
+    Call,
+    choose_config,
+    config_values,
+    fake_outputs,
+    is_empty,
+    nothing_seen,
+    on_device,
+    options,
+    outputs,
+    prepare,
+)
+from flashgen.runtime.lookup import Lookup, shipped_root
+from flashgen.runtime.operator import operator
+from flashgen.runtime.schedule import Plan, check_plan, compact, plan_parts, state_shape
+
+__all__ = [
+    "Call",
+    "Config",
+    "Identity",
+    "Lookup",
+    "Plan",
+    "Sizes",
+    "alibi_slopes",
+    "check_input",
+    "check_plan",
+    "check_scalar",
+    "choose_config",
+    "compact",
+    "config_values",
+    "default_config",
+    "eager_attention",
+    "fake_outputs",
+    "is_empty",
+    "nothing_seen",
+    "on_device",
+    "operator",
+    "options",
+    "outputs",
+    "plan_parts",
+    "prepare",
+    "shipped_root",
+    "state_shape",
+]

@@ -1,0 +1,133 @@
+"""Checks of what a caller passes to attention(), with messages that name the argument, what came and what fits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+MAX_LENGTH = 2**24 - 1
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of one call: q [batch, heads, q_len, head_dim], k and v over kv_heads and kv_len."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    v_head_dim: int
+
+
+def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:
+    """The sizes of a call, its shapes, dtypes and devices checked against each other."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor")
+        if tensor.ndim != 4:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; expected 4 dimensions, [batch, heads, length, head_dim]"
+            )
+        if tensor.dtype not in DTYPES:
+            raise TypeError(f"{name} has dtype {tensor.dtype}; expected float16, bfloat16 or float32")
+        if tensor.dtype != q.dtype:
+            raise TypeError(f"{name} has dtype {tensor.dtype}; expected q's, {q.dtype}")
+        if tensor.device != q.device:
+            raise ValueError(f"{name} is on {tensor.device}; expected q's device, {q.device}")
+    batch, heads, q_len, head_dim = q.shape
+    kv_heads, kv_len, v_head_dim = k.shape[1], k.shape[2], v.shape[3]
+    if tuple(k.shape) != (batch, kv_heads, kv_len, head_dim):
+        raise ValueError(
+            f"k has shape {tuple(k.shape)}; expected [batch, kv_heads, kv_len, head_dim] with q's batch {batch} and "
+            f"head_dim {head_dim}"
+        )
+    if tuple(v.shape) != (batch, kv_heads, kv_len, v_head_dim):
+        raise ValueError(
+            f"v has shape {tuple(v.shape)}; expected [batch, kv_heads, kv_len, v_head_dim] with k's batch {batch}, "
+            f"kv_heads {kv_heads} and kv_len {kv_len}"
+        )
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"q has {heads} heads and k has {kv_heads}; expected a multiple of k's")
+    for name, size in (("q", head_dim), ("v", v_head_dim)):
+        if not 1 <= size <= 256:
+            raise ValueError(f"{name} has head_dim {size}; expected 1 to 256")
+    for name, size in (("q", q_len), ("k", kv_len)):
+        if size > MAX_LENGTH:
+            raise ValueError(f"{name} has length {size}; expected at most {MAX_LENGTH}")
+    return Sizes(batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim)
+
+
+def check_input(
+    name: str, tensor: object, dims: str, shape: Sequence[int | None], dtype: torch.dtype, q: torch.Tensor,
+    may_be_one: Sequence[int] = (),
+) -> torch.Tensor:  # fmt: skip
+    """An input tensor as a kernel reads it: of this dtype, on q's device, its last dimension contiguous.
+
+    `dims` is the shape as the spec writes it; `shape` has None for a dimension that this input defines. A dimension
+    of `may_be_one` may have size 1, which then stands for all.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor of shape {dims} and dtype {dtype}")
+    if tensor.dtype != dtype:
+        raise TypeError(f"{name} has dtype {tensor.dtype}; expected {dtype}")
+    if tensor.device != q.device:
+        raise ValueError(f"{name} is on {tensor.device}; expected q's device, {q.device}")
+    fits = tensor.ndim == len(shape) and all(
+        size >= 1 if want is None else size == want or (size == 1 and axis in may_be_one)
+        for axis, (size, want) in enumerate(zip(tensor.shape, shape, strict=True))
+    )
+    if not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {dims}, here ({wanted})")
+    if may_be_one:
+        tensor = tensor.expand(*(-1 if want is None else want for want in shape))
+    return _contiguous_last(name, tensor)
+
+
+def check_scalar(name: str, value: object, kind: type) -> None:
+    """A runtime param: an int where an int is wanted, an int or float where a float is."""
+    allowed = {bool: (bool,), int: (int,), float: (int, float)}[kind]
+    if (isinstance(value, bool) and kind is not bool) or not isinstance(value, allowed):
+        raise TypeError(f"{name} is {value!r}; expected {'an int' if kind is int else f'a {kind.__name__}'}")
+
+
+def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """q, k or v with a contiguous last dimension and, where the GPU loads tiles by TMA, aligned to 16 bytes."""
+    tensor = _contiguous_last(name, tensor)
+    if tensor.device.type != "cuda" or not _loads_by_tma(tensor.device.index):
+        return tensor
+    unit = 16 // tensor.element_size()
+    batch, heads, length, dim = tensor.shape
+    strides = [
+        stride if size > 1 else -(-dim // unit) * unit
+        for stride, size in zip(tensor.stride()[:3], (batch, heads, length), strict=True)
+    ]
+    if tensor.data_ptr() % 16 == 0 and all(s % unit == 0 for s in strides) and (strides[2] > 0 or length <= 1):
+        return tensor if strides == list(tensor.stride()[:3]) else tensor.as_strided(tensor.shape, (*strides, 1))
+    _say_once(name, f"{name} is not aligned to 16 bytes in each row; it is copied on each call")
+    padded = tensor.new_empty(batch, heads, length, -(-dim // unit) * unit)
+    return padded[..., :dim].copy_(tensor)
+
+
+def _contiguous_last(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.ndim and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        _say_once(name, f"{name} is not contiguous in its last dimension; it is copied on each call")
+        return tensor.contiguous()
+    return tensor
+
+
+@lru_cache(maxsize=None)
+def _say_once(name: str, message: str) -> None:
+    warnings.warn(message, stacklevel=2)
+
+
+@lru_cache(maxsize=None)
+def _loads_by_tma(index: int) -> bool:
+    return torch.version.hip is None and torch.cuda.get_device_capability(index)[0] >= 9

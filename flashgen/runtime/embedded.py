@@ -1,0 +1,43 @@
+"""What an exported module, one file that stands alone, has in the place of its surroundings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+import torch
+
+from flashgen.runtime.operator import operator
+
+# The text of each tuned record by its path below the root.
+EMBEDDED: dict[str, str] = {}
+
+
+class EmbeddedRoot(PurePosixPath):
+    """A folder of records, as far as looking them up needs one; its files are those of EMBEDDED."""
+
+    def read_bytes(self) -> bytes:
+        if str(self) not in EMBEDDED:
+            raise FileNotFoundError(f"no record {self} in this file")
+        return EMBEDDED[str(self)].encode()
+
+    def glob(self, pattern: str) -> Iterator[EmbeddedRoot]:
+        return (EmbeddedRoot(path) for path in EMBEDDED if PurePosixPath(path).match(pattern))
+
+
+def embedded_root(_: object) -> EmbeddedRoot:
+    """In the place of `shipped_root`."""
+    return EmbeddedRoot()
+
+
+def shared_operator(
+    name: str, signature: str, launch: Callable[..., Any], fake: Callable[..., Any]
+) -> Callable[..., Any]:
+    """In the place of `operator`: copies of one exported file in one process share the operator of the first.
+
+    The name has the digests of spec and templates, so they are the same kernel.
+    """
+    name = f"{name}_exported"
+    registered = getattr(torch.ops.flashgen, name, None)
+    return operator(name, signature, launch, fake) if registered is None else registered.default

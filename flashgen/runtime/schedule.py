@@ -1,0 +1,92 @@
+"""Schedules: for a mask that is no interval of keys, which tiles of keys each tile of queries needs.
+
+A generated kernel classifies every tile: no pair visible (skipped), some (computed with the mask) or all (computed
+without). `compact` turns the classes into lists that the attention kernel walks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from flashgen.runtime.config import Config
+from flashgen.runtime.launch import Call, on_device
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule for one set of inputs and lengths, reusable as attention(..., plan=plan).
+
+    `counts` int32 [batch or 1, heads or 1, q_tiles, 2]: how many mixed and how many full tiles of keys a tile of
+    queries has. `tiles` int32 [..., q_tiles, kv_tiles]: the mixed ones from the front, the full ones from the back.
+    """
+
+    counts: torch.Tensor
+    tiles: torch.Tensor
+    config: Config
+
+    @property
+    def nbytes(self) -> int:
+        """The schedule's size in bytes."""
+        return self.counts.nbytes + self.tiles.nbytes
+
+
+def plan_parts(plan: Plan | None, config: object) -> tuple[torch.Tensor | None, torch.Tensor | None, object]:
+    """A plan as the operator takes it: counts, tiles, and its config unless the caller names another."""
+    if plan is None:
+        return None, None, config
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan is {type(plan).__name__}; expected what plan(...) returned")
+    if config is not None and (Config.of(config).BM, Config.of(config).BN) != (plan.config.BM, plan.config.BN):  # type: ignore[arg-type]
+        raise ValueError(f"config is {config!r}; expected the plan's tile sizes, {plan.config.BM} x {plan.config.BN}")
+    return plan.counts, plan.tiles, plan.config if config is None else config
+
+
+def state_shape(call: Call, config: Config, by_batch: bool, by_head: bool) -> tuple[int, int, int, int]:
+    """The shape of the classes: batch and heads are 1 where the mask does not tell them apart."""
+    s = call.sizes
+    q_tiles, kv_tiles = -(-s.q_len // config.BM), -(-s.kv_len // config.BN)
+    return s.batch if by_batch else 1, s.heads if by_head else 1, q_tiles, kv_tiles
+
+
+def check_plan(counts: torch.Tensor, tiles: torch.Tensor, shape: tuple[int, int, int, int], q: torch.Tensor) -> None:
+    """Refuse a plan that was made for other sizes or another device."""
+    if tuple(tiles.shape) != shape or tuple(counts.shape) != (*shape[:3], 2):
+        raise ValueError(f"plan is for {tuple(tiles.shape)} tiles [batch, heads, q, kv]; expected {shape}")
+    if tiles.device != q.device:
+        raise ValueError(f"plan is on {tiles.device}; expected q's device, {q.device}")
+
+
+def compact(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """counts and tiles of a Plan from the classes, int8 [batch, heads, q_tiles, kv_tiles]: 0 none, 1 mixed, 2 full."""
+    *rows, kv_tiles = states.shape
+    counts = torch.empty((*rows, 2), dtype=torch.int32, device=states.device)
+    tiles = torch.empty(states.shape, dtype=torch.int32, device=states.device)
+    block = min(1024, max(16, triton.next_power_of_2(kv_tiles)))
+    with on_device(states):
+        _compact[(states.numel() // kv_tiles,)](states, counts, tiles, kv_tiles, BLOCK=block)
+    return counts, tiles
+
+
+@triton.jit
+def _compact(states_ptr, counts_ptr, tiles_ptr, num_k_tiles, BLOCK: tl.constexpr):
+    # Grid: one program for each row of tiles.
+    row = tl.program_id(0).to(tl.int64)
+    mixed = 0
+    full = 0
+    for first in tl.range(0, num_k_tiles, BLOCK):
+        tile = first + tl.arange(0, BLOCK)
+        state = tl.load(states_ptr + row * num_k_tiles + tile, mask=tile < num_k_tiles, other=0)
+        is_mixed = (state == 1).to(tl.int32)
+        is_full = (state == 2).to(tl.int32)
+        mixed_at = mixed + tl.cumsum(is_mixed, 0) - is_mixed
+        full_at = num_k_tiles - 1 - (full + tl.cumsum(is_full, 0) - is_full)
+        tl.store(tiles_ptr + row * num_k_tiles + mixed_at, tile, mask=is_mixed != 0)
+        tl.store(tiles_ptr + row * num_k_tiles + full_at, tile, mask=is_full != 0)
+        mixed += tl.sum(is_mixed)
+        full += tl.sum(is_full)
+    tl.store(counts_ptr + 2 * row, mixed)
+    tl.store(counts_ptr + 2 * row + 1, full)

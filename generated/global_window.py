@@ -1,0 +1,298 @@
+"""A window of 256 keys to each side; tokens marked global see every key and are seen by every query.
+
+    out = softmax(score over visible keys) v, score = scale q k^T
+    key k is visible to query q where (abs(q - k) <= W) | is_global[b, k] | is_global[b, q]
+    query i stands at key position i + kv_len - q_len
+
+Inputs:
+    is_global [batch, kv_len] bool
+
+Generated from variants/global_window.yaml by
+
+    flashgen build variants/global_window.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from flashgen import runtime
+
+IDENTITY = runtime.Identity(
+    variant="global_window", spec="ef402b1ee476", templates="541581b3473e", source="variants/global_window.yaml"
+)
+CONFIGS = runtime.Lookup(
+    IDENTITY.variant,
+    "forward",
+    IDENTITY.spec,
+    IDENTITY.templates,
+    runtime.default_config,
+    runtime.shipped_root(__file__),
+    IDENTITY.source,
+)
+
+
+@triton.jit
+def _visible(q, k, is_global_b_q, is_global_base):
+    """abs(q - k) <= 256 or is_global[b, k] or is_global[b, q]."""
+    return (tl.abs(q - k) <= 256) | tl.load(is_global_base + k) != 0 | is_global_b_q
+
+
+@triton.jit
+def _online_softmax(qk, qk_scale, v_tile, acc, m, l):
+    """One step of the online softmax (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1).
+
+    m [BM] is the running maximum of the logits in units of log2, l [BM] the running sum of exp2(logit - m),
+    acc [BM, V_HEAD_DIM] the running sum of exp2(logit - m) * v.
+    """
+    # qk_scale >= 0, so that the maximum may be taken before the multiplication: one FMA a score.
+    m_new = tl.maximum(m, tl.max(qk, 1) * qk_scale)
+    p = tl.exp2(qk * qk_scale - m_new[:, None])
+    alpha = tl.exp2(m - m_new)
+    l = l * alpha + tl.sum(p, 1)
+    acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
+    return acc, m_new, l
+
+
+@triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles"])
+def _forward(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    out_ptr,
+    lse_ptr,
+    counts_ptr,
+    tiles_ptr,
+    num_k_tiles,
+    is_global_ptr,
+    stride_is_global_0,
+    stride_qb,
+    stride_qh,
+    stride_qm,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_vb,
+    stride_vh,
+    stride_vn,
+    scale,
+    heads,
+    kv_heads,
+    q_len,
+    kv_len,
+    head_dim,
+    v_head_dim,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    V_HEAD_DIM: tl.constexpr,
+):
+    # Grid: one program for each tile of BM query rows of each head of each batch element.
+    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see _online_softmax.
+    # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
+    num_tiles = tl.cdiv(q_len, BM)
+    tile = tl.program_id(0) % num_tiles
+    head = tl.program_id(0) // num_tiles
+    b = head // heads
+    h = head % heads
+    kv_h = h // (heads // kv_heads)
+    row0 = tile * BM
+
+    q_base = q_ptr + b.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
+    k_base = k_ptr + b.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
+    v_base = v_ptr + b.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
+    q_desc = tl.make_tensor_descriptor(q_base, [q_len, head_dim], [stride_qm, 1], [BM, HEAD_DIM])
+    k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
+    v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
+
+    rows = row0 + tl.arange(0, BM)
+    # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
+    q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    qk_scale = scale * 1.4426950408889634
+    is_global_base = is_global_ptr + b.to(tl.int64) * stride_is_global_0
+    is_global_b_q = tl.load(is_global_ptr + b.to(tl.int64) * stride_is_global_0 + tl.maximum(q, 0)) != 0
+
+    # What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.
+    row = b.to(tl.int64) * num_tiles + tile
+    num_mixed = tl.load(counts_ptr + 2 * row)
+    num_full = tl.load(counts_ptr + 2 * row + 1)
+    tiles_ptr += row * num_k_tiles
+
+    q_tile = q_desc.load([row0, 0])
+    # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0, without NaN.
+    m = tl.full([BM], -3.0e38, tl.float32)
+    l = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, V_HEAD_DIM], tl.float32)
+
+    # Full tiles: each row sees each key, no mask.
+    for i in tl.range(0, num_full):
+        start = tl.load(tiles_ptr + num_k_tiles - 1 - i) * BN
+        k_tile = k_desc.load([start, 0])
+        qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        v_tile = v_desc.load([start, 0])
+        acc, m, l = _online_softmax(qk, qk_scale, v_tile, acc, m, l)
+
+    # Mixed tiles.
+    for i in tl.range(0, num_mixed):
+        start = tl.load(tiles_ptr + i) * BN
+        k_tile = k_desc.load([start, 0])
+        qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        col = start + tl.arange(0, BN)[None, :]
+        k = tl.minimum(col, kv_len - 1)
+        qk = tl.where(_visible(q, k, is_global_b_q, is_global_base) & (col < kv_len), qk, -float("inf"))
+        v_tile = v_desc.load([start, 0])
+        acc, m, l = _online_softmax(qk, qk_scale, v_tile, acc, m, l)
+
+    # Epilogue.
+    empty = l == 0
+    acc = acc / tl.where(empty, 1.0, l)[:, None]
+    lse = (m + tl.log2(l)) * 0.6931471805599453
+    out_rows = head.to(tl.int64) * q_len + rows
+    out_cols = tl.arange(0, V_HEAD_DIM)
+    in_range = rows < q_len
+    tl.store(lse_ptr + out_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
+    tl.store(
+        out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
+        acc.to(out_ptr.dtype.element_ty),
+        mask=in_range[:, None] & (out_cols < v_head_dim)[None, :],
+    )
+
+
+@triton.jit(do_not_specialize=["q_len", "kv_len", "num_k_tiles", "schedule_heads"])
+def _classify(
+    states_ptr,
+    is_global_ptr,
+    stride_is_global_0,
+    q_len,
+    kv_len,
+    num_k_tiles,
+    schedule_heads,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    # Grid: (chunks of CHUNK tiles of keys, tiles of queries, batch * heads as far as the mask tells them apart).
+    # Writes one state for each tile: 0 no pair is visible, 1 some are, 2 all are.
+    tile = tl.program_id(1)
+    b = tl.program_id(2) // schedule_heads
+    row0 = tile * BM
+    rows = row0 + tl.arange(0, BM)
+    # Rows and keys beyond the last are taken as the last: they read what exists and change no minimum or maximum.
+    q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    q_first = row0 + (kv_len - q_len)
+    q_last = tl.minimum(row0 + BM, q_len) - 1 + (kv_len - q_len)
+    is_global_base = is_global_ptr + b.to(tl.int64) * stride_is_global_0
+    is_global_b_q = tl.load(is_global_ptr + b.to(tl.int64) * stride_is_global_0 + tl.maximum(q, 0)) != 0
+    is_global_b_q_min = tl.min(is_global_b_q.to(tl.int32)) != 0
+    is_global_b_q_max = tl.max(is_global_b_q.to(tl.int32)) != 0
+    states = states_ptr + (tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tile) * num_k_tiles
+    chunk = tl.program_id(0) * CHUNK
+    for i in tl.range(chunk, tl.minimum(chunk + CHUNK, num_k_tiles)):
+        k_first = i * BN
+        k_last = tl.minimum(k_first + BN, kv_len) - 1
+        k = tl.minimum(k_first + tl.arange(0, BN), kv_len - 1)[None, :]
+        # What the corners of the tile say of all its pairs.
+        col_2 = q_first.to(tl.int64) - k_last.to(tl.int64)
+        col_3 = q_last.to(tl.int64) - k_first.to(tl.int64)
+        is_global_b_k = tl.load(is_global_base + k) != 0
+        every = (tl.maximum(-col_2, col_3) <= 256) | (tl.min(is_global_b_k.to(tl.int32)) != 0) | is_global_b_q_min
+        some = (
+            (tl.maximum(0, tl.maximum(col_2, -col_3)) <= 256)
+            | (tl.max(is_global_b_k.to(tl.int32)) != 0)
+            | is_global_b_q_max
+        )
+        state = some.to(tl.int32) + every.to(tl.int32)
+        if state == 1:
+            shown = _visible(q, k, is_global_b_q, is_global_base).to(tl.int32)
+            state = tl.max(shown) + tl.min(shown)
+        # A ragged tile always needs the mask.
+        state = tl.where(k_first + BN > kv_len, tl.minimum(state, 1), state)
+        tl.store(states + i, state.to(tl.int8))
+
+
+def _launch(q, k, v, is_global, scale, config, counts, tiles):
+    """The operator: check the arguments, choose the config, launch. Returns out and lse."""
+    call = runtime.prepare(q, k, v, scale)
+    batch = call.sizes.batch
+    kv_len = call.sizes.kv_len
+    is_global = runtime.check_input("is_global", is_global, "[batch, kv_len]", (batch, kv_len), torch.bool, call.q)
+    out, lse = runtime.outputs(call)
+    if runtime.is_empty(call):
+        return runtime.nothing_seen(out, lse)
+    config = runtime.choose_config(config, CONFIGS, call)
+    if counts is None:
+        counts, tiles = _schedule(call, is_global, config)
+    else:
+        runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, False), call.q)
+    grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
+    with runtime.on_device(call.q):
+        _forward[grid](
+            call.q, call.k, call.v, out, lse, counts, tiles, tiles.shape[-1], is_global, is_global.stride(0), 
+            *call.strides, call.scale, *call.lengths, **call.blocks(config), **runtime.options(config),
+        )  # fmt: skip
+    return out, lse
+
+
+def _schedule(call, is_global, config):
+    """Which tiles of keys each tile of queries needs: the counts and tiles of a runtime.Plan."""
+    shape = runtime.state_shape(call, config, by_batch=True, by_head=False)
+    batch, heads, q_tiles, kv_tiles = shape
+    states = torch.empty(shape, dtype=torch.int8, device=call.q.device)
+    chunk = 8
+    with runtime.on_device(call.q):
+        _classify[(triton.cdiv(kv_tiles, chunk), q_tiles, batch * heads)](
+            states,
+            is_global, is_global.stride(0), call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
+            BM=config.BM, BN=config.BN, CHUNK=chunk,
+        )  # fmt: skip
+    return runtime.compact(states)
+
+
+_attend = runtime.operator(
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    "(Tensor q, Tensor k, Tensor v, Tensor is_global, float? scale, int[]? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
+    _launch,
+    runtime.fake_outputs,
+)
+
+
+def attention(q, k, v, *, is_global, scale=None, return_lse=False, plan=None, config=None, deterministic=None):
+    """A window of 256 keys to each side; tokens marked global see every key and are seen by every query.
+
+    q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
+    float16, bfloat16 or float32, heads a multiple of kv_heads. Returns out [batch, heads, q_len, v_head_dim] in q's
+    dtype; with return_lse also the natural log-sum-exp of each row, float32 [batch, heads, q_len], minus infinity
+    where a row sees no key.
+
+    is_global: bool [batch, kv_len].
+    scale: factor of the dot products, 1/sqrt(head_dim) by default.
+    plan: what plan(...) returned for the same inputs and lengths; otherwise it is made on each call.
+    config: tile sizes and launch options instead of the recorded ones.
+    deterministic: accepted for symmetry with training; this pass gives the same bits on every run.
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
+    """
+    counts, tiles, config = runtime.plan_parts(plan, config)
+    out, lse = _attend(q, k, v, is_global, scale, runtime.config_values(config), counts, tiles)
+    return (out, lse) if return_lse else out
+
+
+def plan(q, k, v, *, is_global, config=None):
+    """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them."""
+    call = runtime.prepare(q, k, v, None)
+    batch = call.sizes.batch
+    kv_len = call.sizes.kv_len
+    is_global = runtime.check_input("is_global", is_global, "[batch, kv_len]", (batch, kv_len), torch.bool, call.q)
+    config = runtime.choose_config(runtime.config_values(config), CONFIGS, call)
+    return runtime.Plan(*_schedule(call, is_global, config), config)
+
+
+def reference(q, k, v, *, is_global, scale=None, return_lse=False):
+    """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+
+    def formula(score, b, h, kv_h, q, k):
+        return score, (abs(q - k) <= 256) | is_global[b, k] | is_global[b, q.clamp(min=0)]
+
+    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)

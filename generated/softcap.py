@@ -1,0 +1,215 @@
+"""Causal attention whose scores stay between -30 and 30, by a scaled tanh.
+
+    out = softmax(score over visible keys) v, score = scale q k^T
+    score = 30.0 * tanh(score / 30.0)
+    key k is visible to query q where k <= q
+    query i stands at key position i + kv_len - q_len
+
+
+Generated from variants/softcap.yaml by
+
+    flashgen build variants/softcap.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from flashgen import runtime
+
+IDENTITY = runtime.Identity(
+    variant="softcap", spec="75e34bc466f3", templates="84a0777866c4", source="variants/softcap.yaml"
+)
+CONFIGS = runtime.Lookup(
+    IDENTITY.variant,
+    "forward",
+    IDENTITY.spec,
+    IDENTITY.templates,
+    runtime.default_config,
+    runtime.shipped_root(__file__),
+    IDENTITY.source,
+)
+
+
+@triton.jit
+def _tanh(x):
+    """1 - 2 / (exp(2 x) + 1): within 2e-7 of tanh everywhere, and exact where exp overflows or vanishes."""
+    return 1.0 - 2.0 / (tl.exp2(x * 2.8853900817779268) + 1.0)
+
+
+@triton.jit
+def _score(qk, qk_scale):
+    """30.0 * tanh(score / 30.0), in units of log2."""
+    return _tanh(qk * qk_scale) * 43.2808512266689
+
+
+@triton.jit
+def _visible(q, k):
+    """k <= q."""
+    return k <= q
+
+
+@triton.jit
+def _online_softmax(x, v_tile, acc, m, l):
+    """One step of the online softmax (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1).
+
+    m [BM] is the running maximum of the logits in units of log2, l [BM] the running sum of exp2(logit - m),
+    acc [BM, V_HEAD_DIM] the running sum of exp2(logit - m) * v.
+    """
+    m_new = tl.maximum(m, tl.max(x, 1))
+    p = tl.exp2(x - m_new[:, None])
+    alpha = tl.exp2(m - m_new)
+    l = l * alpha + tl.sum(p, 1)
+    acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
+    return acc, m_new, l
+
+
+@triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"])
+def _forward(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    out_ptr,
+    lse_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qm,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_vb,
+    stride_vh,
+    stride_vn,
+    scale,
+    heads,
+    kv_heads,
+    q_len,
+    kv_len,
+    head_dim,
+    v_head_dim,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    V_HEAD_DIM: tl.constexpr,
+):
+    # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
+    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see _online_softmax.
+    # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
+    num_tiles = tl.cdiv(q_len, BM)
+    tile = num_tiles - 1 - tl.program_id(0) % num_tiles
+    head = tl.program_id(0) // num_tiles
+    b = head // heads
+    h = head % heads
+    kv_h = h // (heads // kv_heads)
+    row0 = tile * BM
+
+    q_base = q_ptr + b.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
+    k_base = k_ptr + b.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
+    v_base = v_ptr + b.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
+    q_desc = tl.make_tensor_descriptor(q_base, [q_len, head_dim], [stride_qm, 1], [BM, HEAD_DIM])
+    k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
+    v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
+
+    rows = row0 + tl.arange(0, BM)
+    # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
+    q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    q_first = row0 + (kv_len - q_len)
+    q_last = tl.minimum(row0 + BM, q_len) - 1 + (kv_len - q_len)
+    qk_scale = scale * 0.03333333333333333
+
+    # Keys below stop are seen by some row of the tile, those below full_end by each row.
+    stop = q_last + 1
+    full_end = tl.maximum(q_first + 1, 0) // BN * BN
+
+    q_tile = q_desc.load([row0, 0])
+    # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0, without NaN.
+    m = tl.full([BM], -3.0e38, tl.float32)
+    l = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, V_HEAD_DIM], tl.float32)
+
+    # Full tiles: each row sees each key, no mask.
+    for start in tl.range(0, full_end, BN):
+        k_tile = k_desc.load([start, 0])
+        qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        x = _score(qk, qk_scale)
+        v_tile = v_desc.load([start, 0])
+        acc, m, l = _online_softmax(x, v_tile, acc, m, l)
+
+    # Mixed tiles.
+    for start in tl.range(full_end, stop, BN):
+        k_tile = k_desc.load([start, 0])
+        qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        k = start + tl.arange(0, BN)[None, :]
+        x = _score(qk, qk_scale)
+        x = tl.where(_visible(q, k), x, -float("inf"))
+        v_tile = v_desc.load([start, 0])
+        acc, m, l = _online_softmax(x, v_tile, acc, m, l)
+
+    # Epilogue.
+    empty = l == 0
+    acc = acc / tl.where(empty, 1.0, l)[:, None]
+    lse = (m + tl.log2(l)) * 0.6931471805599453
+    out_rows = head.to(tl.int64) * q_len + rows
+    out_cols = tl.arange(0, V_HEAD_DIM)
+    in_range = rows < q_len
+    tl.store(lse_ptr + out_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
+    tl.store(
+        out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
+        acc.to(out_ptr.dtype.element_ty),
+        mask=in_range[:, None] & (out_cols < v_head_dim)[None, :],
+    )
+
+
+def _launch(q, k, v, scale, config):
+    """The operator: check the arguments, choose the config, launch. Returns out and lse."""
+    call = runtime.prepare(q, k, v, scale)
+
+    out, lse = runtime.outputs(call)
+    if runtime.is_empty(call):
+        return runtime.nothing_seen(out, lse)
+    config = runtime.choose_config(config, CONFIGS, call)
+    grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
+    with runtime.on_device(call.q):
+        _forward[grid](
+            call.q, call.k, call.v, out, lse, 
+            *call.strides, call.scale, *call.lengths, **call.blocks(config), **runtime.options(config),
+        )  # fmt: skip
+    return out, lse
+
+
+_attend = runtime.operator(
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    "(Tensor q, Tensor k, Tensor v, float? scale, int[]? config) -> (Tensor, Tensor)",
+    _launch,
+    runtime.fake_outputs,
+)
+
+
+def attention(q, k, v, *, scale=None, return_lse=False, config=None, deterministic=None):
+    """Causal attention whose scores stay between -30 and 30, by a scaled tanh.
+
+    q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
+    float16, bfloat16 or float32, heads a multiple of kv_heads. Returns out [batch, heads, q_len, v_head_dim] in q's
+    dtype; with return_lse also the natural log-sum-exp of each row, float32 [batch, heads, q_len], minus infinity
+    where a row sees no key.
+
+
+    scale: factor of the dot products, 1/sqrt(head_dim) by default.
+    config: tile sizes and launch options instead of the recorded ones.
+    deterministic: accepted for symmetry with training; this pass gives the same bits on every run.
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
+    """
+    out, lse = _attend(q, k, v, scale, runtime.config_values(config))
+    return (out, lse) if return_lse else out
+
+
+def reference(q, k, v, *, scale=None, return_lse=False):
+    """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+
+    def formula(score, b, h, kv_h, q, k):
+        return 30.0 * torch.tanh(score / 30.0), k <= q
+
+    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
