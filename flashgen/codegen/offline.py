@@ -1,0 +1,147 @@
+"""Compiling the kernels of a generated module for GPUs that are not at hand, and reading what the assembler says.
+
+Needs neither a GPU nor a driver, but a process in which Triton does not interpret.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import ASTSource
+
+from flashgen.codegen.write import load_module
+from flashgen.errors import UsageError
+from flashgen.lang.triton_emitter import user_name
+from flashgen.runtime import Config, default_config
+
+__all__ = ["Resources", "compile_forward", "default_config"]
+
+_TRITON_TYPES = {
+    "bool": "i1", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "int": "i32", "float": "fp32",
+}  # fmt: skip
+_POINTERS = {"lse_ptr": "*fp32", "counts_ptr": "*i32", "tiles_ptr": "*i32", "states_ptr": "*i8"}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel takes on a target: registers a thread, bytes of spills a thread and of shared memory a program.
+
+    `serialized_wgmma` says that the assembler gave up on overlapping Hopper's matrix products (its warning C7512).
+    `registers` and `spills` are None where the target's assembler does not tell. `error` is the compiler's complaint.
+    """
+
+    registers: int | None
+    spills: int | None
+    shared: int
+    serialized_wgmma: bool
+    seconds: float
+    error: str | None = None
+
+
+def compile_forward(
+    path: Path, target: str, dtype: str, head_dim: int, v_head_dim: int, config: Config
+) -> Resources:
+    """Compile the forward kernel of a generated module, and the one that makes its schedule where there is one.
+
+    `target` is a capability such as "sm_90", or an AMD architecture such as "gfx942". The resources are those of the
+    forward kernel; an error of either is reported.
+    """
+    module = _loaded(Path(path))
+    blocks = {"HEAD_DIM": head_dim, "V_HEAD_DIM": v_head_dim}
+    constants = {name: max(16, triton.next_power_of_2(size)) for name, size in blocks.items()}
+    found = _compile(module, "_forward", target, dtype, {"BM": config.BM, "BN": config.BN, **constants}, config)
+    if found.error is None and hasattr(module, "_classify"):
+        tiles = {"BM": config.BM, "BN": config.BN, "CHUNK": 8}
+        schedule = _compile(module, "_classify", target, dtype, tiles, Config(config.BM, config.BN, 4, 1))
+        if schedule.error is not None:
+            return schedule
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(path: Path) -> ModuleType:
+    return load_module(path)
+
+
+def gpu_target(target: str) -> GPUTarget:
+    """Triton's name for a target; UsageError for one that it has no compiler for."""
+    if re.fullmatch(r"sm_\d{2,3}", target):
+        return GPUTarget("cuda", int(target[3:]), 32)
+    if re.fullmatch(r"gfx[0-9a-f]{3,4}", target):
+        return GPUTarget("hip", target, 64 if target.startswith("gfx9") else 32)
+    raise UsageError(f"no target {target!r}; expected one such as sm_90 or gfx942")
+
+
+def _compile(
+    module: ModuleType, name: str, target: str, dtype: str, constants: Mapping[str, int], config: Config
+) -> Resources:
+    kernel = getattr(module, name)
+    start = time.perf_counter()
+    try:
+        source = ASTSource(kernel, *_signature(kernel, module.IDENTITY.arguments, dtype, constants))
+        options = {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True}
+        compiled = triton.compile(source, target=gpu_target(target), options=options)
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the compiler's errors have no common class
+        text = str(error).strip().splitlines()
+        return Resources(None, None, 0, False, time.perf_counter() - start, text[-1] if text else type(error).__name__)
+    registers, spills, serialized = _assembler_report(compiled.asm)
+    return Resources(registers, spills, compiled.metadata.shared, serialized, time.perf_counter() - start)
+
+
+def _signature(
+    kernel: Any, arguments: Mapping[str, str], dtype: str, constants: Mapping[str, int]
+) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list]]:
+    """Types, constants, and the alignment that contiguous tensors have, for each argument of a kernel."""
+    types: dict[str, str] = {}
+    for name, kind in arguments.items():
+        types[f"{user_name(name)}_ptr"] = "*" + _TRITON_TYPES[kind]
+        types[user_name(name)] = _TRITON_TYPES[kind]
+    tensors = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), "*" + _TRITON_TYPES[dtype])
+    known = {"scale": "fp32", **types, **_POINTERS, **tensors}
+    signature: dict[str, str] = {}
+    aligned: dict[tuple[int, ...], list] = {}
+    for position, name in enumerate(kernel.arg_names):
+        signature[name] = "constexpr" if name in constants else known.get(name, "i32")
+        if signature[name].startswith("*") or name.startswith("stride_"):
+            aligned[(position,)] = [["tt.divisibility", 16]]
+    return signature, dict(constants), aligned
+
+
+def _assembler_report(asm: Mapping[str, Any]) -> tuple[int | None, int | None, bool]:
+    """Registers, bytes of spills, and whether WGMMA was serialized."""
+    if "amdgcn" in asm:
+        registers = re.search(r"\.vgpr_count:\s+(\d+)", asm["amdgcn"])
+        spills = re.search(r"\.vgpr_spill_count:\s+(\d+)", asm["amdgcn"])
+        return registers and int(registers[1]), spills and 4 * int(spills[1]), False
+    log = _ptxas_log(asm["ptx"])
+    registers = re.search(r"Used (\d+) registers", log)
+    spills = [int(size) for size in re.findall(r"(\d+) bytes spill stores", log)]
+    return registers and int(registers[1]), sum(spills) if registers else None, "C7512" in log or "erializ" in log
+
+
+def _ptxas_log(ptx: str) -> str:
+    target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
+    arch = target[1] if target else "sm_90a"
+    # The very assembler that triton uses: an older one refuses newer PTX.
+    ptxas = get_ptxas(int(re.sub(r"\D", "", arch)))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        command = [ptxas.path, "-v", f"--gpu-name={arch}", str(source), "-o", str(Path(folder, "kernel.cubin"))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
