@@ -46,6 +46,8 @@ def test_types(text: str, kind: Type) -> None:
         ("q if k < 2 else 1.5", op("where", op("lt", K, const(2)), op("to_float", Q), const(1.5))),
         ("off[W * 2]", gather("off", (const(6),), Type.INT)),
         ("floor(q)", Q),
+        ("flag < (k < q)", op("lt", op("to_int", var("flag", Type.BOOL)), op("to_int", op("lt", K, Q)))),
+        ("flag == (k < q)", op("eq", var("flag", Type.BOOL), op("lt", K, Q))),
         ("not (k <= q)", op("gt", K, Q)),
         ("3 // 0 + 3 % 0", const(0)),
         ("2 ** 3 ** 2", const(512)),

@@ -140,6 +140,10 @@ def test_identities(graph: Expr, expected: Expr) -> None:
         op("mul", F, const(0.0)),  # NaN and infinity stay
         op("add", F, const(0.0)),  # minus zero becomes zero
         op("sub", F, F),
+        op("mod", F, const(1.0)),
+        op("mod", X, const(2)),
+        op("floordiv", X, const(-1)),
+        op("or", X, const(1)),
         op("eq", F, F),
         op("not", op("lt", F, G)),  # with NaN neither f < g nor f >= g
         op("add", op("add", F, const(0.1)), const(0.2)),

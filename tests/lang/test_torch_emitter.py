@@ -105,6 +105,9 @@ def emitted(text: str, guard: Any = lambda gather, axis: (False, False)) -> str:
         ("q // 128 == k // 128", "q // 128 == k // 128"),
         ("q % (kv_len - q_len)", "t0 = kv_len - q_len; q % t0 if t0 else q.new_tensor(0)"),
         ("k // h", "torch.where(h != 0, k // torch.where(h != 0, h, 1), 0)"),
+        ("q // max(k, 1)", "q // k.clamp(min=1)"),
+        ("q // max(q_len, 0)", "t0 = max(q_len, 0); q // t0 if t0 else q.new_tensor(0)"),
+        ("score * (1.0 * (q - k)) + 1.0 * (q - k)", "t0 = (q - k).to(score.dtype); score * t0 + t0"),
         ("where(q < k, 0.1, 0.2)", "torch.where(q < k, score.new_tensor(0.1), 0.2)"),
         ("score if heads > 2 else 0", "score if heads > 2 else score.new_tensor(0.0)"),
         ("not flag or q_len < 3", "not flag or q_len < 3"),
@@ -160,6 +163,7 @@ def test_names_give_way_to_those_that_are_taken() -> None:
         ("kv_len - q_len if flag else 0", 2),
         ("n // (kv_len - 7)", 0),
         ("sqrt(head_dim) ** 2", 8.0),
+        ("max(cap, n)", 3.0),
         ("1 << n", 8),
     ],
 )
