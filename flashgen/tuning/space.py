@@ -53,14 +53,13 @@ def padded(dim: int) -> int:
 
 
 def shared_bytes(config: Config, dtype: str, head_dim: int, v_head_dim: int) -> int:
-    """A lower bound of the shared memory that a forward kernel needs.
+    """A lower bound of the shared memory that a forward kernel needs: what this rejects cannot run.
 
-    The pipeline holds at least `num_stages - 1` tiles each of K and V. Q may live in registers, so it counts only
-    where it alone is larger: what this bound rejects cannot run, and the compiler judges the rest.
+    A pipeline of several stages holds at least `num_stages - 1` tiles each of K and V; without one, a single tile may
+    be there at a time, and Q may live in registers. The compiler judges the rest.
     """
-    buffers = max(1, config.num_stages - 1)
-    tiles = buffers * config.BN * (padded(head_dim) + padded(v_head_dim))
-    return tiles * ITEMSIZE[dtype]
+    key, value = (config.BN * padded(dim) * ITEMSIZE[dtype] for dim in (head_dim, v_head_dim))
+    return max(key, value) if config.num_stages == 1 else (config.num_stages - 1) * (key + value)
 
 
 def accumulators(config: Config, v_head_dim: int) -> int:

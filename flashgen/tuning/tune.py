@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashgen.codegen import load_module, uses_schedule
-from flashgen.codegen.offline import default_config
 from flashgen.errors import TuningFailed
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import default_config
 from flashgen.runtime.lookup import forget, shipped_root, user_root
 from flashgen.runtime.records import Device
 from flashgen.spec.variant import TuneShape, Variant
