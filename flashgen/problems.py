@@ -65,7 +65,7 @@ def make_inputs(
     q, k and v are standard normal, so that scores are too. With layout "bshd" they are views
     [batch, heads, length, dim] of storage laid out [batch, length, heads, dim]. `params` replaces values of
     runtime params. Inputs are drawn by what the expressions use them for, unless the spec's samples say otherwise:
-    floats are normal with deviation 0.5 (slopes fall geometrically over the heads); bools are true by half; ints
+    floats are normal with deviation 0.5 (slopes fall about geometrically over the heads); bools are true by half; ints
     that index a dimension stay in its range, ints compared with a position lie in [0, kv_len], others in [0, 8).
     Ints laid out along positions, or along a named dimension, ascend: packed documents, offsets.
     """
@@ -220,7 +220,7 @@ def _floats(tensor: Input, shape: tuple[int, ...], hint: Sample, generator: torc
         return low + (high - low) * _uniform(shape, generator)
     if tensor.default == "alibi_slopes":
         heads = torch.arange(1, shape[0] + 1, device=generator.device)
-        return torch.exp2(-8.0 * heads / shape[0])
+        return torch.exp2(-8.0 * heads / shape[0]) * (0.5 + _uniform(shape, generator))
     return 0.5 * torch.randn(shape, generator=generator, device=generator.device)
 
 

@@ -1,0 +1,50 @@
+"""Proof that a generated kernel computes its formula: fresh inputs, poisoned outputs, a budget derived from both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from flashgen.codegen import load_module, uses_schedule
+from flashgen.errors import UsageError
+from flashgen.runtime import Config
+from flashgen.spec.variant import Variant
+from flashgen.verify.cases import LEVELS, Case, cases_for
+from flashgen.verify.isolated import run_isolated
+from flashgen.verify.report import CaseResult, Report
+from flashgen.verify.run import run_case, run_cases, verify_config
+
+__all__ = ["Case", "CaseResult", "Report", "cases_for", "run_case", "run_cases", "verify", "verify_config"]
+
+DEFAULT_SECONDS = {"quick": 120.0, "full": 900.0}
+
+
+def verify(
+    module_path: Path,
+    variant: Variant,
+    *,
+    level: str = "quick",
+    configs: Sequence[Config] | None = None,
+    device: str | None = None,
+    seconds: float | None = None,
+) -> Report:
+    """Prove the generated module at `module_path` on the cases of a level, "quick" or "full".
+
+    On `device` "cuda..." in this process; on "cpu" under Triton's interpreter in a child process. None takes the
+    GPU if there is one. `configs` runs every case under each of these instead of its own. The report says which
+    cases failed; an interpreter that dies or hangs raises VerificationFailed.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"level is {level!r}; expected one of {', '.join(LEVELS)}")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    gpu = device.startswith("cuda")
+    cases: Sequence[Case] = cases_for(variant, level, gpu, uses_schedule(variant))
+    if configs is not None:
+        cases = [replace(case, name=f"{case.name}, {config}", config=config) for case in cases for config in configs]
+    limit = DEFAULT_SECONDS[level] if seconds is None else seconds
+    if not gpu:
+        return run_isolated(Path(module_path), variant, cases, level=level, seconds=limit)
+    return run_cases(load_module(Path(module_path)), variant, cases, level=level, device=device, seconds=limit)

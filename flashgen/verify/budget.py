@@ -1,0 +1,168 @@
+"""How far a kernel may stray from its formula, derived from the data and the formats, and whether it does.
+
+The truth is the eager formula in float64 on the upcast inputs. Of a row (one query of one head) let
+
+    A = max over d of sum_j p_j |v_jd|      what the row adds up, in magnitude
+    S = |scale| max over j of sum_d |q_d k_jd| + |lse|      what its scores add up, in magnitude, and where they end
+
+and let u be the unit roundoff of the dtype of q, u32 that of float32. Relative to A, a row's error may be
+
+    2 E + 2 u + u32 (4 + 4 steps + 4 S)
+
+- E is what the eager formula loses in float32, in which a kernel computes its scores whatever the dtype: the worst
+  row, relative to its own A. It stands for every rounding inside the expressions, which amplify as they like. Pooling
+  over rows makes it steady (a row of one key loses nothing); the factor 2 is for another order of operations.
+- 2 u is what the kernel's own dtype adds: the weights are rounded to it before the product with v, and the output is
+  rounded once. Either is at most u A. Triton's interpreter cuts bfloat16 off instead of rounding it, so that on the
+  CPU its u is twice as large.
+- u32 terms: exp2 in hardware is good to 2 units in the last place (4 u32); each online step rescales and adds both
+  the sum of weights and the accumulator (4 u32; at least 16 keys a step); the score is multiplied by a rounded
+  constant, rounded, and the maximum subtracted (4 u32 S: an error of a score is a relative error of its weight, and
+  the scores that weigh anything end near lse).
+
+float16 also underflows: a weight below 2^-14 carries an absolute error of up to 2^-25, which kv_len of them times the
+largest |v| can add up. The other dtypes have float32's range.
+
+lse is compared absolutely: 2 E' + u32 (4 + 2 steps + 4 S), E' being what eager loses.
+
+A row with no visible key must be exactly 0, with lse exactly minus infinity. NaN never passes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from flashgen.problems import Call
+
+U32 = torch.finfo(torch.float32).eps / 2
+KEYS_PER_STEP = 16
+
+
+class Reference(Protocol):
+    """A generated module's `reference`."""
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The worst row: its error and what it may be, both relative to A for out and absolute for lse."""
+
+    error: float
+    budget: float
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class _Truth:
+    out: torch.Tensor
+    lse: torch.Tensor
+    magnitude: torch.Tensor  # A, [batch, heads, q_len]
+    empty: torch.Tensor  # rows with no visible key
+
+
+def judge(
+    out: torch.Tensor, lse: torch.Tensor, call: Call, reference: Reference, scale: float | None = None
+) -> Verdict:
+    """Compare a kernel's out and lse with the formula on the same call."""
+    malformed = _malformed(out, lse, call)
+    if malformed:
+        return Verdict(math.inf, 0.0, False, malformed)
+    truth = _truth(call, reference, scale)
+    nonsense = _nonsense(truth)
+    if nonsense:
+        return Verdict(math.inf, 0.0, False, nonsense)
+    full = ~truth.empty
+    if bool((out[truth.empty] != 0).any()) or bool((lse[truth.empty] != -math.inf).any()):
+        return Verdict(math.inf, 0.0, False, "a row with no visible key is not 0 with lse -inf")
+    if not bool(full.any()):
+        return Verdict(0.0, 0.0, True, "every row is empty")
+    eager_out, eager_lse = reference(
+        call.q.float(), call.k.float(), call.v.float(), **call.keywords, scale=scale, return_lse=True
+    )
+    steps = math.ceil(call.k.shape[2] / KEYS_PER_STEP)
+    score = _score_magnitude(call, scale) + truth.lse.abs().where(full, 0.0)
+
+    eager = _pooled(_row_error(eager_out, truth.out) / truth.magnitude, full)
+    relative = 2 * eager + 2 * _roundoff(call.q) + U32 * (4 + 4 * steps + 4 * score)
+    underflow = _underflow(call) / truth.magnitude
+    of_out = _worst("out", _row_error(out, truth.out) / truth.magnitude, relative + underflow, full)
+
+    eager = _pooled((eager_lse.double() - truth.lse).abs(), full)
+    absolute = 2 * eager + U32 * (4 + 2 * steps + 4 * score)
+    of_lse = _worst("lse", (lse.double() - truth.lse).abs(), absolute, full)
+    return max(of_out, of_lse, key=lambda verdict: (not verdict.ok, verdict.error / verdict.budget))
+
+
+def _truth(call: Call, reference: Reference, scale: float | None) -> _Truth:
+    q, k, v = call.q.double(), call.k.double(), call.v.double()
+    out, lse = reference(q, k, v, **call.keywords, scale=scale, return_lse=True)
+    lse = lse.double()
+    magnitude = reference(q, k, v.abs(), **call.keywords, scale=scale).amax(-1)
+    # A row whose every value is 0 has nothing to be relative to; its output must then be exact.
+    smallest = torch.finfo(torch.float64).tiny
+    return _Truth(out, lse, magnitude.clamp_min(smallest), lse == -math.inf)
+
+
+def _malformed(out: torch.Tensor, lse: torch.Tensor, call: Call) -> str | None:
+    shape = (*call.q.shape[:3], call.v.shape[3])
+    if tuple(out.shape) != shape or out.dtype != call.q.dtype:
+        return f"out is {out.dtype} {tuple(out.shape)}; expected {call.q.dtype} {shape}"
+    if tuple(lse.shape) != shape[:3] or lse.dtype != torch.float32:
+        return f"lse is {lse.dtype} {tuple(lse.shape)}; expected torch.float32 {shape[:3]}"
+    return None
+
+
+def _nonsense(truth: _Truth) -> str | None:
+    """The formula itself may have no answer: then nothing can be said of the kernel, and nothing passes."""
+    rows = truth.out.isfinite().all(-1) & truth.lse.isfinite()
+    if bool((rows | truth.empty).all()):
+        return None
+    row = tuple((~(rows | truth.empty)).nonzero()[0].tolist())
+    return f"the formula itself is not finite at [batch, head, row] {list(row)}, in float64"
+
+
+def _row_error(out: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    return (out.double() - truth).abs().amax(-1)
+
+
+def _score_magnitude(call: Call, scale: float | None) -> torch.Tensor:
+    """The first part of S for each row, [batch, heads, q_len]."""
+    group = call.q.shape[1] // call.k.shape[1]
+    q = call.q.double().abs()
+    k = call.k.double().abs().repeat_interleave(group, dim=1)
+    factor = 1 / math.sqrt(call.q.shape[3]) if scale is None else abs(scale)
+    return (q @ k.transpose(-1, -2)).amax(-1) * factor
+
+
+def _roundoff(q: torch.Tensor) -> float:
+    """u, of the dtype and where it is computed."""
+    cut_off = q.dtype == torch.bfloat16 and q.device.type == "cpu"
+    return torch.finfo(q.dtype).eps / (1 if cut_off else 2)
+
+
+def _underflow(call: Call) -> float:
+    if call.q.dtype != torch.float16:
+        return 0.0
+    return call.k.shape[2] * 2.0**-25 * float(call.v.abs().max())
+
+
+def _worst(what: str, error: torch.Tensor, budget: torch.Tensor, rows: torch.Tensor) -> Verdict:
+    share = torch.where(rows, error / budget, 0.0)
+    # NaN compares false with everything: count it as the worst there is.
+    share = torch.where(share.isnan(), math.inf, share)
+    at = int(share.argmax())
+    row = [int(n) for n in torch.unravel_index(torch.tensor(at), share.shape)]
+    worst, allowed = float(error.flatten()[at]), float(budget.flatten()[at])
+    ok = bool(share.flatten()[at] <= 1)
+    return Verdict(worst if not math.isnan(worst) else math.inf, allowed, ok, f"{what} at [batch, head, row] {row}")
+
+
+def _pooled(losses: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """What the eager formula loses in its worst row; a row where it overflows says nothing of what is lost."""
+    return torch.where(rows & losses.isfinite(), losses, 0.0).max()

@@ -1,0 +1,63 @@
+"""Prove cases in a child process under Triton's interpreter, which must be chosen before triton is imported.
+
+The child is `python -m flashgen.verify MODULE`: it reads a pickled job from stdin and writes a report to stdout,
+as JSON. Both ends are this package; nothing that a user wrote is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import flashgen
+from flashgen.errors import VerificationFailed
+from flashgen.spec.variant import Variant
+from flashgen.verify.cases import Case
+from flashgen.verify.report import Report
+
+# Beyond the limit that the child keeps itself, for its start and for the case in progress.
+GRACE_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the child is to prove."""
+
+    variant: Variant
+    cases: tuple[Case, ...]
+    level: str
+    seconds: float
+
+
+def run_isolated(module_path: Path, variant: Variant, cases: Sequence[Case], *, level: str, seconds: float) -> Report:
+    """Run the cases in a child process. VerificationFailed if it dies or hangs."""
+    job = pickle.dumps(Job(variant, tuple(cases), level, seconds))
+    command = [sys.executable, "-m", "flashgen.verify", str(module_path)]
+    try:
+        child = subprocess.run(
+            command, input=job, env=_environment(), capture_output=True, timeout=seconds + GRACE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise VerificationFailed(
+            f"{module_path}: the interpreter did not end within {error.timeout:.0f} s; expected at most {seconds:.0f} s"
+        ) from error
+    if child.returncode != 0:
+        last = child.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        raise VerificationFailed(
+            f"{module_path}: the interpreter's process ended with status {child.returncode}: {last[0]}"
+        )
+    return Report.from_dict(json.loads(child.stdout))
+
+
+def _environment() -> dict[str, str]:
+    """This environment, with the interpreter on and this very flashgen importable."""
+    here = str(Path(flashgen.__file__).resolve().parent.parent)
+    path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
+    # One thread: the tensors are small, and several verifications may share the machine.
+    return {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,113 @@
+"""Prove cases in this process: on a GPU, or under Triton's interpreter if the process was started with it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import ModuleType
+
+import torch
+
+from flashgen.problems import Call, Problem, make_inputs
+from flashgen.runtime import Config
+from flashgen.spec.variant import Variant
+from flashgen.verify.budget import Verdict, judge
+from flashgen.verify.cases import Case
+from flashgen.verify.poison import poisoned
+from flashgen.verify.report import CaseResult, Report
+
+# What a tuned config is proven on: the tuned problem, as far as a float64 score matrix of it is cheap.
+CONFIG_LENGTH, CONFIG_GROUPS = 1024 + 77, 2
+LEAST_DENSITY = 0.05
+
+
+def run_cases(
+    module: ModuleType,
+    variant: Variant,
+    cases: Sequence[Case],
+    *,
+    level: str,
+    device: str,
+    seconds: float = math.inf,
+    progress: Callable[[CaseResult], None] | None = None,
+) -> Report:
+    """Run each case on `device` and judge it; cases that would start after `seconds` fail as not run."""
+    start = time.monotonic()
+    results = []
+    for case in cases:
+        if time.monotonic() - start > seconds:
+            result = CaseResult(case.name, math.inf, 0.0, False, f"not run: the limit of {seconds:.0f} s was reached")
+        else:
+            result = run_case(module, variant, case, device)
+        results.append(result)
+        if progress is not None:
+            progress(result)
+    return Report(level, _device_name(device), tuple(results), time.monotonic() - start)
+
+
+def run_case(module: ModuleType, variant: Variant, case: Case, device: str) -> CaseResult:
+    """Run one case; an exception of the kernel is a failed case, named in its detail."""
+    try:
+        verdict = _prove(module, variant, case, device)
+    except Exception as error:  # noqa: BLE001 - whatever a wrong kernel raises is a verdict on that kernel
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        return CaseResult(case.name, math.inf, 0.0, False, reason)
+    return CaseResult(case.name, verdict.error, verdict.budget, verdict.ok, verdict.detail)
+
+
+def verify_config(
+    module: ModuleType, variant: Variant, problem: Problem, config: Config, device: str = "cuda"
+) -> CaseResult:
+    """Prove one config on a problem like the one it was tuned for, cut down to what a float64 reference can hold."""
+    group = problem.heads // problem.kv_heads
+    kv_heads = min(problem.kv_heads, CONFIG_GROUPS)
+    small = replace(
+        problem,
+        batch=1,
+        heads=group * kv_heads,
+        kv_heads=kv_heads,
+        q_len=min(problem.q_len, CONFIG_LENGTH),
+        kv_len=min(problem.kv_len, CONFIG_LENGTH),
+    )
+    return run_case(module, variant, Case(f"{config} on {small}", small, config), device)
+
+
+def _prove(module: ModuleType, variant: Variant, case: Case, device: str) -> Verdict:
+    call = _call(variant, case, device)
+    out, lse = _poisoned_answer(module, case, call)
+    return judge(out, lse, call, module.reference, case.scale)
+
+
+def _call(variant: Variant, case: Case, device: str) -> Call:
+    # A hint of one global token in 200 is realistic, and proves nothing at length 100.
+    samples = tuple(
+        (name, sample if sample.density is None else replace(sample, density=max(sample.density, LEAST_DENSITY)))
+        for name, sample in variant.samples
+    )
+    variant = replace(variant, samples=samples)
+    call = make_inputs(variant, case.problem, device, case.seed, case.layout, dict(case.params))
+    inputs = dict(call.inputs)
+    for tensor in variant.inputs:
+        if case.defaults and tensor.default is not None:
+            del inputs[tensor.name]
+        elif case.broadcast:
+            ones = tuple(slice(0, 1) if dim.may_be_one else slice(None) for dim in tensor.dims)
+            inputs[tensor.name] = inputs[tensor.name][ones]
+    return replace(call, q=call.q * case.gain, inputs=inputs)
+
+
+def _poisoned_answer(module: ModuleType, case: Case, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    arguments = (call.q, call.k, call.v)
+    with poisoned():
+        plan = {}
+        if case.planned:
+            plan = {"plan": module.plan(*arguments, **call.keywords, config=case.config)}
+        return module.attention(
+            *arguments, **call.keywords, **plan, scale=case.scale, return_lse=True, config=case.config
+        )
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "the CPU (Triton's interpreter)"

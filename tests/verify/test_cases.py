@@ -1,0 +1,64 @@
+"""The tables of cases cover what they claim to."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+
+from flashgen.spec import load
+from flashgen.verify.cases import Case, cases_for
+
+GALLERY = sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))
+
+
+def full_level(spec: dict) -> tuple[Case, ...]:
+    return cases_for(load(spec), "full", gpu=False, scheduled=False)
+
+
+def test_every_pair_of_grouping_head_dim_layout_and_dtype_meets() -> None:
+    pairs = [case for case in full_level({"name": "plain"}) if case.name.startswith("pairs")]
+    factors = {
+        "group": ({1, 2, 4}, lambda c: c.problem.heads // c.problem.kv_heads),
+        "head_dim": ({40, 64, 80}, lambda c: c.problem.head_dim),
+        "layout": ({"bhsd", "bshd"}, lambda c: c.layout),
+        "dtype": ({"float16", "bfloat16", "float32"}, lambda c: c.problem.dtype),
+    }
+    for (values, of), (others, of_other) in combinations(factors.values(), 2):
+        assert {(of(c), of_other(c)) for c in pairs} == set(product(values, others))
+    assert {c.problem.q_len for c in pairs} == {c.problem.kv_len for c in pairs} == {1, 17, 100, 128, 193}
+    assert {c.problem.heads for c in pairs} == {4}
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("gpu", [False, True])
+def test_levels_nest_and_names_are_their_own(path: Path, gpu: bool) -> None:
+    variant = load(path)
+    quick, full = ({c.name for c in cases_for(variant, level, gpu, True)} for level in ("quick", "full"))
+    assert quick < full
+    assert len(full) == len(cases_for(variant, "full", gpu, True))
+    assert "planned" in quick
+
+
+def test_a_constant_is_reached_and_passed() -> None:
+    window = full_level({"name": "window", "window": {"left": 1023, "right": 0}})
+    assert max(case.problem.kv_len for case in window) > 1023 + 64
+    top_left = full_level({"name": "window", "window": {"left": 1023, "right": 0}, "align": "top_left"})
+    assert max(case.problem.q_len for case in top_left) > 1023 + 64
+
+
+def test_runtime_params_vary_and_stay_within_the_keys() -> None:
+    prefix = {"name": "prefix", "params": {"prefix": {"value": 1024, "runtime": True}}, "mask": "k < prefix"}
+    cases = full_level(prefix)
+    values = {dict(case.params).get("prefix", 1024) for case in cases}
+    assert len(values) > 3
+    inside = [c for c in cases if 0 < dict(c.params).get("prefix", 1024) < c.problem.kv_len]
+    assert len(inside) >= len(cases) - 3
+
+
+def test_sugar_gets_its_own_cases() -> None:
+    alibi = {case.name for case in full_level({"name": "biased", "bias": "alibi"})}
+    assert "default inputs" in alibi
+    blocks = {case.name for case in full_level({"name": "blocks", "block_sparse": {"block_q": 64, "block_kv": 64}})}
+    assert "broadcast inputs" in blocks
