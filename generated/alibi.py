@@ -22,7 +22,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="alibi", spec="5fc012bbb763", templates="058de2fbeed2", source="variants/alibi.yaml"
+    variant="alibi",
+    spec="5fc012bbb763",
+    templates="058de2fbeed2",
+    source="variants/alibi.yaml",
+    arguments={"slopes": "float32"},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,

@@ -21,7 +21,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="block_sparse", spec="54fb9ae51d5e", templates="bb0e5ede02c8", source="variants/block_sparse.yaml"
+    variant="block_sparse",
+    spec="54fb9ae51d5e",
+    templates="6a606d153b6a",
+    source="variants/block_sparse.yaml",
+    arguments={"block_mask": "bool"},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,
@@ -35,9 +39,9 @@ CONFIGS = runtime.Lookup(
 
 
 @triton.jit
-def _visible(k, block_mask_base, c):
+def _visible(k, block_mask_base, block_mask_row, c):
     """block_mask[b, h, (q - (kv_len - q_len)) // 128, k // 128]."""
-    return tl.load(block_mask_base + tl.maximum(tl.minimum(k // 128, c), 0)) != 0
+    return tl.load(block_mask_base + block_mask_row + tl.maximum(tl.minimum(k // 128, c), 0))
 
 
 @triton.jit
@@ -113,14 +117,12 @@ def _forward(
     # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
     qk_scale = scale * 1.4426950408889634
-    c = (kv_len + 127) // 128 - 1
-    block_mask_base = (
-        block_mask_ptr
-        + b.to(tl.int64) * stride_block_mask_0
-        + h.to(tl.int64) * stride_block_mask_1
-        + tl.maximum(tl.minimum(q - (kv_len - q_len) >> 7, (q_len + 127) // 128 - 1), 0).to(tl.int64)
+    block_mask_row = (
+        tl.maximum(tl.minimum(q - (kv_len - q_len) >> 7, (q_len + 127) // 128 - 1), 0).to(tl.int64)
         * stride_block_mask_2
     )
+    c = (kv_len + 127) // 128 - 1
+    block_mask_base = block_mask_ptr + b.to(tl.int64) * stride_block_mask_0 + h.to(tl.int64) * stride_block_mask_1
 
     # What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.
     row = (b * heads + h).to(tl.int64) * num_tiles + tile
@@ -149,7 +151,7 @@ def _forward(
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         col = start + tl.arange(0, BN)[None, :]
         k = tl.minimum(col, kv_len - 1)
-        qk = tl.where(_visible(k, block_mask_base, c) & (col < kv_len), qk, -float("inf"))
+        qk = tl.where(_visible(k, block_mask_base, block_mask_row, c) & (col < kv_len), qk, -float("inf"))
         v_tile = v_desc.load([start, 0])
         acc, m, l = _online_softmax(qk, qk_scale, v_tile, acc, m, l)
 
@@ -194,14 +196,12 @@ def _classify(
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
     q_first = row0 + (kv_len - q_len)
     q_last = tl.minimum(row0 + BM, q_len) - 1 + (kv_len - q_len)
-    c = (kv_len + 127) // 128 - 1
-    block_mask_base = (
-        block_mask_ptr
-        + b.to(tl.int64) * stride_block_mask_0
-        + h.to(tl.int64) * stride_block_mask_1
-        + tl.maximum(tl.minimum(q - (kv_len - q_len) >> 7, (q_len + 127) // 128 - 1), 0).to(tl.int64)
+    block_mask_row = (
+        tl.maximum(tl.minimum(q - (kv_len - q_len) >> 7, (q_len + 127) // 128 - 1), 0).to(tl.int64)
         * stride_block_mask_2
     )
+    c = (kv_len + 127) // 128 - 1
+    block_mask_base = block_mask_ptr + b.to(tl.int64) * stride_block_mask_0 + h.to(tl.int64) * stride_block_mask_1
     c_2 = q_first + q_len - kv_len >> 7 == q_last + q_len - kv_len >> 7
     block_mask_base_2 = (
         block_mask_ptr
@@ -217,14 +217,14 @@ def _classify(
         k_last = tl.minimum(k_first + BN, kv_len) - 1
         k = tl.minimum(k_first + tl.arange(0, BN), kv_len - 1)[None, :]
         # What the corners of the tile say of all its pairs.
-        col_2 = k_first >> 7
-        col_3 = c_2 & (col_2 == k_last >> 7)
-        block_mask_b_h = tl.load(block_mask_base_2 + tl.maximum(tl.minimum(col_2, c), 0)) != 0
-        every = col_3 & block_mask_b_h
-        some = ~col_3 | block_mask_b_h
+        t = k_first // 128
+        t_2 = c_2 & (t == k_last // 128)
+        block_mask_b_h = tl.load(block_mask_base_2 + tl.maximum(tl.minimum(t, c), 0))
+        every = t_2 & block_mask_b_h
+        some = ~t_2 | block_mask_b_h
         state = some.to(tl.int32) + every.to(tl.int32)
         if state == 1:
-            shown = _visible(k, block_mask_base, c).to(tl.int32)
+            shown = _visible(k, block_mask_base, block_mask_row, c).to(tl.int32)
             state = tl.max(shown) + tl.min(shown)
         # A ragged tile always needs the mask.
         state = tl.where(k_first + BN > kv_len, tl.minimum(state, 1), state)

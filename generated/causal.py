@@ -19,7 +19,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="causal", spec="2a3e89ec510a", templates="b1deacd08602", source="variants/causal.yaml"
+    variant="causal",
+    spec="2a3e89ec510a",
+    templates="b1deacd08602",
+    source="variants/causal.yaml",
+    arguments={},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,

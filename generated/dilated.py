@@ -19,7 +19,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="dilated", spec="97a4eb05991a", templates="b1fc0e005168", source="variants/dilated.yaml"
+    variant="dilated",
+    spec="97a4eb05991a",
+    templates="a0244d17c78c",
+    source="variants/dilated.yaml",
+    arguments={},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,
@@ -181,13 +185,13 @@ def _classify(
         k_last = tl.minimum(k_first + BN, kv_len) - 1
         k = tl.minimum(k_first + tl.arange(0, BN), kv_len - 1)[None, :]
         # What the corners of the tile say of all its pairs.
-        col_2 = q_last.to(tl.int64) - k_first.to(tl.int64)
-        col_3 = q_first.to(tl.int64) - k_last.to(tl.int64)
-        col_4 = col_3 >> 2 == col_2 >> 2
-        col_5 = tl.where(col_4, col_3 & 3, 0)
-        col_6 = tl.where(col_4, col_2 & 3, 3)
-        every = (k_last <= q_first) & ((col_2 < 2048) & ((col_5 == 0) & (0 == col_6)))
-        some = (k_first <= q_last) & ((col_3 < 2048) & ((col_5 <= 0) & (0 <= col_6)))
+        t = q_last - k_first
+        t_2 = q_first - k_last
+        t_3 = t_2 >> 2 == t >> 2
+        t_4 = tl.where(t_3, t_2 & 3, 0)
+        t_5 = tl.where(t_3, t & 3, 3)
+        every = (k_last <= q_first) & ((t < 2048) & ((t_4 == 0) & (0 == t_5)))
+        some = (k_first <= q_last) & ((t_2 < 2048) & ((t_4 <= 0) & (0 <= t_5)))
         state = some.to(tl.int32) + every.to(tl.int32)
         if state == 1:
             shown = _visible(q, k).to(tl.int32)

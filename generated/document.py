@@ -21,7 +21,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="document", spec="a26eedc95a7b", templates="a7d382ddff49", source="variants/document.yaml"
+    variant="document",
+    spec="a26eedc95a7b",
+    templates="9e3dbd8692ac",
+    source="variants/document.yaml",
+    arguments={"doc": "int32"},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,
@@ -111,8 +115,8 @@ def _forward(
     # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
     qk_scale = scale * 1.4426950408889634
-    doc_b_q = tl.load(doc_ptr + b.to(tl.int64) * stride_doc_0 + tl.maximum(q, 0))
     doc_base = doc_ptr + b.to(tl.int64) * stride_doc_0
+    doc_b_q = tl.load(doc_base + tl.maximum(q, 0))
 
     # What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.
     row = b.to(tl.int64) * num_tiles + tile
@@ -183,8 +187,8 @@ def _classify(
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
     q_first = row0 + (kv_len - q_len)
     q_last = tl.minimum(row0 + BM, q_len) - 1 + (kv_len - q_len)
-    doc_b_q = tl.load(doc_ptr + b.to(tl.int64) * stride_doc_0 + tl.maximum(q, 0))
     doc_base = doc_ptr + b.to(tl.int64) * stride_doc_0
+    doc_b_q = tl.load(doc_base + tl.maximum(q, 0))
     doc_b_q_min = tl.min(doc_b_q)
     doc_b_q_max = tl.max(doc_b_q)
     states = states_ptr + (tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tile) * num_k_tiles

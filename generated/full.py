@@ -17,7 +17,13 @@ import triton.language as tl
 
 from flashgen import runtime
 
-IDENTITY = runtime.Identity(variant="full", spec="d6b835c58129", templates="49d2ef02bf1a", source="variants/full.yaml")
+IDENTITY = runtime.Identity(
+    variant="full",
+    spec="d6b835c58129",
+    templates="49d2ef02bf1a",
+    source="variants/full.yaml",
+    arguments={},
+)
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,
     "forward",

@@ -20,7 +20,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="gemma2", spec="d9e364344148", templates="262f342bc2f7", source="variants/gemma2.yaml"
+    variant="gemma2",
+    spec="d9e364344148",
+    templates="262f342bc2f7",
+    source="variants/gemma2.yaml",
+    arguments={},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,

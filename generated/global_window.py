@@ -21,7 +21,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="global_window", spec="ef402b1ee476", templates="541581b3473e", source="variants/global_window.yaml"
+    variant="global_window",
+    spec="ef402b1ee476",
+    templates="8a0d5675641f",
+    source="variants/global_window.yaml",
+    arguments={"is_global": "bool"},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,
@@ -37,7 +41,7 @@ CONFIGS = runtime.Lookup(
 @triton.jit
 def _visible(q, k, is_global_b_q, is_global_base):
     """abs(q - k) <= 256 or is_global[b, k] or is_global[b, q]."""
-    return (tl.abs(q - k) <= 256) | tl.load(is_global_base + k) != 0 | is_global_b_q
+    return (tl.abs(q - k) <= 256) | tl.load(is_global_base + k) | is_global_b_q
 
 
 @triton.jit
@@ -112,7 +116,7 @@ def _forward(
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
     qk_scale = scale * 1.4426950408889634
     is_global_base = is_global_ptr + b.to(tl.int64) * stride_is_global_0
-    is_global_b_q = tl.load(is_global_ptr + b.to(tl.int64) * stride_is_global_0 + tl.maximum(q, 0)) != 0
+    is_global_b_q = tl.load(is_global_base + tl.maximum(q, 0))
 
     # What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.
     row = b.to(tl.int64) * num_tiles + tile
@@ -184,7 +188,7 @@ def _classify(
     q_first = row0 + (kv_len - q_len)
     q_last = tl.minimum(row0 + BM, q_len) - 1 + (kv_len - q_len)
     is_global_base = is_global_ptr + b.to(tl.int64) * stride_is_global_0
-    is_global_b_q = tl.load(is_global_ptr + b.to(tl.int64) * stride_is_global_0 + tl.maximum(q, 0)) != 0
+    is_global_b_q = tl.load(is_global_base + tl.maximum(q, 0))
     is_global_b_q_min = tl.min(is_global_b_q.to(tl.int32)) != 0
     is_global_b_q_max = tl.max(is_global_b_q.to(tl.int32)) != 0
     states = states_ptr + (tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tile) * num_k_tiles
@@ -194,14 +198,12 @@ def _classify(
         k_last = tl.minimum(k_first + BN, kv_len) - 1
         k = tl.minimum(k_first + tl.arange(0, BN), kv_len - 1)[None, :]
         # What the corners of the tile say of all its pairs.
-        col_2 = q_first.to(tl.int64) - k_last.to(tl.int64)
-        col_3 = q_last.to(tl.int64) - k_first.to(tl.int64)
-        is_global_b_k = tl.load(is_global_base + k) != 0
-        every = (tl.maximum(-col_2, col_3) <= 256) | (tl.min(is_global_b_k.to(tl.int32)) != 0) | is_global_b_q_min
+        t = q_first - k_last
+        t_2 = q_last - k_first
+        is_global_b_k = tl.load(is_global_base + k)
+        every = (tl.maximum(-t, t_2) <= 256) | (tl.min(is_global_b_k.to(tl.int32)) != 0) | is_global_b_q_min
         some = (
-            (tl.maximum(0, tl.maximum(col_2, -col_3)) <= 256)
-            | (tl.max(is_global_b_k.to(tl.int32)) != 0)
-            | is_global_b_q_max
+            (tl.maximum(0, tl.maximum(t, -t_2)) <= 256) | (tl.max(is_global_b_k.to(tl.int32)) != 0) | is_global_b_q_max
         )
         state = some.to(tl.int32) + every.to(tl.int32)
         if state == 1:

@@ -19,7 +19,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="prefix_lm", spec="2184fa612ccc", templates="e2bbf6c29e0d", source="variants/prefix_lm.yaml"
+    variant="prefix_lm",
+    spec="2184fa612ccc",
+    templates="3d0333212ff7",
+    source="variants/prefix_lm.yaml",
+    arguments={"prefix": "int"},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,
@@ -30,6 +34,12 @@ CONFIGS = runtime.Lookup(
     runtime.shipped_root(__file__),
     IDENTITY.source,
 )
+
+
+@triton.jit
+def _clip(position):
+    """A position as int32; beyond the longest sequence, 2**24 keys, they are all alike."""
+    return tl.minimum(tl.maximum(position, -(1 << 24)), 1 << 24).to(tl.int32)
 
 
 @triton.jit
@@ -109,8 +119,8 @@ def _forward(
     qk_scale = scale * 1.4426950408889634
 
     # Keys below stop are seen by some row of the tile, those below full_end by each row.
-    stop = tl.minimum(tl.maximum(q_last, prefix.to(tl.int64) - 1) + 1, kv_len)
-    full_end = tl.maximum(tl.minimum(tl.maximum(q_first, prefix.to(tl.int64) - 1) + 1, kv_len), 0) // BN * BN
+    stop = tl.minimum(_clip(tl.maximum(q_last, prefix.to(tl.int64) - 1) + 1), kv_len)
+    full_end = tl.maximum(tl.minimum(_clip(tl.maximum(q_first, prefix.to(tl.int64) - 1) + 1), kv_len), 0) // BN * BN
 
     q_tile = q_desc.load([row0, 0])
     # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0, without NaN.

@@ -21,7 +21,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="relative_bias", spec="1ac005f31918", templates="4d8b399b67a9", source="variants/relative_bias.yaml"
+    variant="relative_bias",
+    spec="1ac005f31918",
+    templates="4d8b399b67a9",
+    source="variants/relative_bias.yaml",
+    arguments={"rel": "float32"},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,

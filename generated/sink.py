@@ -21,7 +21,13 @@ import triton.language as tl
 
 from flashgen import runtime
 
-IDENTITY = runtime.Identity(variant="sink", spec="7dcc1b56d33f", templates="2e6eb3460e28", source="variants/sink.yaml")
+IDENTITY = runtime.Identity(
+    variant="sink",
+    spec="7dcc1b56d33f",
+    templates="2e6eb3460e28",
+    source="variants/sink.yaml",
+    arguments={"sinks": "float32"},
+)
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,
     "forward",

@@ -19,7 +19,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="sliding_window", spec="ab759db950f1", templates="d491b8d564c0", source="variants/sliding_window.yaml"
+    variant="sliding_window",
+    spec="ab759db950f1",
+    templates="d491b8d564c0",
+    source="variants/sliding_window.yaml",
+    arguments={},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,

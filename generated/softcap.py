@@ -20,7 +20,11 @@ import triton.language as tl
 from flashgen import runtime
 
 IDENTITY = runtime.Identity(
-    variant="softcap", spec="75e34bc466f3", templates="84a0777866c4", source="variants/softcap.yaml"
+    variant="softcap",
+    spec="75e34bc466f3",
+    templates="84a0777866c4",
+    source="variants/softcap.yaml",
+    arguments={},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY.variant,

@@ -205,14 +205,18 @@ def _rises(bound: Expr | None) -> bool:
 
 
 def _extremes(bound: Expr, prologue: Prologue) -> tuple[str, str]:
-    """The least and greatest value of a bound over the tile's rows, plus nothing: texts of scalars."""
+    """The least and greatest value of a bound over the tile's rows, as texts of int32 scalars."""
     sign = increasing_in_q(bound)
     if sign is None:
         ends: Sequence[Expr] = (op("tile_min", bound), op("tile_max", bound))
     else:
         ends = [substitute(bound, {Q: Q_FIRST}), substitute(bound, {Q: Q_LAST})]
         ends = ends if sign >= 0 else ends[::-1]
-    return prologue.inline(ends[0]), prologue.inline(ends[1])
+    least, greatest = (prologue.inline(end) for end in ends)
+    if all(prologue.ranges.fits_int32(node) for node in walk(bound) if node.type is Type.INT):
+        return least, greatest
+    prologue.helpers.add("_clip")
+    return f"_clip({least})", f"_clip({greatest})"
 
 
 def _limits(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[str, ...]:

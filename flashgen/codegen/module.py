@@ -25,6 +25,8 @@ class ModuleView:
     formula: str
     input_table: str
     source: str
+    source_path: str
+    argument_types: dict[str, str]
     spec_digest: str
     templates_digest: str
     imports_math: bool
@@ -63,6 +65,9 @@ def module_view(
         formula=_formula(variant),
         input_table=_inputs(variant),
         source=_docstring(variant.source),
+        source_path=variant.source,
+        argument_types={t.name: t.dtype for t in variant.inputs}
+        | {p.name: p.type.value for p in variant.runtime_params},
         spec_digest=spec,
         templates_digest=templates,
         imports_math=reference.imports_math or checks_math,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def render(variant: Variant) -> str:
 def make(variant: Variant, sizes: Mapping[str, int], arguments: Mapping[str, Any]) -> Pairwise:
     """The two functions for one problem: `sizes` has every name of SIZES, `arguments` the inputs and runtime params."""
     wanted = {i.name for i in variant.inputs} | {p.name for p in variant.runtime_params}
-    module = _load(render(variant), f"pairwise_{variant.name}")
+    module = _load(render(variant), f"flashgen_pairwise_{variant.name}")
     chosen = {name: value for name, value in arguments.items() if name in wanted}
     score, mask = module.make(**{name: sizes[name] for name in SIZES}, **chosen)
     return Pairwise(score, mask)
@@ -130,5 +131,7 @@ def _load(source: str, name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
+    # torch.compile looks for the module of a function here.
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

@@ -32,10 +32,8 @@ ANYTHING = Interval(-math.inf, math.inf)
 BOOLEAN = Interval(0, 1)
 
 _KNOWN = {
-    "q": Interval(-MAX_LENGTH, MAX_LENGTH),
-    "q_first": Interval(-MAX_LENGTH, MAX_LENGTH),
-    "q_last": Interval(-MAX_LENGTH, MAX_LENGTH),
-    "k": Interval(0, MAX_LENGTH),
+    **dict.fromkeys(("q", "q_first", "q_last"), Interval(-MAX_LENGTH, MAX_LENGTH)),
+    **dict.fromkeys(("k", "k_first", "k_last"), Interval(0, MAX_LENGTH)),
     "q_len": Interval(1, MAX_LENGTH),
     "kv_len": Interval(1, MAX_LENGTH),
     "b": Interval(0, MAX_LENGTH),

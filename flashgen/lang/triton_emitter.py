@@ -229,26 +229,31 @@ class _Writer:
         return [operand(arg) for arg in expr.args]
 
     def gather(self, expr: Gather) -> str:
-        """A load: the part of the address that is free of k is one pointer, computed in front of the loop."""
-        tensor = self.prologue.tensors[expr.input]
-        rank = len(expr.indices)
-        name = user_name(expr.input)
-        outer, inner = [f"{name}_ptr"], []
+        """A load: the part of the address that is the same for the whole program is one pointer, computed once."""
+        tensor, name = self.prologue.tensors[expr.input], user_name(expr.input)
+        last = len(expr.indices) - 1
+        base, varying = [f"{name}_ptr"], []
         self.prologue.free.add(f"{name}_ptr")
         for axis, index in enumerate(expr.indices):
-            stride = None if axis == rank - 1 else f"stride_{name}_{axis}"
+            stride = None if axis == last else f"stride_{name}_{axis}"
+            fixed = not level(index)
             hoisted = self.outside is not None and not level(index) & _COL
             writer = _Writer(self.prologue, None) if hoisted else self
             term = writer.offset(expr, axis, tensor.sizes[axis], stride)
-            if term is not None:
-                (outer if hoisted or self.outside is None else inner).append(term)
-        pointer = " + ".join(outer)
-        if self.outside is not None:
-            if len(outer) > 1:
-                pointer = self.prologue.pointer(pointer, f"{name}_base")
+            if term is None:
+                continue
+            if fixed:
+                base.append(term)
+            else:
+                varying.append(self.prologue.pointer(term, f"{name}_row") if hoisted else term)
+                if hoisted and self.outside is not None:
+                    self.outside.free.add(varying[-1])
+        pointer = " + ".join(base)
+        if varying and len(base) > 1:
+            pointer = self.prologue.pointer(pointer, f"{name}_base")
+        if varying and self.outside is not None:
             self.outside.free.add(pointer)
-        text = f"tl.load({' + '.join([pointer, *inner])})"
-        return text + _LOADED_AS.get(tensor.dtype, "")
+        return f"tl.load({' + '.join([pointer, *varying])})" + _LOADED_AS.get(tensor.dtype, "")
 
     def offset(self, expr: Gather, axis: int, size: Expr, stride: str | None) -> str | None:
         """One index times its stride, kept inside the tensor; None where it is zero."""
@@ -285,7 +290,7 @@ def level(expr: Expr) -> frozenset[str]:
 _levels: dict[Expr, frozenset[str]] = {}
 
 _LOADED_AS = {
-    "bool": " != 0", "int8": ".to(tl.int32)", "uint8": ".to(tl.int32)", "int16": ".to(tl.int32)",
+    "int8": ".to(tl.int32)", "uint8": ".to(tl.int32)", "int16": ".to(tl.int32)",
     "float16": ".to(tl.float32)", "bfloat16": ".to(tl.float32)",
 }  # fmt: skip
 
@@ -315,12 +320,11 @@ def _suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
             return f"{_suggest(expr.args[0], lets)}_f"
         if expr.name == "mul" and "scale" in variables(expr.args[0]) and isinstance(expr.args[1], Const):
             return "qk_scale"
-        for part in (expr.args[0], *expr.args[1:]):
-            if isinstance(part, Gather | Var) and expr.name in ("mul", "truediv"):
-                return f"{_suggest(part, lets)}_scaled"
+        if expr.name in ("mul", "truediv") and isinstance(expr.args[0], Gather | Var):
+            return f"{_suggest(expr.args[0], lets)}_scaled"
     if isinstance(expr, Var):
         return expr.name
-    return {frozenset(): "c", _ROW: "r", _COL: "col"}.get(level(expr), "t")
+    return {frozenset(): "c", _ROW: "r"}.get(level(expr), "t")
 
 
 def _shared(roots: Collection[Expr], lets: Sequence[tuple[str, Expr]]) -> list[Expr]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import triton
 import triton.language as tl
 
@@ -23,6 +22,8 @@ def interpreted() -> bool:
 
 @lru_cache(maxsize=1)
 def _mend_bfloat16_products() -> None:
+    # Only the interpreter needs numpy.
+    import numpy as np
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder

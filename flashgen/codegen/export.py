@@ -1,0 +1,181 @@
+"""A generated module as one file: the sources of `flashgen.runtime` that it uses, its tuned records, and itself.
+
+The sources are moved, not changed: each keeps its top-level names, which are unique over the package, and reaches the
+others by those names. The generated module keeps saying `runtime.name`; a namespace of that name stands in.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import flashgen
+from flashgen.codegen.render import formatted, render
+from flashgen.codegen.write import write_if_changed
+from flashgen.runtime.records import Record
+from flashgen.spec.variant import Variant
+
+RUNTIME = "flashgen.runtime"
+FOLDER = Path(flashgen.__file__).parent / "runtime"
+# What an exported module uses instead, from `embedded`.
+REPLACED = {"shipped_root": "embedded_root", "operator": "shared_operator"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module in parts: what it imports from the runtime (module -> names), its other imports, and the rest.
+
+    `names` are those that `text` defines, `summary` is the first line of the docstring.
+    """
+
+    text: str
+    runtime: dict[str, tuple[str, ...]]
+    imports: tuple[ast.Import | ast.ImportFrom, ...]
+    names: tuple[str, ...]
+    summary: str
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A written file, its length, and how many tuned records it carries."""
+
+    path: Path
+    lines: int
+    records: int
+
+
+def export_module(variant: Variant, records: Iterable[Record], path: Path) -> Exported:
+    """Write the variant's module as one file. Records of another spec or other templates are left out."""
+    generated = render(variant)
+    identity = _identity(generated)
+    fitting = {r.key.path.as_posix(): r for r in records if (r.key.spec, r.key.templates) == identity}
+    text = formatted(bundle(generated, [(place, record.to_json()) for place, record in sorted(fitting.items())]))
+    write_if_changed(path, text)
+    return Exported(path, text.count("\n"), len(fitting))
+
+
+def bundle(generated: str, records: Iterable[tuple[str, str]]) -> str:
+    """The single file's source, not yet formatted.
+
+    `generated` is a rendered module; `records` are pairs of a record's path below its root and its JSON text.
+    """
+    module = split(generated)
+    used = sorted(_used(generated, module))
+    homes = _homes()
+    order = list(_in_order([*(homes[name] for name in used), "embedded"]))
+    sources = {name: split((FOLDER / f"{name}.py").read_text(encoding="utf-8")) for name in order}
+    _refuse_clashes({**sources, "the generated module": module})
+    parts = [
+        _docstring(generated),
+        _merged([node for source in (*sources.values(), module) for node in source.imports]),
+        *(f"# {RUNTIME}.{name}: {source.summary}\n{source.text}" for name, source in sources.items()),
+        "\n".join(f"EMBEDDED[{path!r}] = {text!r}" for path, text in records),
+        f"runtime = SimpleNamespace({', '.join(f'{name}={REPLACED.get(name, name)}' for name in used)})",
+        module.text,
+    ]
+    return "\n\n\n".join(part for part in parts if part.strip()) + "\n"
+
+
+def split(text: str) -> Source:
+    """Take a module apart at its top-level imports and its docstring."""
+    tree = ast.parse(text)
+    lines = text.splitlines()
+    runtime: dict[str, tuple[str, ...]] = {}
+    imports: list[ast.Import | ast.ImportFrom] = []
+    names: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flashgen"):
+            if node.module != "flashgen":
+                runtime[str(node.module).removeprefix(f"{RUNTIME}.")] = tuple(alias.name for alias in node.names)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            imports.append(node)
+        elif node is not tree.body[0] or not _is_docstring(node):
+            names.extend(_defined(node))
+            continue
+        for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+            lines[number] = ""
+    summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return Source("\n".join(lines).strip("\n"), runtime, tuple(imports), tuple(names), summary)
+
+
+def _identity(generated: str) -> tuple[str, str]:
+    """The digests of spec and templates in a generated module's IDENTITY."""
+    calls = [node for node in ast.walk(ast.parse(generated)) if isinstance(node, ast.Call)]
+    keywords = {k.arg: k.value for call in calls for k in call.keywords if ast.unparse(call.func) == "runtime.Identity"}
+    spec, templates = (ast.literal_eval(keywords[name]) for name in ("spec", "templates"))
+    return spec, templates
+
+
+def _merged(imports: Iterable[ast.Import | ast.ImportFrom]) -> str:
+    """All imports once: `from __future__`, the standard library, the rest."""
+    plain: set[str] = set()
+    names: dict[str, set[str]] = {"types": {"SimpleNamespace"}}
+    for node in imports:
+        if isinstance(node, ast.Import):
+            plain.add(ast.unparse(node))
+        else:
+            names.setdefault(str(node.module), set()).update(ast.unparse(alias) for alias in node.names)
+    future = f"from __future__ import {', '.join(sorted(names.pop('__future__', {'annotations'})))}"
+    lines = sorted(plain) + [f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names)]
+    foreign = [line for line in lines if line.split()[1].split(".")[0] not in sys.stdlib_module_names]
+    return "\n\n".join([future, "\n".join(line for line in lines if line not in foreign), "\n".join(foreign)])
+
+
+def _used(text: str, module: Source) -> set[str]:
+    """The names of the runtime that a generated module reads, as `runtime.name` or imported by name."""
+    attributes = {
+        node.attr
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "runtime"
+    }
+    return attributes | {name for names in module.runtime.values() for name in names}
+
+
+def _homes() -> dict[str, str]:
+    """The module of the runtime that defines each of its public names."""
+    package = split((FOLDER / "__init__.py").read_text(encoding="utf-8"))
+    return {name: home for home, names in package.runtime.items() for name in names}
+
+
+def _in_order(modules: Iterable[str]) -> Iterator[str]:
+    """The modules and what they import, each once, after all that it imports."""
+    done: set[str] = set()
+
+    def visit(name: str) -> Iterator[str]:
+        if name not in done:
+            done.add(name)
+            for needed in split((FOLDER / f"{name}.py").read_text(encoding="utf-8")).runtime:
+                yield from visit(needed)
+            yield name
+
+    for name in modules:
+        yield from visit(name)
+
+
+def _refuse_clashes(sources: dict[str, Source]) -> None:
+    owners: dict[str, str] = {}
+    for module, source in sources.items():
+        for name in source.names:
+            other = owners.setdefault(name, module)
+            if other != module:
+                raise AssertionError(f"{name} is defined in {other} and in {module}: one file cannot hold both")
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _docstring(text: str) -> str:
+    """The docstring as it stands in the text."""
+    first = ast.parse(text).body[0]
+    return (ast.get_source_segment(text, first) or "") if _is_docstring(first) else ""
