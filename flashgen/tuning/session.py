@@ -127,7 +127,8 @@ class Session:
             workload.problem.q_len, workload.problem.kv_len, scheduled=self._scheduled,
         )  # fmt: skip
         first = self._first(workload)
-        candidates = _nearest(space.configs, first, self._preset.candidates)
+        # The default is always tried, also where the space leaves configs like it out: a record must not be worse.
+        candidates = _nearest(list(dict.fromkeys([first[0], *space.configs])), first, self._preset.candidates)
         pruned = self._prune(workload, candidates, None if seconds is None else COMPILE_SHARE * seconds)
         dropped = dict(Counter(space.dropped) + Counter(pruned.dropped))
         if not pruned.kept:

@@ -76,7 +76,7 @@ def tune(
     roots = (user_root(), shipped_root(module_path))
     watcher = _Watcher(len(tasks), effort.seconds, progress)
     outcomes: list[Outcome] = []
-    with _Machine(variant, module_path, device, at_hand) as tools:
+    with Machine(variant, module_path, device, at_hand) as tools:
         session = Session(
             tools, effort, default_config, roots, scheduled=uses_schedule(variant), seed=seed, watch=watcher.trial
         )
@@ -90,7 +90,7 @@ def tune(
     return tuple(outcomes)
 
 
-class _Machine:
+class Machine:
     """The real `Tools`: one worker process for the GPU, a pool of them for the compiler; both start when needed."""
 
     def __init__(self, variant: Variant, module_path: Path, index: int, device: Device) -> None:
@@ -100,7 +100,7 @@ class _Machine:
         self._gpu = Worker("flashgen.tuning.measure:KernelBench", path, variant, index)
         self._pool = CompilePool("flashgen.tuning.prune:compiler", path, device.capability)
 
-    def __enter__(self) -> _Machine:
+    def __enter__(self) -> Machine:
         return self
 
     def __exit__(self, *_: object) -> None:
