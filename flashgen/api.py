@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from flashgen.errors import CompilationFailed, VerificationFailed
 
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from flashgen.verify import Report
 
 Source = str | os.PathLike[str] | Mapping[str, object]
-Progress = Callable[[str], None]
+
+
+class Progress(Protocol):
+    """Told what is under way: a step, or where a step stands (`passing`), which the next call replaces."""
+
+    def __call__(self, text: str, passing: bool = False) -> None: ...
+
+
+def silent(text: str, passing: bool = False) -> None:
+    """The Progress that tells nobody."""
+
 
 # What build compiles for where there is no GPU to tune on: one target for each generation in wide use.
 DEFAULT_TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
@@ -73,7 +83,7 @@ def construct(
     compile: bool = True,
     tune: bool = True,
     preset: str = "default",
-    progress: Progress = lambda step: None,
+    progress: Progress = silent,
 ) -> Built:
     """`build`, returning what was done. Targets that are named are compiled for also where there is a GPU."""
     from flashgen.codegen import generate
@@ -100,9 +110,7 @@ def gpu_name() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-def prove(
-    variant: Variant, path: Path, gpu: str | None, level: str = "quick", progress: Progress = lambda step: None
-) -> Report:
+def prove(variant: Variant, path: Path, gpu: str | None, level: str = "quick", progress: Progress = silent) -> Report:
     """Verify a rendered module where it can run; VerificationFailed names the cases that failed."""
     from flashgen.verify import verify
 
@@ -114,7 +122,7 @@ def prove(
     return report
 
 
-def compile_for(path: Path, jobs: Sequence[Job], progress: Progress = lambda step: None) -> tuple[Compiled, ...]:
+def compile_for(path: Path, jobs: Sequence[Job], progress: Progress = silent) -> tuple[Compiled, ...]:
     """Compile a rendered module for each job; CompilationFailed where one does not compile or does not fit."""
     from flashgen.compiling import compile_all
 
@@ -127,10 +135,9 @@ def compile_for(path: Path, jobs: Sequence[Job], progress: Progress = lambda ste
     return compiled
 
 
-def find_configs(
-    variant: Variant, path: Path, preset: str, progress: Progress = lambda step: None
-) -> tuple[Outcome, ...]:
+def find_configs(variant: Variant, path: Path, preset: str, progress: Progress = silent) -> tuple[Outcome, ...]:
     """Tune a rendered module on the GPU at hand, as far as its records are missing."""
     from flashgen.tuning.tune import tune
 
-    return tune(variant, path, preset=preset, progress=progress)
+    progress(f"tuning {variant.name}, preset {preset}")
+    return tune(variant, path, preset=preset, progress=lambda state: progress(str(state), passing=True))

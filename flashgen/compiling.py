@@ -83,8 +83,6 @@ def compile_all(path: Path, jobs: Sequence[Job]) -> tuple[Compiled, ...]:
 
 def compiler(path: str) -> Callable[[Job], Compiled]:
     """The worker's side: compiles the module at `path` for one job after another."""
-    # Interpreted kernels cannot be compiled; triton reads this when it is imported.
-    os.environ.pop("TRITON_INTERPRET", None)
     from flashgen.codegen.offline import compile_forward, default_config
 
     def compile_one(job: Job) -> Compiled:

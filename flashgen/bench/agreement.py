@@ -1,14 +1,39 @@
-"""Whether two implementations computed the same attention, before either is timed."""
+"""Whether the candidates computed the same attention, before any is timed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def disagreement(theirs: Tensor, ours: Tensor, v: Tensor, dtype: str) -> str | None:
+def disagreements(ready: dict[str, Callable[[], Tensor]], trusted: str, v: Tensor) -> dict[str, str]:
+    """Remove from `ready` what does not compute what the candidate `trusted` does; return a note for each."""
+    if trusted not in ready:
+        return {}
+    ours = fresh(ready[trusted])
+    notes = {}
+    for name in [name for name in ready if name != trusted]:
+        difference = disagreement(fresh(ready[name]), ours, v)
+        if difference is not None:
+            notes[name] = difference
+            del ready[name]
+    return notes
+
+
+def fresh(run: Callable[[], Tensor]) -> Tensor:
+    """The output of a second run, in memory that held NaN before: what the kernel leaves unwritten shows."""
+    import torch
+
+    spoiled = [torch.full_like(run(), torch.nan) for _ in range(2)]
+    # The allocator hands these blocks out again.
+    del spoiled
+    return run()
+
+
+def disagreement(theirs: Tensor, ours: Tensor, v: Tensor) -> str | None:
     """None where the outputs agree within what rounding explains, else a sentence.
 
     An output row is a mean of rows of V with weights that sum to at most 1. Rounding the weights and the result to
@@ -17,7 +42,7 @@ def disagreement(theirs: Tensor, ours: Tensor, v: Tensor, dtype: str) -> str | N
     """
     import torch
 
-    limit = 4 * torch.finfo(getattr(torch, dtype)).eps * v.abs().max().item()
+    limit = 4 * torch.finfo(v.dtype).eps * v.abs().max().item()
     difference = (theirs - ours).abs().max().item()
     if difference <= limit:
         return None

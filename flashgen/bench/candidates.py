@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 Run = Callable[[], "Tensor"]
 
-FLASHGEN = "flashgen"
-CANDIDATES = (FLASHGEN, "flashgen, no plan", "FlexAttention", "torch flash", "torch cuDNN", "eager")
+FLASHGEN, UNPLANNED, FLEX = "flashgen", "flashgen, no plan", "FlexAttention"
+FLASH, CUDNN, EAGER = "torch flash", "torch cuDNN", "eager"
+OURS = (FLASHGEN, UNPLANNED)
+CANDIDATES = (*OURS, FLEX, FLASH, CUDNN, EAGER)
 
 # Float32 tensors of score size that the eager formula holds at its peak.
 EAGER_SCORE_TENSORS = 6
@@ -31,16 +33,16 @@ class Unavailable(Exception):
 def prepare(name: str, variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise) -> Run:
     """The candidate as a call, compiled and planned; raises Unavailable where it cannot do the case."""
     arguments = call.keywords
-    if name == "flashgen":
+    if name == FLASHGEN:
         planned = {"plan": _plan(module, call, arguments)} if hasattr(module, "plan") else {}
         return lambda: module.attention(call.q, call.k, call.v, **arguments, **planned)
-    if name == "flashgen, no plan":
+    if name == UNPLANNED:
         if not hasattr(module, "plan"):
             raise Unavailable("this variant needs no plan")
         return lambda: module.attention(call.q, call.k, call.v, **arguments)
-    if name == "FlexAttention":
+    if name == FLEX:
         return flex_attention(variant, problem, call, pairwise)
-    if name == "eager":
+    if name == EAGER:
         return _eager(module, problem, call, arguments)
     return _sdpa(name, variant, problem, call)
 
@@ -64,7 +66,7 @@ def _sdpa(name: str, variant: Variant, problem: Problem, call: Call) -> Run:
     from torch.nn.functional import scaled_dot_product_attention
 
     causal = sdpa_causal(variant, problem)
-    backend = SDPBackend.FLASH_ATTENTION if name == "torch flash" else SDPBackend.CUDNN_ATTENTION
+    backend = SDPBackend.FLASH_ATTENTION if name == FLASH else SDPBackend.CUDNN_ATTENTION
     grouped = problem.heads != problem.kv_heads
 
     def run() -> Tensor:

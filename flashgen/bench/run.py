@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from flashgen.bench.agreement import disagreement
-from flashgen.bench.candidates import CANDIDATES, FLASHGEN, Run, Unavailable, prepare
+from flashgen.bench.agreement import disagreements
+from flashgen.bench.candidates import CANDIDATES, FLASHGEN, OURS, Run, Unavailable, prepare
 from flashgen.bench.density import density
 from flashgen.bench.rows import Case, Row, useful_flops
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
-from flashgen.codegen.pairwise import make
+from flashgen.codegen.pairwise import SIZES, Pairwise, make
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.spec.variant import Variant
 from flashgen.tuning.timing import Timing
-from flashgen.verify.poison import poisoned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,47 +64,35 @@ def measure_case(variant: Variant, module: ModuleType, case: Case, bench: Bench)
     torch.compiler.reset()
     torch.cuda.empty_cache()
     call = make_inputs(variant, problem, device="cuda")
-    sizes = {name: getattr(problem, name) for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")}
-    pairwise = make(variant, sizes, call.keywords)
+    pairwise = make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)
     share = density(pairwise, problem, "cuda")
-    ready: dict[str, Run] = {}
-    notes: dict[str, str] = {}
     with torch.no_grad():
-        for name in bench.candidates:
-            try:
-                ready[name] = warmed(prepare(name, variant, module, problem, call, pairwise))
-            except Unavailable as reason:
-                notes[name] = str(reason)
-            except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
-                # A rival's own limit (a head dimension, memory) is a result, not a failure of the benchmark.
-                notes[name] = first_line(error)
-        notes |= disagreements(ready, call, problem)
-        peaks = {name: peak_bytes(run_one) for name, run_one in ready.items()}
+        ready, notes = ready_candidates(bench.candidates, variant, module, problem, call, pairwise)
+        notes |= disagreements(ready, FLASHGEN, call.v)
+        peaks = {name: peak_bytes(run) for name, run in ready.items()}
         timings = time_all(ready, problem, bench.rounds, cuda_timer())
     return rows(case, bench.candidates, share, timings, peaks, notes)
 
 
-def warmed(run_one: Run) -> Run:
-    """The call after it ran once: compiled, or failed."""
-    run_one()
-    return run_one
-
-
-def disagreements(ready: dict[str, Run], call: Call, problem: Problem) -> dict[str, str]:
-    """What to note about candidates whose output differs from the generated kernel's; they are not timed."""
-    if FLASHGEN not in ready:
-        return {}
-    notes = {}
-    with poisoned():
-        ours = ready[FLASHGEN]()
-    for name in [name for name in ready if name != FLASHGEN]:
-        with poisoned():
-            theirs = ready[name]()
-        difference = disagreement(theirs, ours, call.v, problem.dtype)
-        if difference is not None:
-            notes[name] = difference
-            del ready[name]
-    return notes
+def ready_candidates(
+    names: Iterable[str], variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise
+) -> tuple[dict[str, Run], dict[str, str]]:
+    """The candidates that ran once, compiled and planned, and why the others did not."""
+    ready: dict[str, Run] = {}
+    notes: dict[str, str] = {}
+    for name in names:
+        try:
+            run = prepare(name, variant, module, problem, call, pairwise)
+            run()
+            ready[name] = run
+        except Unavailable as reason:
+            notes[name] = str(reason)
+        except (RuntimeError, ValueError) as error:
+            if name in OURS:
+                raise
+            # A rival's own limit (a head dimension, memory) is a result, not a failure of the benchmark.
+            notes[name] = first_line(error)
+    return ready, notes
 
 
 def time_all(ready: Mapping[str, Run], problem: Problem, rounds: int, timer: Timer) -> dict[str, Timing]:

@@ -30,16 +30,21 @@ app = typer.Typer(
 )
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print(flashgen.__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     debug: Annotated[
         bool, typer.Option("--debug", envvar=DEBUG_VARIABLE, help="Show the traceback of an error.")
     ] = False,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=show_version)
+    ] = False,
 ) -> None:
-    if version:
-        print(flashgen.__version__)
-        raise typer.Exit
     if debug:
         os.environ[DEBUG_VARIABLE] = "1"
 

@@ -10,7 +10,7 @@ import typer
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
-from flashgen.cli.shapes import Dtypes, Shapes, problems_of
+from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
 from flashgen.cli.specs import resolve
 from flashgen.errors import UsageError
 
@@ -44,6 +44,7 @@ def bench(
     from flashgen.bench import Bench, Session
     from flashgen.bench.picture import draw
     from flashgen.spec import load
+    from flashgen.tuning.workloads import problems
 
     if resume and rows_file is None:
         raise UsageError("--resume was given without --rows; expected the file to resume from")
@@ -52,7 +53,7 @@ def bench(
 
     def one(spec: str) -> None:
         variant = load(resolve(spec))
-        for rows in session.run(variant, problems_of(variant, shape, dtype)):
+        for rows in session.run(variant, problems(variant, chosen_shapes(shape), chosen_dtypes(dtype))):
             show(rows, output)
 
     for_each(specs, one)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import flashgen
 from flashgen.cli.failure import guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out
 from flashgen.cli.output import Output
@@ -54,9 +56,13 @@ def doctor(
 
 def findings(targets: bool, out: Path) -> Iterator[Finding]:
     """Everything that is looked at, in order; the targets are slow and come last."""
-    packages = list(look_at_packages())
-    yield from packages
-    if any(finding.state == MISSING and finding.what in ("torch", "triton") for finding in packages):
+    import platform
+
+    yield Finding("python", OK, platform.python_version())
+    yield from look_at_packages()
+    broken = list(look_at_imports("torch", "triton"))
+    yield from broken
+    if broken:
         return
     yield look_at_gpu()
     yield from look_at_folders(out)
@@ -65,14 +71,16 @@ def findings(targets: bool, out: Path) -> Iterator[Finding]:
 
 
 def look_at_packages() -> Iterator[Finding]:
-    """Python and each requirement of the installed package, with the version that is there."""
-    import platform
-
+    """The package and each of its requirements, with the version that is there."""
     from packaging.requirements import Requirement
 
-    yield Finding("python", OK, platform.python_version())
-    yield Finding("flashgen", OK, version("flashgen"))
-    for text in requires("flashgen") or ():
+    try:
+        yield Finding("flashgen", OK, version("flashgen"))
+        needed = requires("flashgen") or ()
+    except PackageNotFoundError:
+        yield Finding("flashgen", OPTIONAL, f"{flashgen.__version__}, not installed", "pip install . in the checkout")
+        return
+    for text in needed:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
@@ -84,6 +92,15 @@ def look_at_packages() -> Iterator[Finding]:
             continue
         fits = requirement.specifier.contains(found, prereleases=True)
         yield Finding(requirement.name, OK if fits else MISSING, found, "" if fits else remedy)
+
+
+def look_at_imports(*names: str) -> Iterator[Finding]:
+    """The packages that are there and do not load."""
+    for name in names:
+        try:
+            import_module(name)
+        except (ImportError, OSError) as error:
+            yield Finding(name, MISSING, f"does not load ({error})", f"pip install --force-reinstall {name}")
 
 
 def look_at_gpu() -> Finding:

@@ -9,7 +9,7 @@ import typer
 
 Specs = Annotated[
     list[str],
-    typer.Argument(metavar="SPEC...", help="Paths of specs, or names of the gallery (variants/NAME.yaml)."),
+    typer.Argument(metavar="SPEC", help="Paths of specs, or names of the gallery (variants/NAME.yaml)."),
 ]
 Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="The path of a spec, or a name of the gallery (variants/NAME.yaml).")

@@ -10,17 +10,20 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from flashgen.api import Progress
 
 # A pipe has no width: lines are never wrapped there.
 PIPE_WIDTH = 100_000
@@ -63,13 +66,16 @@ class Output:
             print(json.dumps(to_json(value), ensure_ascii=False, allow_nan=False), flush=True)
 
     @contextmanager
-    def progress(self) -> Iterator[Callable[[str], None]]:
-        """A function that says what is under way: in one live line on a terminal, in lines that stay in a pipe."""
+    def progress(self) -> Iterator[Progress]:
+        """What a long task calls to say what is under way; see `flashgen.api.Progress`.
+
+        On a terminal one live line shows it; in a pipe each step is a line, and what passes is left out.
+        """
         if self.console.is_terminal:
             with self.console.status("") as status:
-                yield lambda step: status.update(Text(step))
+                yield lambda text, passing=False: status.update(Text(text))
         else:
-            yield self.line
+            yield lambda text, passing=False: None if passing else self.line(text)
 
 
 def plain_table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from flashgen.errors import UsageError
-from flashgen.spec.variant import TuneShape, Variant
-
-if TYPE_CHECKING:
-    from flashgen.problems import Problem
+from flashgen.spec.variant import DTYPES, TuneShape
 
 Shapes = Annotated[
     list[str] | None,
@@ -49,37 +46,14 @@ def parse_shape(text: str) -> TuneShape:
     return TuneShape(**sizes)
 
 
-def shapes_of(variant: Variant, given: Sequence[str] | None) -> tuple[TuneShape, ...]:
-    """The shapes that were asked for, or the spec's own."""
-    return tuple(parse_shape(text) for text in given) if given else variant.tune_shapes
+def chosen_shapes(given: Sequence[str] | None) -> tuple[TuneShape, ...] | None:
+    """The shapes that were asked for; None for the spec's own."""
+    return tuple(parse_shape(text) for text in given) if given else None
 
 
-def problems_of(variant: Variant, given: Sequence[str] | None, dtypes: Sequence[str] | None) -> list[Problem]:
-    """Each shape in each dtype; a shape without a head dimension in each of the spec's."""
-    from flashgen.problems import Problem
-
-    return [
-        Problem(
-            shape.batch,
-            shape.heads,
-            shape.kv_heads,
-            shape.q_len,
-            shape.kv_len,
-            head_dim,
-            shape.v_head_dim or head_dim,
-            dtype,
-        )
-        for dtype in chosen_dtypes(variant, dtypes)
-        for shape in shapes_of(variant, given)
-        for head_dim in ((shape.head_dim,) if shape.head_dim else variant.head_dims)
-    ]
-
-
-def chosen_dtypes(variant: Variant, given: Sequence[str] | None) -> tuple[str, ...]:
-    """The dtypes that were asked for, or the spec's."""
-    from flashgen.spec.variant import DTYPES
-
+def chosen_dtypes(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The dtypes that were asked for; None for the spec's own."""
     for dtype in given or ():
         if dtype not in DTYPES:
             raise UsageError(f"--dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
-    return tuple(given) if given else variant.dtypes
+    return tuple(given) if given else None

@@ -9,7 +9,7 @@ import typer
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
 from flashgen.cli.output import Output
-from flashgen.cli.shapes import Shapes, shapes_of
+from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
 from flashgen.cli.specs import resolve
 
 
@@ -17,6 +17,7 @@ from flashgen.cli.specs import resolve
 def tune(
     specs: Specs,
     shape: Shapes = None,
+    dtype: Dtypes = None,
     preset: Preset = "default",
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="Measure at most so many configs.")] = None,
     seconds: Annotated[
@@ -40,13 +41,14 @@ def tune(
             outcomes = tune_variant(
                 variant,
                 generate(variant, out),
-                shapes=shapes_of(variant, shape) if shape else None,
+                shapes=chosen_shapes(shape),
+                dtypes=chosen_dtypes(dtype),
                 trials=trials,
                 budget_seconds=seconds,
                 preset=preset,
                 device=device,
                 force=force,
-                progress=progress,
+                progress=lambda state: progress(str(state), passing=True),
             )
         for outcome in outcomes:
             output.line(f"{variant.name}: {outcome}")

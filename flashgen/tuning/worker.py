@@ -71,6 +71,8 @@ class Worker:
         command = "from flashgen.tuning.worker import main; main()"
         # The process must find the modules that this one found, and not what happens to lie in the current folder.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONSAFEPATH": "1"}
+        # Workers compile and launch kernels; triton reads this when it is imported.
+        environment.pop("TRITON_INTERPRET", None)
         self._process = subprocess.Popen(
             [sys.executable, "-c", command, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.cli.shapes import parse_shape, problems_of
+from flashgen.cli.shapes import chosen_dtypes, chosen_shapes, parse_shape
 from flashgen.cli.specs import resolve
 from flashgen.errors import UsageError
-from flashgen.problems import Problem
-from flashgen.spec import load
 from flashgen.spec.variant import TuneShape
 
 
@@ -82,13 +80,12 @@ def test_a_wrong_shape_says_what_is_expected(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_problems_are_shapes_in_each_dtype_and_head_dim() -> None:
-    variant = load({"name": "plain", "dtype": ["bfloat16", "float32"], "head_dim": [64, 128]})
-    problems = problems_of(variant, ["batch=1,heads=2,q_len=8", "batch=1,heads=2,q_len=8,head_dim=40"], ["float32"])
-    assert problems == [Problem(1, 2, 2, 8, 8, dim, dim, "float32") for dim in (64, 128, 40)]
-    assert {p.dtype for p in problems_of(variant, None, None)} == {"bfloat16", "float32"}
+def test_what_is_not_asked_for_is_left_to_the_spec() -> None:
+    assert (chosen_shapes(None), chosen_dtypes(None)) == (None, None)
+    assert chosen_shapes(["batch=1,heads=2,q_len=8"]) == (TuneShape(1, 2, 2, 8, 8),)
+    assert chosen_dtypes(["float32"]) == ("float32",)
 
 
 def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(UsageError, match="--dtype 'float64'; expected one of float16, bfloat16, float32"):
-        problems_of(load({"name": "plain"}), None, ["float64"])
+        chosen_dtypes(["float64"])

@@ -54,6 +54,7 @@ def test_a_pipe_gets_long_lines_whole_and_brackets_as_they_are(capsys: pytest.Ca
 def test_a_pipe_gets_every_step_of_progress_as_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Output.choose(machine=False).progress() as progress:
         progress("first")
+        progress("1 of 2", passing=True)
         progress("second")
     assert capsys.readouterr().out == "first\nsecond\n"
 

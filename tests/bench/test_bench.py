@@ -1,0 +1,206 @@
+"""The parts of the benchmark that need no GPU: timing order, rows, resuming, agreement, rivals."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_mask, flex_attention
+
+from flashgen.bench import Bench, Session
+from flashgen.bench.agreement import disagreement, disagreements
+from flashgen.bench.candidates import CANDIDATES, Unavailable, sdpa_causal
+from flashgen.bench.density import density
+from flashgen.bench.picture import draw
+from flashgen.bench.rows import Case, Row, read, useful_flops, write
+from flashgen.bench.run import CEILING, CEILING_SIZE, rows
+from flashgen.bench.timing import Run, interleave
+from flashgen.codegen.pairwise import SIZES, make
+from flashgen.errors import UsageError
+from flashgen.problems import Problem, make_inputs
+from flashgen.spec import load
+from flashgen.spec.variant import Variant
+from flashgen.tuning.timing import Timing
+
+PROBLEM = Problem(2, 4, 2, 48, 64, 16, 16, "float32")
+CASE = Case("alibi", "0" * 12, "1" * 12, PROBLEM, "a GPU", "2.0", "3.6")
+
+
+def test_every_round_times_every_candidate_once_and_in_changing_order() -> None:
+    calls: list[str] = []
+    candidates: dict[str, Run] = {name: (lambda name=name: calls.append(name)) for name in "abcd"}
+    ticks = iter(range(1, 1000))
+
+    def timer(run: Run) -> float:
+        run()
+        return float(next(ticks))
+
+    timings = interleave(candidates, timer, rounds=20)
+    orders = [tuple(calls[i : i + 4]) for i in range(0, 80, 4)]
+    assert all(sorted(order) == list("abcd") for order in orders)
+    assert len(set(orders)) > 5
+    assert all(timing.repetitions == 20 for timing in timings.values())
+    # A drift over the run moves all medians alike.
+    assert max(t.median_us for t in timings.values()) - min(t.median_us for t in timings.values()) < 20
+
+
+def test_rows_count_visible_work_alone_and_share_the_ceiling() -> None:
+    problem = Problem(2, 16, 16, 1000, 1000, 64, 128, "bfloat16")
+    assert useful_flops(problem, 0.5) == 2 * 2 * 16 * 1000 * 1000 * 0.5 * (64 + 128)
+    timings = {"flashgen": Timing(100.0, 0.02, 5), CEILING: Timing(2 * CEILING_SIZE**3 / 800e6, 0.0, 5)}
+    case = Case("full", "", "", problem, "a GPU", "", "")
+    ours, theirs = rows(case, ("flashgen", "eager"), 0.5, timings, {"flashgen": 3 << 20}, {"eager": "too large"})
+    assert ours.tflops == pytest.approx(useful_flops(problem, 0.5) / 100e-6 / 1e12)
+    assert (ours.ceiling, ours.median_ms, ours.peak_mib) == (pytest.approx(800), pytest.approx(0.1), 3)
+    assert ours.share == pytest.approx(ours.tflops / 800)
+    assert (theirs.tflops, theirs.note) == (None, "too large")
+
+
+def test_rows_survive_the_file_and_a_cut_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "rows.jsonl"
+    first, second = Row(CASE, "flashgen", 0.5, 1.0, 0.1, 2.0, 3.0, 0.7, 4.0), Row(CASE, "eager", 0.5, note="no")
+    write(path, [first])
+    write(path, [second])
+    path.write_text(path.read_text() + json.dumps({"case": {}}) + "\n" + path.read_text()[:40])
+    assert read(path) == [first, second]
+    assert read(tmp_path / "none.jsonl") == []
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def session(folder: Path, resume: bool, clock: Clock, measured: Counter[str], seconds: float | None = None) -> Session:
+    def measure(variant: Variant, module: ModuleType, case: Case, bench: Bench) -> list[Row]:
+        measured[str(case.problem)] += 1
+        clock.now += 10
+        return [Row(case, name, 1.0) for name in bench.candidates]
+
+    bench = Bench(("flashgen", "eager"), seconds=seconds)
+    machine = ("a GPU", "2.0", "3.6")
+    return Session(bench, folder, folder / "rows.jsonl", resume, measure, lambda: machine, clock)
+
+
+def test_a_resumed_session_measures_only_what_the_time_limit_left(tmp_path: Path) -> None:
+    variant, measured = load({"name": "plain"}), Counter[str]()
+    problems = [Problem(1, 1, 1, n, n, 16, 16, "float32") for n in (16, 32, 48, 64)]
+    first = session(tmp_path, False, Clock(), measured, seconds=15)
+    assert len(list(first.run(variant, problems))) == 2
+    assert first.left == 2
+    second = session(tmp_path, True, Clock(), measured)
+    assert len(list(second.run(variant, problems))) == 4
+    assert second.left == 0
+    assert set(measured.values()) == {1}
+    assert second.rows == read(tmp_path / "rows.jsonl")
+
+
+def test_a_changed_variant_is_not_resumed(tmp_path: Path) -> None:
+    measured, problem = Counter[str](), Problem(1, 1, 1, 16, 16, 16, 16, "float32")
+    list(session(tmp_path, True, Clock(), measured).run(load({"name": "plain"}), [problem]))
+    list(session(tmp_path, True, Clock(), measured).run(load({"name": "plain", "softcap": 3.0}), [problem]))
+    assert measured[str(problem)] == 2
+
+
+def test_candidates_are_chosen_by_name_and_always_with_the_kernel_itself() -> None:
+    assert Bench.choose(None, 3, None).candidates == CANDIDATES
+    assert Bench.choose(["eager"], 3, None).candidates == ("flashgen", "eager")
+    with pytest.raises(UsageError, match="no candidate 'flash'; expected one of flashgen, "):
+        Bench.choose(["flash"], 3, None)
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    scores = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).masked_fill(~visible, -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+def test_outputs_agree_within_rounding_and_not_with_another_mask_or_nan() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 256, 32) for _ in range(3))
+    causal = torch.ones(256, 256, dtype=torch.bool).tril()
+    exact = attention(q, k, v, causal)
+    rounded = attention(*(x.bfloat16() for x in (q, k, v)), causal)
+    again = attention(*(x.bfloat16().float() for x in (q, k, v)), causal).bfloat16()
+    assert disagreement(rounded, again, v.bfloat16()) is None
+    off_by_one = attention(q, k, v, causal.roll(1, 1) | causal)
+    assert disagreement(off_by_one, exact, v) is not None
+    poisoned = exact.clone()
+    poisoned[0, 1, 7, 3] = torch.nan
+    assert "nan" in str(disagreement(poisoned, exact, v))
+
+
+def test_a_candidate_that_disagrees_is_named_and_not_timed() -> None:
+    v = torch.ones(1, 1, 4, 4)
+
+    def unwritten() -> torch.Tensor:
+        return torch.full_like(v, torch.nan)
+
+    ready = {"flashgen": lambda: v, "good": lambda: v + 1e-8, "bad": lambda: v + 1, "nan": unwritten}
+    assert set(disagreements(ready, "flashgen", v)) == {"bad", "nan"}
+    assert set(ready) == {"flashgen", "good"}
+
+
+SHAPES = {"equal": PROBLEM, "uneven": Problem(1, 2, 2, 64, 48, 16, 16, "float32")}
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem", "expected"),
+    [
+        ({}, "uneven", False),
+        ({"causal": True}, Problem(1, 1, 1, 8, 8, 8, 8, "float32"), True),
+        ({"mask": "q >= k", "align": "top_left"}, "uneven", True),
+        ({"causal": True}, "uneven", "aligns its causal mask to the top left"),
+        ({"causal": True, "softcap": 3.0}, "equal", "does not modify scores"),
+        ({"sink": "learned"}, "equal", "does not modify scores"),
+        ({"mask": "k < q"}, "equal", "has no such mask"),
+    ],
+)
+def test_torch_attention_takes_part_only_where_it_computes_the_variant(
+    spec: dict[str, object], problem: Problem | str, expected: bool | str
+) -> None:
+    variant = load({"name": "plain", **spec})
+    chosen = SHAPES[problem] if isinstance(problem, str) else problem
+    if isinstance(expected, bool):
+        assert sdpa_causal(variant, chosen) is expected
+    else:
+        with pytest.raises(Unavailable, match=expected):
+            sdpa_causal(variant, chosen)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "variants").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_flex_attention_gets_the_variant_itself(path: Path, gallery_module: Callable[[str], ModuleType]) -> None:
+    """The rendered score and mask in FlexAttention give what the reference gives; density is that of the mask."""
+    variant = load(path)
+    call = make_inputs(variant, PROBLEM)
+    pairwise = make(variant, {name: getattr(PROBLEM, name) for name in SIZES}, call.keywords)
+    mask = create_mask(pairwise.mask, PROBLEM.batch, PROBLEM.heads, PROBLEM.q_len, PROBLEM.kv_len, device="cpu")
+    assert density(pairwise, PROBLEM, "cpu") == pytest.approx(mask.double().mean().item(), rel=1e-12)
+    if variant.sink:
+        return
+
+    def score_mod(
+        score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
+        return torch.where(pairwise.mask(b, h, q, k), pairwise.score(score, b, h, q, k), -torch.inf)
+
+    out = flex_attention(call.q, call.k, call.v, score_mod=score_mod, enable_gqa=True)
+    visible = mask.any(-1, keepdim=True)
+    reference = gallery_module(path.stem).reference(call.q, call.k, call.v, **call.keywords)
+    torch.testing.assert_close(out.where(visible, 0), reference.where(visible, 0), rtol=1e-4, atol=1e-5)
+
+
+def test_the_picture_is_a_png_with_or_without_results(tmp_path: Path) -> None:
+    draw([Row(CASE, "flashgen", 0.5, tflops=10.0), Row(CASE, "eager", 0.5, note="no")], tmp_path / "a.png")
+    draw([Row(CASE, "eager", 0.5, note="no")], tmp_path / "b.png")
+    for name in ("a.png", "b.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,258 @@
+"""The commands, called as a user calls them, in this process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import flashgen.compiling
+import flashgen.verify
+from flashgen.cli import doctor, main
+from flashgen.codegen import load_module
+from flashgen.compiling import Compiled, Job
+from flashgen.runtime.config import Config
+from flashgen.runtime.lookup import user_root
+from flashgen.runtime.records import Bucket, Key, Record
+from flashgen.tuning.cache import write_record
+from flashgen.verify import CaseResult, Report
+
+COMMANDS = ("build", "verify", "tune", "bench", "explain", "export", "list", "cache", "schema", "doctor")
+RENDER_ONLY = ("--no-verify", "--no-compile", "--no-tune")
+
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a GPU")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def documents(self) -> list[dict]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in an empty folder with a gallery of one spec and a cache of its own."""
+    (tmp_path / "variants").mkdir()
+    (tmp_path / "variants" / "band.yaml").write_text(
+        "name: band\ndescription: A band.\ndtype: float32\nhead_dim: 16\nparams: {W: 100}\nlet: {d: q - k}\n"
+        "score: score - 0.5*d\nmask: (d >= 0) & (d < W)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+
+    def call(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["flashgen", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed = capsys.readouterr()
+        return Ended(int(left.value.code or 0), printed.out, printed.err)
+
+    return call
+
+
+def test_help_names_every_command(run: Run) -> None:
+    ended = run("--help")
+    assert ended.code == 0
+    assert all(f"\n  {command} " in ended.out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [("nope",), ("build",), ("build", "--nope"), ("cache", "nope")])
+def test_a_wrong_command_line_exits_with_2(run: Run, arguments: tuple[str, ...]) -> None:
+    ended = run(*arguments)
+    assert ended.code == 2
+    assert ended.err.startswith("Usage: flashgen")
+
+
+def test_version_is_that_of_the_package(run: Run) -> None:
+    assert run("--version").out == f"{flashgen.__version__}\n"
+
+
+def test_build_renders_alone_when_asked_to(run: Run) -> None:
+    ended = run("build", "band", *RENDER_ONLY, "--json")
+    assert ended.code == 0
+    (document,) = ended.documents
+    assert document["path"] == "generated/band.py"
+    assert (document["verification"], document["compiled"], document["tuned"]) == (None, [], [])
+    assert load_module(Path("generated/band.py")).IDENTITY.variant == "band"
+
+
+def test_build_goes_on_after_a_wrong_spec_and_leaves_no_part_of_it(run: Run) -> None:
+    Path("wrong.yaml").write_text("name: wrong\nmask: q <= kk\n")
+    ended = run("build", "wrong.yaml", "band", "missing.yaml", *RENDER_ONLY, "--out", "made")
+    assert ended.code == 2
+    assert [path.name for path in Path("made").iterdir()] == ["band.py"]
+    lines = ended.err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("error: wrong.yaml:2:12: the unknown name 'kk'; expected ")
+    assert lines[1].startswith("error: no spec at 'missing.yaml'")
+
+
+def test_an_unknown_target_is_refused_before_anything_is_written(run: Run) -> None:
+    ended = run("build", "band", "--target", "sm_1")
+    assert ended.code == 2
+    assert ended.err.startswith("error: no target 'sm_1'; expected one of sm_80, ")
+    assert not Path("generated").exists()
+
+
+@needs_no_gpu
+@pytest.mark.slow
+def test_build_without_a_gpu_verifies_compiles_and_says_that_nothing_was_tuned(run: Run) -> None:
+    ended = run("build", "band", "--target", "sm_80", "--target", "gfx942", "--json")
+    assert ended.code == 0
+    (document,) = ended.documents
+    assert document["gpu"] is None
+    assert document["verification"]["passed"]
+    assert [c["job"]["target"] for c in document["compiled"]] == ["sm_80", "gfx942"]
+    for compiled in document["compiled"]:
+        assert compiled["registers"] > 0
+        assert compiled["spills"] is not None
+        assert compiled["shared"] > 0
+    assert "nothing was tuned" in ended.err
+    assert "`flashgen tune variants/band.yaml`" in ended.err
+
+
+def failed_report(*args: object, **kwargs: object) -> Report:
+    return Report("quick", "somewhere", (CaseResult("odd lengths", 1.0, 0.5, False, "out at [0, 0, 0]"),), 1.0)
+
+
+def test_a_failed_verification_exits_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flashgen.verify, "verify", failed_report)
+    for command in ("build", "verify"):
+        ended = run(command, "band")
+        assert ended.code == 1
+        assert "error: generated/band.py does not compute its formula: 1 of 1 cases failed" in ended.err
+        assert "odd lengths" in ended.err
+
+
+def test_a_target_that_does_not_compile_exits_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path, jobs: list[Job]) -> tuple[Compiled, ...]:
+        return tuple(Compiled(job, error="out of registers") for job in jobs)
+
+    monkeypatch.setattr(flashgen.compiling, "compile_all", broken)
+    ended = run("build", "band", "--no-verify", "--no-tune", "--target", "sm_90")
+    assert ended.code == 1
+    assert "sm_90 float32 head_dim 16: out of registers" in ended.err
+
+
+@needs_no_gpu
+@pytest.mark.parametrize("command", ["tune", "bench"])
+def test_what_needs_a_gpu_says_so(run: Run, command: str) -> None:
+    ended = run(command, "band")
+    assert ended.code == 2
+    assert ended.err.startswith("error: ")
+    assert "no GPU" in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bench", "band", "--resume"), "--resume was given without --rows"),
+        (("tune", "band", "--shape", "batch=1"), "heads, q_len not found"),
+        (("tune", "band", "--dtype", "int8"), "--dtype 'int8'"),
+        (("verify", "band", "--level", "medium"), "level is 'medium'; expected one of"),
+        (("cache", "clear"), "expected --variant, --gpu or --all"),
+    ],
+)
+def test_wrong_values_are_one_line_and_exit_2(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    ended = run(*arguments)
+    assert ended.code == 2
+    assert message in ended.err.splitlines()[-1]
+
+
+def test_explain_shows_the_spec_as_it_is_understood(run: Run) -> None:
+    ended = run("explain", "band", "--length", "256", "--png", "pictures/band.png")
+    assert ended.code == 0
+    for text in (
+        "band: A band.",
+        "s[q, k] = score - 0.5 * d",
+        "mask: bool = d >= 0 and d < 100",
+        "d: int = q - k",
+        "W: int = 100 (baked in)",
+        "query q sees the keys from q - 99 to q",
+        "256 queries by 256 keys",
+    ):
+        assert text in ended.out
+    assert Path("pictures/band.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_explain_for_machines_counts_pairs_and_tiles(run: Run) -> None:
+    (document,) = run("explain", "band", "--length", "256", "--json").documents
+    pairs = sum(min(q + 1, 100) for q in range(256))
+    assert document["picture"]["density"] == pairs / 256**2
+    assert document["picture"]["none"] + document["picture"]["mixed"] + document["picture"]["full"] == 2 * 4
+    assert document["lower"] == "q - 99"
+
+
+def record() -> Record:
+    key = Key("NVIDIA H200", "sm_90", "3.6", "band", "forward", "float32", 16, 16, Bucket(32, 1, 64, 64), "s", "t")
+    return Record(key, Config(64, 32, 4, 2), 123.4, 0.01, 10)
+
+
+def test_list_shows_what_is_rendered_and_tuned(run: Run) -> None:
+    (before,) = run("list", "--json").documents
+    run("build", "band", *RENDER_ONLY)
+    write_record(record(), user_root())
+    (after,) = run("list", "--json").documents
+    assert (before["module"], before["tuned"]) == (None, [])
+    assert (after["module"], after["tuned"]) == ("generated/band.py", ["NVIDIA H200"])
+    assert "A band." in run("list").out
+
+
+def test_cache_lists_shows_ships_and_clears(run: Run) -> None:
+    assert "no tuned config in" in run("cache", "ls").out
+    write_record(record(), user_root())
+    assert "64x32 w4 s2" in run("cache", "ls", "--gpu", "*h200*").out
+    assert run("cache", "ls", "--variant", "other", "--json").documents == []
+    (shown,) = run("cache", "show", "band", "--json").documents
+    assert shown["config"] == {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 2}
+    (exported,) = run("cache", "export", "--json").documents
+    assert [Path(path).is_file() for path in exported["written"]] == [True]
+    assert run("cache", "clear", "--variant", "band", "--json").documents == [{"deleted": 1}]
+    (left,) = run("cache", "ls", "--json").documents
+    assert left["source"] == "shipped"
+
+
+def test_schema_is_json_schema(run: Run) -> None:
+    assert json.loads(run("schema").out)["$schema"].startswith("https://json-schema.org/")
+
+
+def test_doctor_finds_what_is_here(run: Run) -> None:
+    ended = run("doctor", "--no-targets", "--json")
+    assert ended.code == 0
+    found = {document["what"]: document["state"] for document in ended.documents}
+    assert {found[name] for name in ("python", "flashgen cache", "triton cache", "output folder")} == {"ok"}
+
+
+def test_doctor_names_what_is_missing_and_exits_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", lambda name: "0.1" if name != "lost" else lost())
+    monkeypatch.setattr(doctor, "requires", lambda name: ["lost>=2", "old>=1 ; extra == 'test'", "stale>=3"])
+    Path("file").touch()
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", "file/cache")
+    ended = run("doctor", "--no-targets", "--json")
+    assert ended.code == 1
+    missing = {d["what"]: d["remedy"] for d in ended.documents if d["state"] == "missing"}
+    assert missing == {
+        "lost": "pip install 'lost>=2'",
+        "stale": "pip install 'stale>=3'",
+        "flashgen cache": "name another one in FLASHGEN_CACHE_DIR",
+    }
+
+
+def lost() -> str:
+    raise doctor.PackageNotFoundError("lost")

@@ -1,0 +1,117 @@
+"""A module as one file: it computes the same, carries its records, and needs torch and triton alone."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from dataclasses import astuple
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from flashgen.codegen import load_module
+from flashgen.codegen.export import bundle, export_module
+from flashgen.problems import Problem, make_inputs
+from flashgen.runtime.config import Config
+from flashgen.runtime.records import Bucket, Device, Key, Record
+from flashgen.spec import load
+from flashgen.spec.variant import Variant
+
+GALLERY = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
+PROBLEM = Problem(1, 4, 2, 33, 47, 16, 16, "float32")
+DEVICE = Device("NVIDIA H200", "sm_90", "3.6")
+BUCKET = Bucket(32, 1, 64, 64)
+ALONE = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("flashgen", "jinja2", "pydantic", "optuna"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+for name in [name for name in sys.modules if name.split(".")[0] in ("jinja2", "pydantic", "optuna")]:
+    del sys.modules[name]
+import torch
+del sys.meta_path[0]
+sys.meta_path.insert(0, Refuse())
+import alone
+q = torch.randn(1, 2, 20, 16)
+print((alone.attention(q, q, q) - alone.reference(q, q, q)).abs().max().item())
+"""
+
+
+def exported(variant: Variant, folder: Path, records: tuple[Record, ...] = ()) -> ModuleType:
+    return load_module(export_module(variant, records, folder / f"{variant.name}_alone.py").path)
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_it_computes_what_the_reference_does(path: Path, tmp_path: Path) -> None:
+    variant = load(path)
+    module = exported(variant, tmp_path)
+    text = Path(str(module.__file__)).read_text()
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(text))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [str(node.module)]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert imported - sys.stdlib_module_names <= {"torch", "triton", "numpy"}
+    call = make_inputs(variant, PROBLEM)
+    out = module.attention(call.q, call.k, call.v, **call.keywords, config=module.Config(32, 32, 4, 1))
+    torch.testing.assert_close(out, module.reference(call.q, call.k, call.v, **call.keywords), rtol=1e-4, atol=1e-5)
+
+
+def test_it_runs_where_flashgen_cannot_be_imported(tmp_path: Path) -> None:
+    export_module(load({"name": "alone", "causal": True}), (), tmp_path / "alone.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-5
+
+
+def record(module: ModuleType, spec: str | None = None) -> Record:
+    identity = module.IDENTITY
+    key = Key(
+        DEVICE.gpu, DEVICE.capability, DEVICE.triton, identity.variant, "forward", "float16", 64, 64, BUCKET,
+        spec or identity.spec, identity.templates,
+    )  # fmt: skip
+    return Record(key, Config(128, 32, 8, 3), 12.5, 0.01, 20)
+
+
+def test_it_carries_the_records_of_its_own_kernel_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+    variant = load({"name": "plain"})
+    bare = exported(variant, tmp_path)
+    records = (record(bare), record(bare, spec="0" * 12))
+    done = export_module(variant, records, tmp_path / "tuned.py")
+    assert done.records == 1
+    module = load_module(done.path)
+    device = module.Device(*astuple(DEVICE))
+    choice = module.CONFIGS.find(device, "float16", 64, 64, module.Bucket(*astuple(BUCKET)))
+    assert (choice.config, choice.source) == (module.Config(128, 32, 8, 3), "shipped")
+    with pytest.warns(module.RecordWarning, match="no record for"):
+        near = module.CONFIGS.find(device, "float16", 64, 64, module.Bucket(64, 1, 64, 64))
+    assert (near.config, near.source) == (choice.config, "nearest")
+
+
+def test_copies_in_one_process_share_an_operator(tmp_path: Path) -> None:
+    variant = load({"name": "twice", "softcap": 7.0})
+    first, second = exported(variant, tmp_path / "a"), exported(variant, tmp_path / "b")
+    q = torch.randn(1, 2, 20, 16)
+    assert first.attention(q, q, q).equal(second.attention(q, q, q))
+
+
+def test_a_name_that_two_modules_define_is_refused() -> None:
+    with pytest.raises(AssertionError, match="Config is defined in config and in the generated module"):
+        bundle("from flashgen import runtime\n\nruntime.Config\n\nConfig = 3\n", [])
