@@ -99,9 +99,12 @@ def check_scalar(name: str, value: object, kind: type) -> None:
 
 
 def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """q, k or v with a contiguous last dimension and, where the GPU loads tiles by TMA, aligned to 16 bytes."""
+    """q, k or v with a contiguous last dimension and, where tiles are loaded by TMA, aligned to 16 bytes.
+
+    The interpreter asks for what TMA does.
+    """
     tensor = _contiguous_last(name, tensor)
-    if tensor.device.type != "cuda" or not _loads_by_tma(tensor.device.index):
+    if tensor.device.type == "cuda" and not _loads_by_tma(tensor.device.index):
         return tensor
     unit = 16 // tensor.element_size()
     batch, heads, length, dim = tensor.shape
