@@ -23,7 +23,7 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates="6a606d153b6a",
+    templates="067a720ce3ee",
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -185,11 +185,15 @@ def _classify(
     BN: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    # Grid: (chunks of CHUNK tiles of keys, tiles of queries, batch * heads as far as the mask tells them apart).
-    # Writes one state for each tile: 0 no pair is visible, 1 some are, 2 all are.
-    tile = tl.program_id(1)
-    b = tl.program_id(2) // schedule_heads
-    h = tl.program_id(2) % schedule_heads
+    # Grid: one program for each chunk of CHUNK tiles of keys, of each tile of queries, of each batch element and head
+    # as far as the mask tells them apart. Writes one state for each tile: 0 no pair is visible, 1 some are, 2 all are.
+    num_chunks = tl.cdiv(num_k_tiles, CHUNK)
+    num_q_tiles = tl.cdiv(q_len, BM)
+    chunk = tl.program_id(0) % num_chunks * CHUNK
+    row = tl.program_id(0) // num_chunks
+    tile = row % num_q_tiles
+    b = row // num_q_tiles // schedule_heads
+    h = row // num_q_tiles % schedule_heads
     row0 = tile * BM
     rows = row0 + tl.arange(0, BM)
     # Rows and keys beyond the last are taken as the last: they read what exists and change no minimum or maximum.
@@ -210,25 +214,28 @@ def _classify(
         + tl.maximum(tl.minimum(q_first + q_len - kv_len >> 7, (q_len + 127) // 128 - 1), 0).to(tl.int64)
         * stride_block_mask_2
     )
-    states = states_ptr + (tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tile) * num_k_tiles
-    chunk = tl.program_id(0) * CHUNK
-    for i in tl.range(chunk, tl.minimum(chunk + CHUNK, num_k_tiles)):
-        k_first = i * BN
-        k_last = tl.minimum(k_first + BN, kv_len) - 1
-        k = tl.minimum(k_first + tl.arange(0, BN), kv_len - 1)[None, :]
-        # What the corners of the tile say of all its pairs.
-        t = k_first // 128
-        t_2 = c_2 & (t == k_last // 128)
-        block_mask_b_h = tl.load(block_mask_base_2 + tl.maximum(tl.minimum(t, c), 0))
-        every = t_2 & block_mask_b_h
-        some = ~t_2 | block_mask_b_h
-        state = some.to(tl.int32) + every.to(tl.int32)
-        if state == 1:
-            shown = _visible(k, block_mask_base, block_mask_row, c).to(tl.int32)
-            state = tl.max(shown) + tl.min(shown)
-        # A ragged tile always needs the mask.
-        state = tl.where(k_first + BN > kv_len, tl.minimum(state, 1), state)
-        tl.store(states + i, state.to(tl.int8))
+    tiles = chunk + tl.arange(0, CHUNK)
+
+    # What the corners of each tile say of all its pairs, for the whole chunk at once.
+    k_first = tl.minimum(tiles, num_k_tiles - 1) * BN
+    k_last = tl.minimum(k_first + BN, kv_len) - 1
+    t = k_first // 128
+    t_2 = c_2 & (t == k_last // 128)
+    block_mask_b_h = tl.load(block_mask_base_2 + tl.maximum(tl.minimum(t, c), 0))
+    some = ~t_2 | block_mask_b_h
+    every = t_2 & block_mask_b_h
+    state = tl.zeros([CHUNK], tl.int32) + some.to(tl.int32) + every.to(tl.int32)
+
+    # Pair by pair where that leaves doubt.
+    for i in tl.range(0, tl.minimum(CHUNK, num_k_tiles - chunk)):
+        if tl.sum(tl.where(tiles == chunk + i, state, 0)) == 1:
+            keys = tl.minimum((chunk + i) * BN + tl.arange(0, BN), kv_len - 1)[None, :]
+            shown = _visible(keys, block_mask_base, block_mask_row, c).to(tl.int32)
+            state = tl.where(tiles == chunk + i, tl.max(shown) + tl.min(shown), state)
+
+    # A ragged tile always needs the mask.
+    state = tl.where((tiles + 1) * BN > kv_len, tl.minimum(state, 1), state)
+    tl.store(states_ptr + row.to(tl.int64) * num_k_tiles + tiles, state.to(tl.int8), mask=tiles < num_k_tiles)
 
 
 def _launch(q, k, v, block_mask, scale, config, counts, tiles):
@@ -272,12 +279,13 @@ def _schedule(call, block_mask, config):
     shape = runtime.state_shape(call, config, by_batch=True, by_head=True)
     batch, heads, q_tiles, kv_tiles = shape
     states = torch.empty(shape, dtype=torch.int8, device=call.q.device)
-    chunk = 8
+    # Long chunks share work, short ones keep the GPU busy.
+    chunk = 32 if states.numel() > 1 << 17 else 8
     with runtime.on_device(call.q):
-        _classify[(triton.cdiv(kv_tiles, chunk), q_tiles, batch * heads)](
+        _classify[(triton.cdiv(kv_tiles, chunk) * q_tiles * batch * heads,)](
             states,
             block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2), call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
-            BM=config.BM, BN=config.BN, CHUNK=chunk,
+            BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
         )  # fmt: skip
     return runtime.compact(states)
 

@@ -21,7 +21,7 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates="a0244d17c78c",
+    templates="a8b50e3dda10",
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -169,36 +169,43 @@ def _classify(
     BN: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    # Grid: (chunks of CHUNK tiles of keys, tiles of queries, batch * heads as far as the mask tells them apart).
-    # Writes one state for each tile: 0 no pair is visible, 1 some are, 2 all are.
-    tile = tl.program_id(1)
+    # Grid: one program for each chunk of CHUNK tiles of keys, of each tile of queries, of each batch element and head
+    # as far as the mask tells them apart. Writes one state for each tile: 0 no pair is visible, 1 some are, 2 all are.
+    num_chunks = tl.cdiv(num_k_tiles, CHUNK)
+    num_q_tiles = tl.cdiv(q_len, BM)
+    chunk = tl.program_id(0) % num_chunks * CHUNK
+    row = tl.program_id(0) // num_chunks
+    tile = row % num_q_tiles
     row0 = tile * BM
     rows = row0 + tl.arange(0, BM)
     # Rows and keys beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
     q_first = row0 + (kv_len - q_len)
     q_last = tl.minimum(row0 + BM, q_len) - 1 + (kv_len - q_len)
-    states = states_ptr + (tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tile) * num_k_tiles
-    chunk = tl.program_id(0) * CHUNK
-    for i in tl.range(chunk, tl.minimum(chunk + CHUNK, num_k_tiles)):
-        k_first = i * BN
-        k_last = tl.minimum(k_first + BN, kv_len) - 1
-        k = tl.minimum(k_first + tl.arange(0, BN), kv_len - 1)[None, :]
-        # What the corners of the tile say of all its pairs.
-        t = q_last - k_first
-        t_2 = q_first - k_last
-        t_3 = t_2 >> 2 == t >> 2
-        t_4 = tl.where(t_3, t_2 & 3, 0)
-        t_5 = tl.where(t_3, t & 3, 3)
-        every = (k_last <= q_first) & ((t < 2048) & ((t_4 == 0) & (0 == t_5)))
-        some = (k_first <= q_last) & ((t_2 < 2048) & ((t_4 <= 0) & (0 <= t_5)))
-        state = some.to(tl.int32) + every.to(tl.int32)
-        if state == 1:
-            shown = _visible(q, k).to(tl.int32)
-            state = tl.max(shown) + tl.min(shown)
-        # A ragged tile always needs the mask.
-        state = tl.where(k_first + BN > kv_len, tl.minimum(state, 1), state)
-        tl.store(states + i, state.to(tl.int8))
+    tiles = chunk + tl.arange(0, CHUNK)
+
+    # What the corners of each tile say of all its pairs, for the whole chunk at once.
+    k_first = tl.minimum(tiles, num_k_tiles - 1) * BN
+    k_last = tl.minimum(k_first + BN, kv_len) - 1
+    t = q_last - k_first
+    t_2 = q_first - k_last
+    t_3 = t_2 >> 2 == t >> 2
+    t_4 = tl.where(t_3, t_2 & 3, 0)
+    t_5 = tl.where(t_3, t & 3, 3)
+    some = (k_first <= q_last) & ((t_2 < 2048) & ((t_4 <= 0) & (0 <= t_5)))
+    every = (k_last <= q_first) & ((t < 2048) & ((t_4 == 0) & (0 == t_5)))
+    state = tl.zeros([CHUNK], tl.int32) + some.to(tl.int32) + every.to(tl.int32)
+
+    # Pair by pair where that leaves doubt.
+    for i in tl.range(0, tl.minimum(CHUNK, num_k_tiles - chunk)):
+        if tl.sum(tl.where(tiles == chunk + i, state, 0)) == 1:
+            keys = tl.minimum((chunk + i) * BN + tl.arange(0, BN), kv_len - 1)[None, :]
+            shown = _visible(q, keys).to(tl.int32)
+            state = tl.where(tiles == chunk + i, tl.max(shown) + tl.min(shown), state)
+
+    # A ragged tile always needs the mask.
+    state = tl.where((tiles + 1) * BN > kv_len, tl.minimum(state, 1), state)
+    tl.store(states_ptr + row.to(tl.int64) * num_k_tiles + tiles, state.to(tl.int8), mask=tiles < num_k_tiles)
 
 
 def _launch(q, k, v, scale, config, counts, tiles):
@@ -227,12 +234,13 @@ def _schedule(call, config):
     shape = runtime.state_shape(call, config, by_batch=False, by_head=False)
     batch, heads, q_tiles, kv_tiles = shape
     states = torch.empty(shape, dtype=torch.int8, device=call.q.device)
-    chunk = 8
+    # Long chunks share work, short ones keep the GPU busy.
+    chunk = 32 if states.numel() > 1 << 17 else 8
     with runtime.on_device(call.q):
-        _classify[(triton.cdiv(kv_tiles, chunk), q_tiles, batch * heads)](
+        _classify[(triton.cdiv(kv_tiles, chunk) * q_tiles * batch * heads,)](
             states,
             call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
-            BM=config.BM, BN=config.BN, CHUNK=chunk,
+            BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
         )  # fmt: skip
     return runtime.compact(states)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flashgen.lang.bounds import LAST_KEY, KeyRange, increasing_in_q, key_range
@@ -38,7 +38,11 @@ class Function:
 
     @property
     def call(self) -> str:
-        return f"{self.name}({self.arguments})"
+        return self.call_with({})
+
+    def call_with(self, renamed: Mapping[str, str]) -> str:
+        """A call where some arguments go by other names."""
+        return f"{self.name}({', '.join(renamed.get(name, name) for name in self.names)})"
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.codegen.forward import Function, extra_arguments, mask_function, new_prologue, q_offset, unspecialized
-from flashgen.lang.nodes import FALSE, TRUE, variables
-from flashgen.lang.tiles import tile_truth
+from flashgen.lang.nodes import FALSE, TRUE, Const, variables
+from flashgen.lang.tiles import TileTruth, tile_truth
 from flashgen.lang.triton_emitter import Body
 from flashgen.spec.variant import Variant
 
 
 @dataclass(frozen=True)
 class ScheduleView:
-    """The holes of the classifying kernel. `every` and `some` are what the corners of a tile say, after `body`.
+    """The holes of the classifying kernel. `state` turns what the corners of the tiles say, after `body`, into states.
 
     `decides` is False where the corners never say anything. `b` and `h` tell whether the mask differs from one batch
     element or head to the next.
@@ -21,14 +21,14 @@ class ScheduleView:
 
     mask: Function
     body: Body
-    every: str
-    some: str
+    state: tuple[str, ...]
     decides: bool
     b: bool
     h: bool
     kv_h: bool
     q_first: bool
     q_last: bool
+    k: bool
     k_last: bool
     q_offset: str
     sizes: tuple[str, ...]
@@ -51,15 +51,15 @@ def schedule_view(variant: Variant) -> ScheduleView:
     return ScheduleView(
         mask=mask,
         body=body,
-        every=body.results[0],
-        some=body.results[1],
+        state=_state(truth, body),
         decides=not (truth.every is FALSE and truth.some is TRUE),
         b="b" in used,
         h=bool({"h", "kv_h"} & used),
         kv_h="kv_h" in used,
         q_first="q_first" in free,
         q_last="q_last" in free,
-        k_last="k_last" in free,
+        k="k" in body.free,
+        k_last="k_last" in body.free,
         q_offset=q_offset(variant),
         sizes=sizes,
         prologue=tuple(prologue.lines),
@@ -70,3 +70,17 @@ def schedule_view(variant: Variant) -> ScheduleView:
 
 
 _FORWARD_ONLY = frozenset({"heads", "kv_heads", "head_dim", "v_head_dim"})
+
+
+def _state(truth: TileTruth, body: Body) -> tuple[str, ...]:
+    """Statements for the states of a chunk: 0 where no pair can be visible, 2 where each must be, else 1, doubt."""
+    every, some = body.results
+    lines = []
+    terms = ["tl.zeros([CHUNK], tl.int32)"]
+    for name, expr, text in (("some", truth.some, some), ("every", truth.every, every)):
+        if isinstance(expr, Const):
+            terms += ["1"] if expr.value else []
+        else:
+            lines.append(f"{name} = {text}")
+            terms.append(f"{name}.to(tl.int32)")
+    return (*lines, f"state = {' + '.join(terms)}")

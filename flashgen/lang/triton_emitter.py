@@ -16,8 +16,8 @@ from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, op, t
 
 # Names that a kernel uses itself; a user's name that equals one gets a trailing underscore.
 KERNEL_NAMES = frozenset(
-    "acc alpha b bh col d every first full_end full_start h head_dim heads i in_range k k_desc k_first "
-    "k_last k_tile kv_h kv_heads kv_len l last lse m m_new n num_full num_k_tiles num_mixed num_tiles out p pair q q_desc q_first q_last q_len q_tile "
+    "acc alpha b bh chunk col counts every first full_end full_start h head_dim heads i in_range k k_desc k_first "
+    "k_last k_tile kv_h kv_heads kv_len keys l last lse m m_new n num_chunks num_full num_k_tiles num_mixed num_q_tiles num_tiles out p pair q q_desc q_first q_last q_len q_tile "
     "qk qk_scale row row_shift row0 rows scale schedule_heads shown sink some start state stop tile tiles v v_desc v_head_dim v_tile x".split()
 )
 
@@ -439,9 +439,11 @@ def _pow(w: _Writer, expr: Op, args: Operands) -> tuple[str, int]:
 
 def _reduce(w: _Writer, expr: Op, args: Operands) -> tuple[str, int]:
     function = "tl.min" if expr.name == "tile_min" else "tl.max"
+    # Rows give one number; keys, several tiles of them at once, one number a tile.
+    axis = ", 1" if level(expr) & _COL else ""
     if expr.type is Type.BOOL:
-        return f"{function}({args[0](_ATOM)}.to(tl.int32)) != 0", _COMPARE
-    return f"{function}({args[0](_LOOSEST)})", _ATOM
+        return f"{function}({args[0](_ATOM)}.to(tl.int32){axis}) != 0", _COMPARE
+    return f"{function}({args[0](_LOOSEST)}{axis})", _ATOM
 
 
 _SPECIAL: dict[str, Callable[[_Writer, Op, Operands], tuple[str, int]]] = {

@@ -1,0 +1,96 @@
+"""How attention is called: in CUDA graphs, under torch.compile, in a new process, and never waiting for the GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from flashgen.codegen import generate
+from flashgen.problems import Call, Problem, make_inputs
+from flashgen.spec import load
+
+GALLERY = sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))
+PROBLEM = Problem(2, 4, 2, 500, 700, 64, 64, "bfloat16")
+
+pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)]
+
+
+def answer(module: ModuleType, call: Call) -> torch.Tensor:
+    return module.attention(call.q, call.k, call.v, **call.keywords)
+
+
+def test_a_cuda_graph_replays_on_new_values(gallery_module: Callable[[str], ModuleType], path: Path) -> None:
+    module, variant = gallery_module(path.stem), load(path)
+    call, other = (make_inputs(variant, PROBLEM, "cuda", seed=seed) for seed in (0, 12))
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        answer(module, call)
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = answer(module, call)
+    for mine, new in zip((call.q, call.k, call.v, *call.inputs.values()),
+                         (other.q, other.k, other.v, *other.inputs.values()), strict=True):  # fmt: skip
+        mine.copy_(new)
+    graph.replay()
+    assert torch.equal(out, answer(module, call))
+
+
+def test_attention_never_waits_for_the_gpu(gallery_module: Callable[[str], ModuleType], path: Path) -> None:
+    module, variant = gallery_module(path.stem), load(path)
+    call = make_inputs(variant, PROBLEM, "cuda")
+    answer(module, call)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        answer(module, call)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_torch_compile_takes_it_whole(gallery_module: Callable[[str], ModuleType], path: Path) -> None:
+    module, variant = gallery_module(path.stem), load(path)
+    call = make_inputs(variant, PROBLEM, "cuda")
+
+    def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return module.attention(q * 2, k, v, **call.keywords) + 1
+
+    compiled = torch.compile(layer, fullgraph=True)(call.q, call.k, call.v)
+    assert torch.equal(compiled, layer(call.q, call.k, call.v))
+
+
+_FIRST_CALL = """
+import json, sys, time
+import torch, triton
+q = torch.randn(2, 4, 1000, 64, device="cuda", dtype=torch.bfloat16)
+torch.cuda.synchronize()
+start = time.perf_counter()
+sys.path.insert(0, sys.argv[1])
+import {name}
+imported = time.perf_counter()
+{name}.attention(q, q, q)
+torch.cuda.synchronize()
+print(json.dumps([imported - start, time.perf_counter() - start]))
+"""
+
+
+def test_the_first_call_of_a_process_is_quick(tmp_path: Path, path: Path) -> None:
+    variant = load(path)
+    if any(tensor.default is None for tensor in variant.inputs):
+        pytest.skip("its inputs are not part of what is timed")
+    generate(variant, tmp_path)
+    script = _FIRST_CALL.format(name=variant.name)
+    here = str(Path(__file__).parent.parent.parent)
+    env = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "triton"), "PYTHONPATH": here}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    for _ in range(2):
+        run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    importing, first_call = json.loads(run.stdout.splitlines()[-1])
+    assert importing < 0.3 and first_call < 5

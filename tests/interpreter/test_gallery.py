@@ -1,0 +1,29 @@
+"""Every gallery variant against its reference on every case of the full level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flashgen.codegen import uses_schedule
+from flashgen.spec import load
+from flashgen.verify import Case, cases_for, run_case
+
+GALLERY = [load(path) for path in sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))]
+VARIANTS = {variant.name: variant for variant in GALLERY}
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        pytest.param(variant.name, case, id=f"{variant.name}-{case.name}")
+        for variant in GALLERY
+        for case in cases_for(variant, "full", gpu=False, scheduled=uses_schedule(variant))
+    ],
+)
+def test_kernel_computes_its_formula(gallery_module: Callable[[str], ModuleType], name: str, case: Case) -> None:
+    result = run_case(gallery_module(name), VARIANTS[name], case, "cpu")
+    assert result.ok, str(result)
