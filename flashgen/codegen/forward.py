@@ -64,6 +64,7 @@ class ForwardView:
 
     scaled: bool
     score: Function | None
+    score_call: str
     mask: Function | None
     logit: str
     shown: str
@@ -126,6 +127,8 @@ def forward_view(variant: Variant) -> ForwardView:
     else:
         note = "in units of log2" + ("" if found.row is None else ", less what is constant along a row")
         score = Function("_score", prologue.body(found.pair), f"{show(variant.score, variant.lets)}, {note}.")
+    # A score that ignores the keys, or the queries, is spread over the tile.
+    spread = "" if level(found.pair) == level(var("qk", Type.FLOAT)) else "tl.zeros([BM, BN], tl.float32) + "
     mask = mask_function(variant, prologue)
     clamps_k = _reads_tensors_along_k(variant.mask, found.pair)
     checks = clamps_k or not _ends_before_kv_len(variant, keys)
@@ -142,6 +145,7 @@ def forward_view(variant: Variant) -> ForwardView:
     return ForwardView(
         scaled=score is None,
         score=score,
+        score_call="" if score is None else spread + score.call,
         mask=mask,
         logit="qk" if score is None else "x",
         shown=" & ".join(shown) if len(shown) > 1 else shown[0].removeprefix("(").removesuffix(")") if not mask else shown[0],
