@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from flashgen.errors import UsageError
-from flashgen.runtime.config import Config
+from flashgen.runtime import Config, default_config
 from flashgen.spec.variant import Variant
 from flashgen.tuning.space import SHARED_LIMIT, shared_limit
 from flashgen.tuning.worker import RequestFailed, Worker
@@ -21,12 +21,13 @@ MOST_WORKERS = 8
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to compile: in the default config, for a target as Triton names its capability."""
+    """One kernel to compile, for a target as Triton names its capability."""
 
     target: str
     dtype: str
     head_dim: int
     v_head_dim: int
+    config: Config
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,6 @@ class Compiled:
     """
 
     job: Job
-    config: Config | None = None
     registers: int | None = None
     spills: int | None = None
     shared: int | None = None
@@ -48,11 +48,17 @@ class Compiled:
 
 
 def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
-    """Each target with each head dimension of the spec, in its first dtype. UsageError for an unknown target."""
+    """Each target with each head dimension of the spec, in its first dtype and the default config.
+
+    UsageError for an unknown target.
+    """
     for target in targets:
         if target not in SHARED_LIMIT:
             raise UsageError(f"no target {target!r}; expected one of {', '.join(SHARED_LIMIT)}")
-    return [Job(target, variant.dtypes[0], dim, dim) for target in targets for dim in variant.head_dims]
+    dtype = variant.dtypes[0]
+    return [
+        Job(target, dtype, dim, dim, default_config(dtype, dim, dim)) for target in targets for dim in variant.head_dims
+    ]
 
 
 def compile_all(path: Path, jobs: Sequence[Job]) -> tuple[Compiled, ...]:
@@ -83,15 +89,14 @@ def compile_all(path: Path, jobs: Sequence[Job]) -> tuple[Compiled, ...]:
 
 def compiler(path: str) -> Callable[[Job], Compiled]:
     """The worker's side: compiles the module at `path` for one job after another."""
-    from flashgen.codegen.offline import compile_forward, default_config
+    from flashgen.codegen.offline import compile_forward
 
     def compile_one(job: Job) -> Compiled:
-        config = default_config(job.dtype, job.head_dim, job.v_head_dim)
-        found = compile_forward(Path(path), job.target, job.dtype, job.head_dim, job.v_head_dim, config)
+        found = compile_forward(Path(path), job.target, job.dtype, job.head_dim, job.v_head_dim, job.config)
         error, limit = found.error, shared_limit(job.target)
         if error is None and found.shared > limit:
             error = f"needs {found.shared} bytes of shared memory, {job.target} has {limit}"
-        return Compiled(job, config, found.registers, found.spills, found.shared, found.seconds, error)
+        return Compiled(job, found.registers, found.spills, found.shared, found.seconds, error)
 
     return compile_one
 

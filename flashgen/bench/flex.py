@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def flex_attention(
-    variant: Variant, problem: Problem, call: Call, pairwise: Pairwise, scale: float | None = None
+    variant: Variant, problem: Problem, call: Call, pairwise: Pairwise, compiled: bool = True
 ) -> Callable[[], Tensor]:
-    """A call that runs compiled FlexAttention on the problem; the block mask is made once, before."""
+    """A call that runs FlexAttention on the problem; the block mask is made once, before."""
     import torch
-    from torch.nn.attention.flex_attention import create_block_mask
+    from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
     from torch.nn.attention.flex_attention import flex_attention as flex
 
     block_mask = None
     if variant.mask is not TRUE:
         used = variables(variant.mask)
         # Compiled, or it would hold the whole mask in memory.
-        block_mask = torch.compile(create_block_mask)(
+        block_mask = (torch.compile(create_block_mask) if compiled else create_block_mask)(
             pairwise.mask,
             problem.batch if "b" in used else None,
             problem.heads if used & {"h", "kv_h"} else None,
@@ -39,13 +39,15 @@ def flex_attention(
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if not variant.sink:
-            return flex(q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=grouped)
-        out, lse = flex(
-            q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=grouped, return_lse=True
-        )
+            return flex(q, k, v, score_mod=score_mod, block_mask=block_mask, enable_gqa=grouped)
+        out, aux = flex(
+            q, k, v, score_mod=score_mod, block_mask=block_mask, enable_gqa=grouped,
+            return_aux=AuxRequest(lse=True),
+        )  # fmt: skip
+        assert aux.lse is not None
         # FlexAttention has no sink: the further logit shrinks every row by a factor that its LSE gives.
-        sinks = call.inputs["sinks"]
-        return (out * torch.sigmoid(lse - sinks[None, :, None])[..., None]).to(q.dtype)
+        kept = torch.sigmoid(aux.lse - call.inputs["sinks"][None, :, None])
+        return (out * kept[..., None]).to(q.dtype)
 
-    compiled = torch.compile(attend, fullgraph=True, dynamic=False)
-    return lambda: compiled(call.q, call.k, call.v)
+    run = torch.compile(attend, fullgraph=True, dynamic=False) if compiled else attend
+    return lambda: run(call.q, call.k, call.v)

@@ -8,7 +8,7 @@ import typer
 
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
-from flashgen.cli.output import Output
+from flashgen.cli.output import Output, tile_text
 from flashgen.cli.specs import resolve
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
         output.table(
             ["target", "dtype", "head_dim", "config", "registers", "spilled B", "shared B"],
             [
-                [c.job.target, c.job.dtype, c.job.head_dim, c.config, c.registers, c.spills, c.shared]
+                [c.job.target, c.job.dtype, c.job.head_dim, tile_text(c.job.config), c.registers, c.spills, c.shared]
                 for c in built.compiled
             ],
         )

@@ -9,7 +9,7 @@ import typer
 
 from flashgen.cli.failure import guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out
-from flashgen.cli.output import Output
+from flashgen.cli.output import Output, tile_text
 from flashgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ def ls(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: J
     for entry in stored:
         key, config = entry.record.key, entry.record.config
         dims = str(key.head_dim) if key.head_dim == key.v_head_dim else f"{key.head_dim}x{key.v_head_dim}"
-        tile = f"{config.BM}x{config.BN} w{config.num_warps} s{config.num_stages}"
         time = f"{entry.record.median_us:.1f}"
-        rows.append([key.variant, key.gpu, key.triton, key.dtype, dims, key.bucket, tile, time, entry.source])
+        rows.append(
+            [key.variant, key.gpu, key.triton, key.dtype, dims, key.bucket, tile_text(config), time, entry.source]
+        )
     output.table(["variant", "gpu", "triton", "dtype", "head_dim", "shape", "config", "us", "source"], rows)
 
 

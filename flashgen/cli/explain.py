@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flashgen.cli.failure import for_each, guarded
-from flashgen.cli.options import Json, Specs
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output, to_json
 from flashgen.cli.specs import resolve
 
@@ -31,6 +31,7 @@ def explain(
         int | None,
         typer.Option("--length", min=1, metavar="N", help="Queries and keys of the picture; by default 4096."),
     ] = None,
+    out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
     """Show a spec as it is understood: formula, inputs, how tiles are skipped, configs, and the mask as a picture."""
@@ -42,7 +43,7 @@ def explain(
     panels: list[Panel] = []
 
     def one(spec: str) -> None:
-        explained = explain_variant(load(resolve(spec)), length)
+        explained = explain_variant(load(resolve(spec)), out, length)
         show(explained, output)
         output.document(document(explained))
         panels.append(explained.panel)
@@ -65,6 +66,7 @@ def show(explained: Explained, output: Output) -> None:
     section(output, "inputs", e.inputs)
     section(output, "params", e.params)
     section(output, "skipping", [e.skipping])
+    section(output, "configs", [str(used) for used in explained.configs])
     section(output, "mask", [tile_summary(panel), *drawing(panel, output)])
 
 
@@ -98,6 +100,7 @@ def document(explained: Explained) -> dict[str, object]:
     tiles = explained.panel.tiles
     return {
         **to_json(explained.explanation),
+        "configs": explained.configs,
         "picture": {
             "q_len": tiles.q_len,
             "kv_len": tiles.kv_len,

@@ -24,6 +24,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from flashgen.api import Progress
+    from flashgen.runtime.config import Config
 
 # A pipe has no width: lines are never wrapped there.
 PIPE_WIDTH = 100_000
@@ -76,6 +77,11 @@ class Output:
                 yield lambda text, passing=False: status.update(Text(text))
         else:
             yield lambda text, passing=False: None if passing else self.line(text)
+
+
+def tile_text(config: Config) -> str:
+    """A config as tables show it: "64x32 w4 s2" is BM 64, BN 32, 4 warps, 2 stages."""
+    return f"{config.BM}x{config.BN} w{config.num_warps} s{config.num_stages}"
 
 
 def plain_table(rows: Sequence[Sequence[str]]) -> list[str]:

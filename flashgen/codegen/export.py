@@ -50,7 +50,7 @@ class Exported:
 def export_module(variant: Variant, records: Iterable[Record], path: Path) -> Exported:
     """Write the variant's module as one file. Records of another spec or other templates are left out."""
     generated = render(variant)
-    identity = _identity(generated)
+    identity = identity_of(generated)
     fitting = {r.key.path.as_posix(): r for r in records if (r.key.spec, r.key.templates) == identity}
     text = formatted(bundle(generated, [(place, record.to_json()) for place, record in sorted(fitting.items())]))
     write_if_changed(path, text)
@@ -101,7 +101,7 @@ def split(text: str) -> Source:
     return Source("\n".join(lines).strip("\n"), runtime, tuple(imports), tuple(names), summary)
 
 
-def _identity(generated: str) -> tuple[str, str]:
+def identity_of(generated: str) -> tuple[str, str]:
     """The digests of spec and templates in a generated module's IDENTITY."""
     calls = [node for node in ast.walk(ast.parse(generated)) if isinstance(node, ast.Call)]
     keywords = {k.arg: k.value for call in calls for k in call.keywords if ast.unparse(call.func) == "runtime.Identity"}

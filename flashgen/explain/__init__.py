@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from flashgen.codegen import uses_schedule
 from flashgen.codegen.pairwise import SIZES, make
+from flashgen.explain.configs import Used, used_configs
 from flashgen.explain.describe import Explanation, describe
 from flashgen.explain.picture import Panel
 from flashgen.explain.tiles import count
@@ -22,15 +24,17 @@ TILE_Q, TILE_KV = 128, 64
 
 @dataclass(frozen=True)
 class Explained:
-    """`panel` shows the mask of the first batch and head on random inputs."""
+    """`panel` shows the mask of the first batch and head on random inputs, `configs` what this machine would use."""
 
     explanation: Explanation
+    configs: tuple[Used, ...]
     panel: Panel
 
 
-def explain(variant: Variant, length: int | None = None, BM: int = TILE_Q, BN: int = TILE_KV) -> Explained:
-    """Explain a variant; `length` is the number of queries and keys of its picture, BM and BN the tile's."""
-    return Explained(describe(variant, uses_schedule(variant)), picture_of(variant, length or PICTURE_LENGTH, BM, BN))
+def explain(variant: Variant, out: Path, length: int | None = None) -> Explained:
+    """Explain a variant. `out` is the folder of its module, `length` the number of queries and keys of its picture."""
+    explanation = describe(variant, uses_schedule(variant))
+    return Explained(explanation, used_configs(variant, out), picture_of(variant, length or PICTURE_LENGTH))
 
 
 def picture_of(variant: Variant, length: int, BM: int = TILE_Q, BN: int = TILE_KV) -> Panel:

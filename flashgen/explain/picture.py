@@ -12,7 +12,7 @@ from flashgen.explain.tiles import TileMap
 
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:+#"
-PANELS_IN_A_ROW = 5
+PANELS_IN_A_ROW = 4
 
 # Paper, ink: the colour of a tile's invisible pairs and of its visible ones, by what the kernel does with the tile.
 COLOURS = {"none": ("#ffffff", "#ffffff"), "mixed": ("#fbe3cc", "#d9731a"), "full": ("#1f4e79", "#1f4e79")}

@@ -10,12 +10,13 @@ from types import ModuleType
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_mask, flex_attention
+from torch.nn.attention.flex_attention import create_mask
 
 from flashgen.bench import Bench, Session
 from flashgen.bench.agreement import disagreement, disagreements
 from flashgen.bench.candidates import CANDIDATES, Unavailable, sdpa_causal
 from flashgen.bench.density import density
+from flashgen.bench.flex import flex_attention
 from flashgen.bench.picture import draw
 from flashgen.bench.rows import Case, Row, read, useful_flops, write
 from flashgen.bench.run import CEILING, CEILING_SIZE, rows
@@ -185,18 +186,9 @@ def test_flex_attention_gets_the_variant_itself(path: Path, gallery_module: Call
     pairwise = make(variant, {name: getattr(PROBLEM, name) for name in SIZES}, call.keywords)
     mask = create_mask(pairwise.mask, PROBLEM.batch, PROBLEM.heads, PROBLEM.q_len, PROBLEM.kv_len, device="cpu")
     assert density(pairwise, PROBLEM, "cpu") == pytest.approx(mask.double().mean().item(), rel=1e-12)
-    if variant.sink:
-        return
-
-    def score_mod(
-        score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
-    ) -> torch.Tensor:
-        return torch.where(pairwise.mask(b, h, q, k), pairwise.score(score, b, h, q, k), -torch.inf)
-
-    out = flex_attention(call.q, call.k, call.v, score_mod=score_mod, enable_gqa=True)
-    visible = mask.any(-1, keepdim=True)
+    out = flex_attention(variant, PROBLEM, call, pairwise, compiled=False)()
     reference = gallery_module(path.stem).reference(call.q, call.k, call.v, **call.keywords)
-    torch.testing.assert_close(out.where(visible, 0), reference.where(visible, 0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(out, reference, rtol=1e-4, atol=1e-5)
 
 
 def test_the_picture_is_a_png_with_or_without_results(tmp_path: Path) -> None:

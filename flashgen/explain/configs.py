@@ -1,0 +1,56 @@
+"""Which tuned configs a module would use on this machine."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from flashgen.codegen import render
+from flashgen.codegen.export import identity_of
+from flashgen.problems import Problem
+from flashgen.runtime import Config, Lookup, default_config, shipped_root
+from flashgen.runtime.lookup import current_device
+from flashgen.runtime.records import Bucket
+from flashgen.spec.variant import Variant
+from flashgen.tuning.workloads import problems
+
+
+@dataclass(frozen=True)
+class Used:
+    """The config for one problem: where it comes from ("user cache", "default", ...) and a sentence about that."""
+
+    problem: Problem
+    config: Config
+    source: str
+    detail: str
+
+    def __str__(self) -> str:
+        c = self.config
+        return f"{self.problem}: BM {c.BM}, BN {c.BN}, {c.num_warps} warps, {c.num_stages} stages ({self.detail})"
+
+
+def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
+    """The configs for the variant's tuned shapes on GPU 0, without one the built-in defaults.
+
+    `out` is the folder of the generated module: records that are shipped lie beside it.
+    """
+    asked = problems(variant)
+    if not torch.cuda.is_available():
+        detail = "built-in default: no GPU here, so no record applies"
+        return tuple(Used(p, default_config(p.dtype, p.head_dim, p.v_head_dim), "default", detail) for p in asked)
+    spec, templates = identity_of(render(variant))
+    shipped = shipped_root(out / f"{variant.name}.py")
+    configs = Lookup(variant.name, "forward", spec, templates, default_config, shipped, variant.source)
+    device = current_device(0)
+    found = []
+    with warnings.catch_warnings():
+        # What a lookup warns of is what is shown here.
+        warnings.simplefilter("ignore")
+        for p in asked:
+            bucket = Bucket.of(p.batch * p.heads, p.heads // p.kv_heads, p.q_len, p.kv_len)
+            choice = configs.find(device, p.dtype, p.head_dim, p.v_head_dim, bucket)
+            found.append(Used(p, choice.config, choice.source, choice.detail))
+    return tuple(found)

@@ -1,0 +1,46 @@
+"""What the README shows is true: its specs load, its error is the one that appears, its commands exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flashgen.cli.app import app
+from flashgen.errors import SpecError
+from flashgen.spec import load
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(blocks("yaml"))))
+def test_every_spec_loads(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "shown.yaml"
+    path.write_text(blocks("yaml")[number])
+    assert load(path).name == "alibi"
+
+
+def test_the_error_shown_is_the_one_that_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("name: mine\nparams: {W: 8}\nlet: {d: q - k}\nmask: (d <= W) & (kk <= q)\n")
+    with pytest.raises(SpecError) as error:
+        load("mine.yaml")
+    assert f"error: {error.value}" in README
+
+
+def test_the_table_of_commands_is_complete() -> None:
+    listed = set(re.findall(r"^\| `flashgen (\w+)", README, re.MULTILINE))
+    commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    groups = {str(group.name) for group in app.registered_groups}
+    assert listed == commands | groups
+
+
+def test_every_file_it_links_to_exists() -> None:
+    links = re.findall(r"\]\(((?!http)[^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (Path(__file__).parents[1] / link).exists()] == []
