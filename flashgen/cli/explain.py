@@ -31,6 +31,7 @@ def explain(
         int | None,
         typer.Option("--length", min=1, metavar="N", help="Queries and keys of the picture; by default 4096."),
     ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Draws the random inputs of the picture.")] = 0,
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
@@ -43,7 +44,7 @@ def explain(
     panels: list[Panel] = []
 
     def one(spec: str) -> None:
-        explained = explain_variant(load(resolve(spec)), out, length)
+        explained = explain_variant(load(resolve(spec)), out, length, seed)
         show(explained, output)
         output.document(document(explained))
         panels.append(explained.panel)

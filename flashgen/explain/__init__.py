@@ -31,18 +31,21 @@ class Explained:
     panel: Panel
 
 
-def explain(variant: Variant, out: Path, length: int | None = None) -> Explained:
-    """Explain a variant. `out` is the folder of its module, `length` the number of queries and keys of its picture."""
+def explain(variant: Variant, out: Path, length: int | None = None, seed: int = 0) -> Explained:
+    """Explain a variant. `out` is the folder of its module, `length` the number of queries and keys of its picture.
+
+    `seed` draws the inputs of the picture.
+    """
     explanation = describe(variant, uses_schedule(variant))
-    return Explained(explanation, used_configs(variant, out), picture_of(variant, length or PICTURE_LENGTH))
+    return Explained(explanation, used_configs(variant, out), picture_of(variant, length or PICTURE_LENGTH, seed))
 
 
-def picture_of(variant: Variant, length: int, BM: int = TILE_Q, BN: int = TILE_KV) -> Panel:
+def picture_of(variant: Variant, length: int, seed: int = 0, BM: int = TILE_Q, BN: int = TILE_KV) -> Panel:
     """Evaluate the mask on every pair of a problem with random inputs, cell by cell and tile by tile."""
     shape = variant.tune_shapes[0]
     dim = variant.head_dims[0]
     problem = Problem(1, shape.heads, shape.kv_heads, length, length, dim, dim, variant.dtypes[0])
-    call = make_inputs(variant, problem)
+    call = make_inputs(variant, problem, seed=seed)
     mask = make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords).mask
     cell = -(-length // CELLS)
     return Panel(variant.name, count(mask, length, length, cell, cell), count(mask, length, length, BM, BN))
