@@ -19,11 +19,11 @@ from flashgen.bench.density import density
 from flashgen.bench.flex import flex_attention
 from flashgen.bench.picture import draw
 from flashgen.bench.rows import Case, Row, read, useful_flops, write
-from flashgen.bench.run import CEILING, CEILING_SIZE, rows
+from flashgen.bench.run import CEILING, CEILING_SIZE, ready_candidates, rows
 from flashgen.bench.timing import Run, interleave
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.errors import UsageError
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems import Call, Problem, make_inputs
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.tuning.timing import Timing
@@ -176,6 +176,7 @@ def test_torch_attention_takes_part_only_where_it_computes_the_variant(
             sdpa_causal(variant, chosen)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(
     "path", sorted((Path(__file__).parents[2] / "variants").glob("*.yaml")), ids=lambda path: path.stem
 )
@@ -189,6 +190,35 @@ def test_flex_attention_gets_the_variant_itself(path: Path, gallery_module: Call
     out = flex_attention(variant, PROBLEM, call, pairwise, compiled=False)()
     reference = gallery_module(path.stem).reference(call.q, call.k, call.v, **call.keywords)
     torch.testing.assert_close(out, reference, rtol=1e-4, atol=1e-5)
+
+
+def test_candidates_that_cannot_do_the_variant_say_why(gallery_module: Callable[[str], ModuleType]) -> None:
+    names = ("flashgen", "flashgen, no plan", "torch flash")
+    for spec, expected in (
+        ("causal", {"flashgen, no plan": "this variant needs no plan"}),
+        ("document", {"torch flash": "has no such mask"}),
+    ):
+        variant, problem = (
+            load(Path(__file__).parents[2] / f"variants/{spec}.yaml"),
+            Problem(1, 2, 2, 40, 40, 16, 16, "float32"),
+        )
+        call = make_inputs(variant, problem)
+        pairwise = make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)
+        ready, notes = ready_candidates(names, variant, gallery_module(spec), problem, call, pairwise)
+        assert notes == expected
+        assert set(ready) == set(names) - set(expected)
+        assert disagreements(ready, "flashgen", call.v) == {}
+        assert len(ready) == 2
+
+
+def test_a_failure_of_our_own_kernel_is_not_a_note(gallery_module: Callable[[str], ModuleType]) -> None:
+    variant, problem = load({"name": "causal", "causal": True}), Problem(1, 2, 2, 40, 40, 16, 16, "float32")
+    call = make_inputs(variant, problem)
+    wrong = Call(call.q, call.k[:, :, :7], call.v)
+    with pytest.raises(ValueError, match="v has shape"):
+        ready_candidates(
+            ("flashgen",), variant, gallery_module("causal"), problem, wrong, make(variant, dict.fromkeys(SIZES, 1), {})
+        )
 
 
 def test_the_picture_is_a_png_with_or_without_results(tmp_path: Path) -> None:
