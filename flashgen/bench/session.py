@@ -46,8 +46,8 @@ class Session:
         module = load_module(generate(variant, self.out))
         for problem in problems:
             case = self._case(variant, module, problem)
-            rows = self._known.get(case.key)
-            if rows is None:
+            rows = [row for row in self._known.get(case.key, ()) if row.candidate in self.bench.candidates]
+            if {row.candidate for row in rows} != set(self.bench.candidates):
                 if self._time_is_up():
                     self.left += 1
                     continue

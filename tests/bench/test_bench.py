@@ -104,6 +104,15 @@ def test_a_resumed_session_measures_only_what_the_time_limit_left(tmp_path: Path
     assert second.rows == read(tmp_path / "rows.jsonl")
 
 
+def test_a_case_without_every_candidate_is_measured_again(tmp_path: Path) -> None:
+    variant, measured, problem = load({"name": "plain"}), Counter[str](), Problem(1, 1, 1, 16, 16, 16, 16, "float32")
+    first = session(tmp_path, False, Clock(), measured)
+    first.bench = Bench(("flashgen",))
+    list(first.run(variant, [problem]))
+    list(session(tmp_path, True, Clock(), measured).run(variant, [problem]))
+    assert measured[str(problem)] == 2
+
+
 def test_a_changed_variant_is_not_resumed(tmp_path: Path) -> None:
     measured, problem = Counter[str](), Problem(1, 1, 1, 16, 16, 16, 16, "float32")
     list(session(tmp_path, True, Clock(), measured).run(load({"name": "plain"}), [problem]))
