@@ -70,7 +70,6 @@ class ForwardView:
     shown: str
     clamps_k: bool
     score_reads_k: bool
-    mixed_reads_k: bool
     scheduled: bool
     two_sided: bool
     longest_first: bool
@@ -97,7 +96,7 @@ def uses_schedule(variant: Variant) -> bool:
 
 def new_prologue(variant: Variant) -> Prologue:
     tensors = {i.name: Tensor(tuple(d.size for d in i.dims), i.dtype) for i in variant.inputs}
-    return Prologue(ranges_of(variant), tensors, variant.lets)
+    return Prologue(ranges_of(variant), tensors, variant.lets, reserved=_scalars(variant))
 
 
 def ranges_of(variant: Variant) -> Ranges:
@@ -137,8 +136,8 @@ def forward_view(variant: Variant) -> ForwardView:
         limits = _limits(variant, keys, prologue) if keys.closed else _scheduled_tiles(variant)
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
-    shown = [] if mask is None else [mask.call]
-    shown += [f"({'col' if clamps_k else 'k'} < kv_len)"] if checks else []
+    in_range = [f"{'col' if clamps_k else 'k'} < kv_len"] if checks else []
+    shown = " & ".join([mask.call, *(f"({test})" for test in in_range)] if mask is not None else in_range)
     reads_k = score is not None and "k" in score.body.free
     free = prologue.free | {name for f in (score, mask) if f is not None for name in f.body.free}
     arguments = extra_arguments(variant, free | ({"sinks_ptr"} if variant.sink else set()))
@@ -148,10 +147,9 @@ def forward_view(variant: Variant) -> ForwardView:
         score_call="" if score is None else spread + score.call,
         mask=mask,
         logit="qk" if score is None else "x",
-        shown=" & ".join(shown) if len(shown) > 1 else shown[0].removeprefix("(").removesuffix(")") if not mask else shown[0],
+        shown=shown,
         clamps_k=clamps_k,
         score_reads_k=reads_k,
-        mixed_reads_k=True,
         scheduled=not keys.closed,
         two_sided=bool(keys.lower),
         longest_first=keys.closed and not keys.lower and bool(keys.upper) and _rises(keys.upper_bound),
@@ -183,13 +181,14 @@ def extra_arguments(variant: Variant, free: set[str]) -> tuple[str, ...]:
 def unspecialized(variant: Variant, free: set[str], scheduled: bool) -> tuple[str, ...]:
     """The integers that a kernel is not compiled anew for."""
     integers = [user_name(p.name) for p in variant.runtime_params if p.type is Type.INT]
-    integers += [user_name(name) for name in variant.dim_names]
+    integers += ["batch", *(user_name(name) for name in variant.dim_names)]
     sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", *(["num_k_tiles"] if scheduled else [])]
     return (*sizes, *(name for name in integers if name in free))
 
 
 def _scalars(variant: Variant) -> list[str]:
-    return [user_name(name) for name in (*(p.name for p in variant.runtime_params), *variant.dim_names)]
+    """Scalar arguments that only some variants have."""
+    return ["batch", *(user_name(name) for name in (*(p.name for p in variant.runtime_params), *variant.dim_names))]
 
 
 def _reads_tensors_along_k(*exprs: Expr) -> bool:

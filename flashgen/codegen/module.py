@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from flashgen.codegen.forward import ForwardView, ranges_of
 from flashgen.codegen.schedule import ScheduleView
-from flashgen.lang.nodes import TRUE, Expr, Gather, variables
-from flashgen.lang.torch_emitter import emit
+from flashgen.lang.nodes import TRUE, Expr, Gather, inputs, variables
+from flashgen.lang.torch_emitter import TENSORS, emit
 from flashgen.lang.triton_emitter import user_name
 from flashgen.spec.variant import Input, Variant
 
@@ -167,9 +167,8 @@ def _checks(variant: Variant, names: Sequence[str]) -> tuple[list[str], bool]:
         text = ", ".join(shape) + ("," if len(shape) == 1 else "")
         ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
         extra = f", may_be_one=({', '.join(ones)},)" if ones else ""
-        lines.append(
-            f'{t.name} = runtime.check_input("{t.name}", {t.name}, {_shape(t)!r}, ({text}), torch.{t.dtype}, call.q{extra})'
-        )
+        described = f'"{t.name}", {t.name}, {_shape(t)!r}, ({text}), torch.{t.dtype}'
+        lines.append(f"{t.name} = runtime.check_input({described}, call.q{extra})")
         lines += [f"{dim.binds} = {t.name}.shape[{axis}]" for axis, dim in enumerate(t.dims) if dim.binds is not None]
     return lines, emission.imports_math
 
@@ -181,7 +180,7 @@ def _reads(arguments: Sequence[str], name: str) -> bool:
 def _call_arguments(variant: Variant, arguments: Sequence[str]) -> tuple[str, ...]:
     """What the launch passes for each extra argument of a kernel."""
     values = {"counts_ptr": "counts", "tiles_ptr": "tiles", "num_k_tiles": "tiles.shape[-1]"}
-    values |= {name: f"call.sizes.{name}" for name in ("heads", "kv_heads", "head_dim")}
+    values |= {name: f"call.sizes.{name}" for name in ("batch", "heads", "kv_heads", "head_dim")}
     for t in variant.inputs:
         values[f"{user_name(t.name)}_ptr"] = t.name
         values |= {f"stride_{user_name(t.name)}_{axis}": f"{t.name}.stride({axis})" for axis in range(len(t.dims))}
@@ -220,9 +219,8 @@ def _reference(variant: Variant) -> _Reference:
 
 def _as_tensor(text: str, expr: Expr) -> str:
     """A result of sizes and params alone is a Python scalar; the formula returns tensors."""
-    if variables(expr) & {"b", "h", "kv_h", "q", "k", "score"} or any(isinstance(c, Gather) for c in (expr, *expr.children)):
-        return text
-    return f"torch.as_tensor({text}, device=score.device)"
+    is_scalar = not variables(expr) & TENSORS and not inputs(expr)
+    return f"torch.as_tensor({text}, device=score.device)" if is_scalar else text
 
 
 def _reference_setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:

@@ -51,9 +51,7 @@ class Resources:
     error: str | None = None
 
 
-def compile_forward(
-    path: Path, target: str, dtype: str, head_dim: int, v_head_dim: int, config: Config
-) -> Resources:
+def compile_forward(path: Path, target: str, dtype: str, head_dim: int, v_head_dim: int, config: Config) -> Resources:
     """Compile the forward kernel of a generated module, and the one that makes its schedule where there is one.
 
     `target` is a capability such as "sm_90", or an AMD architecture such as "gfx942". The resources are those of the
@@ -125,13 +123,18 @@ def _signature(
 def _assembler_report(asm: Mapping[str, Any]) -> tuple[int | None, int | None, bool]:
     """Registers, bytes of spills, and whether WGMMA was serialized."""
     if "amdgcn" in asm:
-        registers = re.search(r"\.vgpr_count:\s+(\d+)", asm["amdgcn"])
-        spills = re.search(r"\.vgpr_spill_count:\s+(\d+)", asm["amdgcn"])
-        return registers and int(registers[1]), spills and 4 * int(spills[1]), False
+        registers = _number(r"\.vgpr_count:\s+(\d+)", asm["amdgcn"])
+        spilled = _number(r"\.vgpr_spill_count:\s+(\d+)", asm["amdgcn"])
+        return registers, None if spilled is None else 4 * spilled, False
     log = _ptxas_log(asm["ptx"])
-    registers = re.search(r"Used (\d+) registers", log)
-    spills = [int(size) for size in re.findall(r"(\d+) bytes spill stores", log)]
-    return registers and int(registers[1]), sum(spills) if registers else None, "C7512" in log or "erializ" in log
+    registers = _number(r"Used (\d+) registers", log)
+    spills = None if registers is None else sum(map(int, re.findall(r"(\d+) bytes spill stores", log)))
+    return registers, spills, "C7512" in log or "erializ" in log
+
+
+def _number(pattern: str, text: str) -> int | None:
+    found = re.search(pattern, text)
+    return None if found is None else int(found[1])
 
 
 def _ptxas_log(ptx: str) -> str:

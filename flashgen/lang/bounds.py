@@ -215,9 +215,7 @@ def always(mask: Expr, claim: Expr) -> bool:
     wanted = linear(claim)
     bounds = key_range(mask)
     known = [op("sub", K, low) for low in bounds.lower] + [op("sub", high, K) for high in bounds.upper]
-    return any(
-        not (wanted - linear(fact)).terms and (wanted - linear(fact)).constant >= 0 for fact in known
-    )
+    return any(not (wanted - linear(fact)).terms and (wanted - linear(fact)).constant >= 0 for fact in known)
 
 
 __all__ = ["FALSE", "LAST_KEY", "KeyRange", "always", "increasing_in_q", "key_range"]

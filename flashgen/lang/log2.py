@@ -177,5 +177,7 @@ def _factor(pair: Expr) -> Expr | None:
     if not (isinstance(pair, Op) and pair.name == "mul" and pair.args[0] is QK):
         return None
     factor = pair.args[1]
-    positive = isinstance(factor, Op) and factor.name == "mul" and factor.args[0] is SCALE
-    return factor if positive and isinstance(factor.args[1], Const) and factor.args[1].value > 0 else None  # type: ignore[union-attr]
+    if not (isinstance(factor, Op) and factor.name == "mul" and factor.args[0] is SCALE):
+        return None
+    constant = factor.args[1]
+    return factor if isinstance(constant, Const) and constant.value > 0 else None

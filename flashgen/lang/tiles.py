@@ -12,7 +12,22 @@ from dataclasses import dataclass, field
 
 from flashgen.lang.fold import fold
 from flashgen.lang.linear import Linear, expression, linear
-from flashgen.lang.nodes import FALSE, TRUE, COMPARISONS, Const, Expr, Gather, Op, Type, const, gather, op, var, variables, walk
+from flashgen.lang.nodes import (
+    COMPARISONS,
+    FALSE,
+    TRUE,
+    Const,
+    Expr,
+    Gather,
+    Op,
+    Type,
+    const,
+    gather,
+    op,
+    var,
+    variables,
+    walk,
+)
 
 CORNERS = {
     "q": (var("q_first", Type.INT), var("q_last", Type.INT)),

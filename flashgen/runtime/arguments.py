@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -126,11 +126,11 @@ def _contiguous_last(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@lru_cache(maxsize=None)
+@cache
 def _say_once(name: str, message: str) -> None:
     warnings.warn(message, stacklevel=2)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _loads_by_tma(index: int) -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(index)[0] >= 9

@@ -72,7 +72,7 @@ def compact(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @triton.jit
-def _compact(states_ptr, counts_ptr, tiles_ptr, num_k_tiles, BLOCK: tl.constexpr):
+def _compact(states_ptr, counts_ptr, tiles_ptr, num_k_tiles, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     # Grid: one program for each row of tiles.
     row = tl.program_id(0).to(tl.int64)
     mixed = 0

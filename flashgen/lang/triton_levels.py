@@ -1,0 +1,81 @@
+"""Where in a kernel a value is computed: once a program, once a row, once a column, or once a pair."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from weakref import WeakKeyDictionary
+
+from flashgen.lang.intervals import Ranges
+from flashgen.lang.nodes import Const, Expr, Op, Type, Var, const, op, transform, walk
+
+Level = frozenset[str]
+
+ONCE: Level = frozenset()
+ROW: Level = frozenset({"row"})
+COL: Level = frozenset({"col"})
+PAIR = ROW | COL
+
+_VARIABLES = {"q": ROW, "k": COL, "k_first": COL, "k_last": COL, "qk": PAIR}
+_WITHOUT_ROUNDING = frozenset({"add", "sub", "neg", "abs", "min", "max"})
+_known: WeakKeyDictionary[Expr, Level] = WeakKeyDictionary()
+
+
+def level(expr: Expr) -> Level:
+    """Which axes of the tile a value varies along; a reduction over rows or columns is one number."""
+    for node in walk(expr):
+        if node not in _known:
+            _known[node] = _level(node)
+    return _known[expr]
+
+
+def _level(node: Expr) -> Level:
+    if isinstance(node, Var):
+        return _VARIABLES.get(node.name, ONCE)
+    found = ONCE.union(*(_known[child] for child in node.children))
+    return found - ROW if is_reduction(node) else found
+
+
+def is_reduction(expr: Expr) -> bool:
+    return isinstance(expr, Op) and expr.name in ("tile_min", "tile_max")
+
+
+def shared(roots: Collection[Expr], lets: Sequence[tuple[str, Expr]]) -> list[Expr]:
+    """The nodes along k that deserve a name: used more than once, or named by the spec. Operands come first."""
+    nodes = list(walk(*roots))
+    uses = Counter(child for node in nodes for child in node.children)
+    named = {expr for _, expr in lets}
+    return [
+        node
+        for node in nodes
+        if level(node) & COL
+        and not isinstance(node, Const | Var)
+        and node not in roots
+        and (uses[node] > 1 or node in named)
+    ]
+
+
+def floats_at_leaves(root: Expr, ranges: Ranges) -> Expr:
+    """Turn integers into floats before pair-by-pair arithmetic where float32 holds every step exactly.
+
+    Converting q and k costs one conversion a row and a column; converting q - k costs one a pair.
+    """
+
+    def exact(node: Expr) -> bool:
+        if not ranges.exact_in_float32(node):
+            return False
+        if level(node) != PAIR or not isinstance(node, Op):
+            return True
+        return node.name in _WITHOUT_ROUNDING and all(exact(argument) for argument in node.args)
+
+    def pushed(node: Expr) -> Expr:
+        if level(node) != PAIR or not isinstance(node, Op):
+            return const(float(node.value)) if isinstance(node, Const) else op("to_float", node)
+        return op(node.name, *(pushed(argument) for argument in node.args))
+
+    def rule(node: Expr) -> Expr:
+        if isinstance(node, Op) and node.name == "to_float" and node.args[0].type is Type.INT and exact(node.args[0]):
+            return pushed(node.args[0])
+        return node
+
+    return transform(root, rule)

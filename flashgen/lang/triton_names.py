@@ -1,0 +1,84 @@
+"""The names in a kernel: which it uses itself, what the spec's names become, and what new values are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, variables
+from flashgen.lang.triton_levels import ONCE, ROW, is_reduction, level
+
+# Names that a kernel uses itself; a user's name that equals one gets a trailing underscore.
+KERNEL_NAMES = frozenset({
+    "acc", "alpha", "b", "bh", "chunk", "col", "counts", "empty", "every", "first", "full_end", "full_start", "h",
+    "head", "head_dim", "heads", "i", "in_range", "k", "k_base", "k_desc", "k_first", "k_last", "k_tile", "keys",
+    "kv_h", "kv_heads", "kv_len", "l", "last", "left", "lse", "m", "m_new", "m_sink", "n", "num_chunks", "num_full",
+    "num_k_tiles", "num_mixed", "num_q_tiles", "num_tiles", "out", "out_cols", "out_rows", "p", "pair", "q", "q_base",
+    "q_desc", "q_first", "q_last", "q_len", "q_tile", "qk", "qk_scale", "row", "row0", "row_shift", "rows", "scale",
+    "schedule_heads", "shown", "sink", "some", "start", "state", "stop", "tile", "tiles", "v", "v_base", "v_desc",
+    "v_head_dim", "v_tile", "x",
+})  # fmt: skip
+
+# The variables of the language and of its rewriting passes.
+VARIABLES = frozenset({
+    "b", "batch", "h", "head_dim", "heads", "k", "k_first", "k_last", "kv_h", "kv_heads", "kv_len", "q", "q_first",
+    "q_last", "q_len", "qk", "scale", "score",
+})  # fmt: skip
+
+QK_SCALE = "qk_scale"
+# What no new value may be called: the kernel's own names, but for the one that is made here.
+RESERVED = KERNEL_NAMES - {QK_SCALE}
+
+
+def kernel_name(name: str) -> str:
+    """The kernel's name for a variable of the language: its own keep theirs, a user's gives way."""
+    return name if name in VARIABLES else user_name(name)
+
+
+def user_name(name: str) -> str:
+    """The kernel's name for an input, runtime param, named dimension or let of the spec; different for each."""
+    return f"{name}_" if name.rstrip("_") in KERNEL_NAMES else name
+
+
+def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
+    """A telling name for a value."""
+    for name, meaning in lets:
+        if meaning is expr:
+            return user_name(name)
+    if isinstance(expr, Var):
+        return expr.name
+    if isinstance(expr, Gather):
+        return f"{expr.input}_{'_'.join(i.name for i in expr.indices if isinstance(i, Var)) or 'at'}"
+    if isinstance(expr, Op):
+        inner = expr.args[0]
+        if is_reduction(expr):
+            return f"{suggest(inner, lets)}_{expr.name.removeprefix('tile_')}"
+        if expr.name == "to_float":
+            return f"{suggest(inner, lets)}_f"
+        if expr.name == "mul" and "scale" in variables(inner) and isinstance(expr.args[1], Const):
+            return QK_SCALE
+        if expr.name in ("mul", "truediv") and isinstance(inner, Gather | Var):
+            return f"{suggest(inner, lets)}_scaled"
+    return {ONCE: "c", ROW: "r"}.get(level(expr), "t")
+
+
+@dataclass
+class Statements:
+    """Assignments under way. `names` maps what they computed to its name, `free` are the names that they read from
+    outside, `taken` those that they may not make.
+    """
+
+    taken: set[str]
+    free: set[str] = field(default_factory=set)
+    lines: list[str] = field(default_factory=list)
+    names: dict[Expr | str, str] = field(default_factory=dict)
+
+    def assign(self, value: Expr | str, preferred: str, text: str) -> str:
+        """Assign the text of a value, an expression or the text itself, to a new name like `preferred`."""
+        name, number = preferred, 2
+        while name in self.taken or name in self.free:
+            name, number = f"{preferred}_{number}", number + 1
+        self.taken.add(name)
+        self.names[value] = name
+        self.lines.append(f"{name} = {text}")
+        return name

@@ -1,0 +1,119 @@
+"""Each operator of the language in Triton, with the language's semantics where Triton's own differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flashgen.lang.infix import Text, binary, call, method, number, prefix
+from flashgen.lang.intervals import Ranges
+from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type
+from flashgen.lang.show import BITWISE, SYMBOLS
+from flashgen.lang.triton_levels import COL, level
+
+_INFIX = BITWISE | {name: SYMBOLS[name] for name in ("add", "sub", "mul", "truediv", *COMPARISONS)}
+_CALLS = {
+    "abs": "tl.abs", "min": "tl.minimum", "max": "tl.maximum", "where": "tl.where", "exp": "tl.exp", "exp2": "tl.exp2",
+    "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "sigmoid": "tl.sigmoid", "tanh": "_tanh",
+}  # fmt: skip
+_MAY_OVERFLOW = frozenset({"add", "sub", "mul", "neg", "pow", "shl", "abs", "floordiv", "not"})
+# A power up to this one is written as a product.
+_LARGEST_PRODUCT = 8
+
+
+@dataclass
+class Operators:
+    """Writes operations whose operands are text already; `helpers` collects the helper functions that it calls."""
+
+    ranges: Ranges
+    helpers: set[str]
+
+    def write(self, node: Op, operands: Sequence[Text]) -> Text:
+        operands = [self._widened(node, *pair) for pair in zip(node.args, operands, strict=True)]
+        if node.name in _INFIX:
+            return binary(_INFIX[node.name], *operands)
+        if node.name in _CALLS:
+            return self._call(_CALLS[node.name], operands)
+        if node.name in ("neg", "not"):
+            return prefix("-" if node.name == "neg" else "~", *operands)
+        return _SPECIAL[node.name](self, node, operands)
+
+    def _widened(self, node: Op, operand: Expr, text: Text) -> Text:
+        """An operand as a 64-bit integer where 32 bits might overflow."""
+        if node.type is not Type.INT or node.name not in _MAY_OVERFLOW or self.ranges.fits_int32(node):
+            return text
+        if isinstance(operand, Const) or not self.ranges.fits_int32(operand):
+            return text
+        return wide(text)
+
+    def _call(self, function: str, operands: Sequence[Text]) -> Text:
+        if function.startswith("_"):
+            self.helpers.add(function)
+        return call(function, *operands)
+
+    def _to_float(self, node: Op, operands: Sequence[Text]) -> Text:
+        return method(operands[0], "to", "tl.float32")
+
+    def _to_int(self, node: Op, operands: Sequence[Text]) -> Text:
+        return method(operands[0], "to", "tl.int32")
+
+    def _floor(self, node: Op, operands: Sequence[Text]) -> Text:
+        return wide(call("tl.floor", *operands))
+
+    def _division(self, node: Op, operands: Sequence[Text]) -> Text:
+        """floordiv and mod. Triton's own truncate, so they serve only where both operands are natural numbers."""
+        is_quotient = node.name == "floordiv"
+        if node.type is Type.FLOAT:
+            return self._call("_floor_divide" if is_quotient else "_floor_remainder", operands)
+        dividend, divisor = node.args
+        known = int(divisor.value) if isinstance(divisor, Const) else 0
+        if known > 0 and self.ranges.of(dividend).low >= 0:
+            return binary(SYMBOLS[node.name], *operands)
+        if known > 0 and known & (known - 1) == 0:
+            # A power of two: shifts and masks round toward minus infinity.
+            right = known.bit_length() - 1 if is_quotient else known - 1
+            return binary(">>" if is_quotient else "&", operands[0], number(right))
+        return self._call(("_floor_div" if is_quotient else "_floor_mod") + ("" if known else "_or_zero"), operands)
+
+    def _shift(self, node: Op, operands: Sequence[Text]) -> Text:
+        if self.ranges.of(node.args[1]).within(0, 31):
+            return binary(SYMBOLS[node.name], *operands)
+        return self._call("_shift_left" if node.name == "shl" else "_shift_right", operands)
+
+    def _pow(self, node: Op, operands: Sequence[Text]) -> Text:
+        base, exponent = node.args
+        if isinstance(exponent, Const) and exponent.value in range(1, _LARGEST_PRODUCT + 1):
+            product = operands[0]
+            for _ in range(1, int(exponent.value)):
+                product = binary("*", product, operands[0])
+            return product
+        if isinstance(base, Const) and base.value == 2:
+            return call("tl.exp2", operands[1])
+        return self._call("_power" if node.type is Type.FLOAT else "_integer_power", operands)
+
+    def _reduction(self, node: Op, operands: Sequence[Text]) -> Text:
+        """Rows give one number; keys, several tiles of them at once, one number a tile."""
+        function = "tl.min" if node.name == "tile_min" else "tl.max"
+        axis = ["1"] if level(node) & COL else []
+        if node.type is Type.BOOL:
+            counted = method(operands[0], "to", "tl.int32")
+            return binary("!=", call(function, counted, *axis), number(0))
+        return call(function, operands[0], *axis)
+
+
+def wide(text: Text) -> Text:
+    return method(text, "to", "tl.int64")
+
+
+_SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
+    "to_float": Operators._to_float,
+    "to_int": Operators._to_int,
+    "floor": Operators._floor,
+    "floordiv": Operators._division,
+    "mod": Operators._division,
+    "shl": Operators._shift,
+    "shr": Operators._shift,
+    "pow": Operators._pow,
+    "tile_min": Operators._reduction,
+    "tile_max": Operators._reduction,
+}

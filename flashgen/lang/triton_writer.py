@@ -1,0 +1,185 @@
+"""Writing one expression: which parts stand in its text, and which are computed before it and read by name."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flashgen.lang.fold import simplify
+from flashgen.lang.infix import Text, binary, call, method, number, prefix
+from flashgen.lang.intervals import Ranges
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, op
+from flashgen.lang.parse import BINDING
+from flashgen.lang.triton_levels import COL, is_reduction, level
+from flashgen.lang.triton_names import Statements, kernel_name, suggest, user_name
+from flashgen.lang.triton_operators import Operators, wide
+
+_LOADED_AS = {
+    **dict.fromkeys(("int8", "uint8", "int16"), "tl.int32"),
+    **dict.fromkeys(("float16", "bfloat16"), "tl.float32"),
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """How a kernel reads an input: the size of each dimension, and its dtype."""
+
+    sizes: tuple[Expr, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What all text of one kernel is written from: what is known of values, the inputs, the spec's `let` names.
+
+    `helpers` collects the names of the helper functions that the text calls.
+    """
+
+    ranges: Ranges
+    tensors: Mapping[str, Tensor]
+    lets: Sequence[tuple[str, Expr]] = ()
+    helpers: set[str] = field(default_factory=set)
+
+
+class Writer(ABC):
+    """Writes expressions, and the statements before them."""
+
+    def __init__(self, facts: Facts, statements: Statements) -> None:
+        self.facts, self.statements = facts, statements
+        self._operators = Operators(facts.ranges, facts.helpers)
+
+    def text(self, expr: Expr) -> Text:
+        """The text of an expression: a literal, a name, or the expression written out."""
+        if isinstance(expr, Const):
+            return _literal(expr)
+        name = self._name_at_hand(expr)
+        return self.spelled_out(expr) if name is None else Text(name)
+
+    def spelled_out(self, expr: Expr) -> Text:
+        """The text of an expression itself; its parts may be names."""
+        if isinstance(expr, Const):
+            return _literal(expr)
+        if isinstance(expr, Var):
+            return Text(self._read(kernel_name(expr.name)))
+        if isinstance(expr, Gather):
+            return self._load(expr)
+        assert isinstance(expr, Op)
+        return self._operators.write(expr, [self.text(argument) for argument in expr.args])
+
+    @abstractmethod
+    def _name_at_hand(self, expr: Expr) -> str | None:
+        """The name by which to read an expression, None where it is to be spelled out."""
+
+    @abstractmethod
+    def _base(self, terms: Sequence[Text], preferred: str) -> Text:
+        """A pointer that is the same for the whole program."""
+
+    @abstractmethod
+    def _offset_before_loop(self, expr: Gather, axis: int) -> Text | None:
+        """`offset` for an index free of k."""
+
+    def _read(self, name: str) -> str:
+        self.statements.free.add(name)
+        return name
+
+    def _load(self, expr: Gather) -> Text:
+        """A load: the part of the address that is the same for the whole program is one pointer, computed once."""
+        name = user_name(expr.input)
+        base = [Text(f"{name}_ptr")]
+        varying: list[Text] = []
+        for axis, index in enumerate(expr.indices):
+            term = self.offset(expr, axis) if level(index) & COL else self._offset_before_loop(expr, axis)
+            if term is not None:
+                (varying if level(index) else base).append(term)
+        if varying:
+            base = [self._base(base, f"{name}_base")]
+        else:
+            self._read(f"{name}_ptr")
+        loaded = call("tl.load", _total([*base, *varying]))
+        dtype = _LOADED_AS.get(self.facts.tensors[expr.input].dtype)
+        return loaded if dtype is None else method(loaded, "to", dtype)
+
+    def offset(self, expr: Gather, axis: int) -> Text | None:
+        """One index times its stride, kept inside the tensor; None where it is zero."""
+        index = self._guarded(expr, axis)
+        if index is const(0):
+            return None
+        if axis == len(expr.indices) - 1:
+            return self.text(index)
+        stride = Text(self._read(f"stride_{user_name(expr.input)}_{axis}"))
+        return binary("*", self.text(index) if isinstance(index, Const) else wide(self.text(index)), stride)
+
+    def _guarded(self, expr: Gather, axis: int) -> Expr:
+        index, size = expr.indices[axis], self.facts.tensors[expr.input].sizes[axis]
+        below, beyond = self.facts.ranges.guard(expr, axis, size)
+        if beyond:
+            index = simplify(op("min", index, simplify(op("sub", size, const(1)))))
+        return simplify(op("max", index, const(0))) if below else index
+
+
+class PrologueWriter(Writer):
+    """Writes what is free of k, in front of the loop; loads and reductions get lines of their own."""
+
+    def name(self, expr: Expr, preferred: str | None = None) -> str:
+        """The name under which an expression is at hand; computes it first if need be."""
+        if isinstance(expr, Var):
+            return self._read(kernel_name(expr.name))
+        known = self.statements.names.get(expr)
+        if known is not None:
+            return known
+        text = str(self.spelled_out(expr))
+        return self.statements.assign(expr, preferred or suggest(expr, self.facts.lets), text)
+
+    def name_of_sum(self, terms: Sequence[Text], preferred: str) -> str:
+        """The name of a pointer, or an offset, computed once."""
+        text = str(_total(terms))
+        return self.statements.names.get(text) or self.statements.assign(text, preferred, text)
+
+    def _name_at_hand(self, expr: Expr) -> str | None:
+        if isinstance(expr, Gather) or is_reduction(expr):
+            return self.name(expr)
+        return self.statements.names.get(expr)
+
+    def _base(self, terms: Sequence[Text], preferred: str) -> Text:
+        self._read(str(terms[0]))
+        return terms[0] if len(terms) == 1 else Text(self.name_of_sum(terms, preferred))
+
+    def _offset_before_loop(self, expr: Gather, axis: int) -> Text | None:
+        return self.offset(expr, axis)
+
+
+class PairWriter(Writer):
+    """Writes what depends on k; the rest it takes, by name, from the prologue."""
+
+    def __init__(self, facts: Facts, statements: Statements, prologue: PrologueWriter) -> None:
+        super().__init__(facts, statements)
+        self._prologue = prologue
+
+    def _name_at_hand(self, expr: Expr) -> str | None:
+        if expr in self.statements.names:
+            return self.statements.names[expr]
+        return None if level(expr) & COL else self._read(self._prologue.name(expr))
+
+    def _base(self, terms: Sequence[Text], preferred: str) -> Text:
+        return Text(self._read(str(self._prologue._base(terms, preferred))))
+
+    def _offset_before_loop(self, expr: Gather, axis: int) -> Text | None:
+        term = self._prologue.offset(expr, axis)
+        if term is None or not level(expr.indices[axis]):
+            return term
+        return Text(self._read(self._prologue.name_of_sum([term], f"{user_name(expr.input)}_row")))
+
+
+def _total(terms: Sequence[Text]) -> Text:
+    """The sum of addresses and offsets; without parentheses, since no order of adding them matters."""
+    if len(terms) == 1:
+        return terms[0]
+    return Text(" + ".join(term.within(BINDING["+"]) for term in terms), BINDING["+"])
+
+
+def _literal(node: Const) -> Text:
+    if node.type is Type.FLOAT and math.isinf(node.value):
+        return Text('float("inf")') if node.value > 0 else prefix("-", Text('float("inf")'))
+    return number(node.value)
