@@ -55,7 +55,8 @@ class Output:
             return
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for index, column in enumerate(columns):
-            numeric = all(_is_number(row[index]) for row in cells)
+            column_cells = [row[index] for row in cells]
+            numeric = all(map(_is_number, column_cells)) and any(cell != "-" for cell in column_cells)
             table.add_column(column, justify="right" if numeric else "left", overflow="fold")
         for row in cells:
             table.add_row(*(Text(cell) for cell in row))
