@@ -28,6 +28,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         drawn = axes.barh(at, list(bars.values()), height, label=candidate, color=COLOURS[place % len(COLOURS)])
         axes.bar_label(drawn, fmt="%.0f", padding=2, fontsize=7, fontweight="bold" if candidate == FLASHGEN else None)
     axes.set_yticks([i + 0.4 - height / 2 for i in range(len(cases))], [label(case) for case in cases], fontsize=8)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.set_xlabel("TFLOP/s on visible pairs")
     axes.set_title(", ".join(sorted({case.gpu for case in cases})), fontsize=10)
