@@ -23,7 +23,7 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates="067a720ce3ee",
+    templates="9c664b0dd739",
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -94,6 +94,7 @@ def _forward(
     BN: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
     # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see _online_softmax.
@@ -136,16 +137,17 @@ def _forward(
     l = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, V_HEAD_DIM], tl.float32)
 
-    # Full tiles: each row sees each key, no mask.
-    for i in tl.range(0, num_full):
+    # Full tiles: each row sees each key, no mask. The index of a tile is loaded ahead of the tile, which takes every
+    # other stage of the pipeline.
+    for i in tl.range(0, num_full, num_stages=2 * STAGES - 1):
         start = tl.load(tiles_ptr + num_k_tiles - 1 - i) * BN
         k_tile = k_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         v_tile = v_desc.load([start, 0])
         acc, m, l = _online_softmax(qk, qk_scale, v_tile, acc, m, l)
 
-    # Mixed tiles.
-    for i in tl.range(0, num_mixed):
+    # Mixed tiles, few: a shorter pipeline leaves shared memory for the mask.
+    for i in tl.range(0, num_mixed, num_stages=STAGES - 1 if STAGES > 1 else 1):
         start = tl.load(tiles_ptr + i) * BN
         k_tile = k_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
@@ -268,8 +270,8 @@ def _launch(q, k, v, block_mask, scale, config, counts, tiles):
     grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
     with runtime.on_device(call.q):
         _forward[grid](
-            call.q, call.k, call.v, out, lse, counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2), 
-            *call.strides, call.scale, *call.lengths, **call.blocks(config), **runtime.options(config),
+            call.q, call.k, call.v, out, lse, counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
+            *call.strides, call.scale, *call.lengths, **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
         )  # fmt: skip
     return out, lse
 

@@ -12,7 +12,6 @@ Generated from variants/sliding_window.yaml by
 Do not edit: change the spec and build again.
 """
 
-import torch
 import triton
 import triton.language as tl
 
@@ -168,7 +167,7 @@ def _launch(q, k, v, scale, config):
     grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
     with runtime.on_device(call.q):
         _forward[grid](
-            call.q, call.k, call.v, out, lse, 
+            call.q, call.k, call.v, out, lse,
             *call.strides, call.scale, *call.lengths, **call.blocks(config), **runtime.options(config),
         )  # fmt: skip
     return out, lse

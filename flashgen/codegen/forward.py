@@ -34,7 +34,7 @@ class Function:
 
     @property
     def arguments(self) -> str:
-        return ", ".join(self.names)
+        return ", ".join(f"{name}: tl.constexpr" if name.isupper() else name for name in self.names)
 
     @property
     def call(self) -> str:
@@ -74,6 +74,7 @@ class ForwardView:
     two_sided: bool
     longest_first: bool
     q_vector: bool
+    precise: bool
     q_first: bool
     q_last: bool
     q_offset: str
@@ -154,6 +155,7 @@ def forward_view(variant: Variant) -> ForwardView:
         two_sided=bool(keys.lower),
         longest_first=keys.closed and not keys.lower and bool(keys.upper) and _rises(keys.upper_bound),
         q_vector="q" in free,
+        precise="PRECISE" in free,
         q_first="q_first" in free,
         q_last="q_last" in free,
         q_offset=q_offset(variant),

@@ -30,6 +30,7 @@ class ModuleView:
     spec_digest: str
     templates_digest: str
     imports_math: bool
+    imports_torch: bool
     kernels: str
     forward: ForwardView
     schedule: ScheduleView | None
@@ -71,6 +72,7 @@ def module_view(
         spec_digest=spec,
         templates_digest=templates,
         imports_math=reference.imports_math or checks_math,
+        imports_torch=bool(variant.inputs) or forward.scheduled or reference.imports_torch,
         kernels=kernels,
         forward=forward,
         schedule=schedule,
@@ -95,9 +97,8 @@ def module_view(
 
 
 def _docstring(text: str) -> str:
-    """A person's text inside a triple-quoted string."""
-    escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    return escaped[:-1] + '\\"' if escaped.endswith('"') and not escaped.endswith('\\"') else escaped
+    """A person's text inside a triple-quoted string, on a line that is not its last."""
+    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
 
 
 def _formula(variant: Variant) -> str:
@@ -195,6 +196,7 @@ class _Reference:
     score: str
     mask: str
     imports_math: bool
+    imports_torch: bool
 
 
 def _reference(variant: Variant) -> _Reference:
@@ -214,6 +216,7 @@ def _reference(variant: Variant) -> _Reference:
         emission.results[0] if emission.results[0] == "score" else _as_tensor(emission.results[0], variant.score),
         "None" if variant.mask is TRUE else _as_tensor(emission.results[1], variant.mask),
         emission.imports_math,
+        "torch." in text,
     )
 
 

@@ -60,7 +60,8 @@ def compile_forward(path: Path, target: str, dtype: str, head_dim: int, v_head_d
     module = _loaded(Path(path))
     blocks = {"HEAD_DIM": head_dim, "V_HEAD_DIM": v_head_dim}
     constants = {name: max(16, triton.next_power_of_2(size)) for name, size in blocks.items()}
-    found = _compile(module, "_forward", target, dtype, {"BM": config.BM, "BN": config.BN, **constants}, config)
+    constants |= {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
+    found = _compile(module, "_forward", target, dtype, constants, config)
     if found.error is None and hasattr(module, "_classify"):
         tiles = {"BM": config.BM, "BN": config.BN, "CHUNK": 8}
         schedule = _compile(module, "_classify", target, dtype, tiles, Config(config.BM, config.BN, 4, 1))
@@ -117,7 +118,7 @@ def _signature(
         signature[name] = "constexpr" if name in constants else known.get(name, "i32")
         if signature[name].startswith("*") or name.startswith("stride_"):
             aligned[(position,)] = [["tt.divisibility", 16]]
-    return signature, dict(constants), aligned
+    return signature, {name: value for name, value in constants.items() if name in signature}, aligned
 
 
 def _assembler_report(asm: Mapping[str, Any]) -> tuple[int | None, int | None, bool]:

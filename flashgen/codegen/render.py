@@ -62,5 +62,6 @@ def _environment() -> jinja2.Environment:
         autoescape=False,
     )
     environment.filters["pystr"] = repr
+    environment.filters["prefix"] = lambda text, prefix: prefix + text
     environment.filters["suffix"] = lambda text, suffix: text + suffix
     return environment

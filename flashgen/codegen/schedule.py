@@ -26,6 +26,7 @@ class ScheduleView:
     b: bool
     h: bool
     kv_h: bool
+    precise: bool
     q_first: bool
     q_last: bool
     k: bool
@@ -56,6 +57,7 @@ def schedule_view(variant: Variant) -> ScheduleView:
         b="b" in used,
         h=bool({"h", "kv_h"} & used),
         kv_h="kv_h" in used,
+        precise="PRECISE" in free,
         q_first="q_first" in free,
         q_last="q_last" in free,
         k="k" in body.free,

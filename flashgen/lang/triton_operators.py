@@ -14,7 +14,7 @@ from flashgen.lang.triton_levels import COL, level
 _INFIX = BITWISE | {name: SYMBOLS[name] for name in ("add", "sub", "mul", "truediv", *COMPARISONS)}
 _CALLS = {
     "abs": "tl.abs", "min": "tl.minimum", "max": "tl.maximum", "where": "tl.where", "exp": "tl.exp", "exp2": "tl.exp2",
-    "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "sigmoid": "tl.sigmoid", "tanh": "_tanh",
+    "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "sigmoid": "tl.sigmoid",
 }  # fmt: skip
 _MAY_OVERFLOW = frozenset({"add", "sub", "mul", "neg", "pow", "shl", "abs", "floordiv", "not"})
 # A power up to this one is written as a product.
@@ -50,6 +50,10 @@ class Operators:
         if function.startswith("_"):
             self.helpers.add(function)
         return call(function, *operands)
+
+    def _tanh(self, node: Op, operands: Sequence[Text]) -> Text:
+        """Exact for float32 inputs, fast for the others: the kernel knows PRECISE."""
+        return self._call("_tanh", [*operands, Text("PRECISE")])
 
     def _to_float(self, node: Op, operands: Sequence[Text]) -> Text:
         return method(operands[0], "to", "tl.float32")
@@ -114,6 +118,7 @@ _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
     "shl": Operators._shift,
     "shr": Operators._shift,
     "pow": Operators._pow,
+    "tanh": Operators._tanh,
     "tile_min": Operators._reduction,
     "tile_max": Operators._reduction,
 }

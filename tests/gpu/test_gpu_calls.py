@@ -56,6 +56,8 @@ def test_attention_never_waits_for_the_gpu(gallery_module: Callable[[str], Modul
 
 
 def test_torch_compile_takes_it_whole(gallery_module: Callable[[str], ModuleType], path: Path) -> None:
+    # Each variant is a recompilation of the same function, of which torch allows a few only.
+    torch.compiler.reset()
     module, variant = gallery_module(path.stem), load(path)
     call = make_inputs(variant, PROBLEM, "cuda")
 
