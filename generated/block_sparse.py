@@ -23,7 +23,7 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates="9c664b0dd739",
+    templates="36cf5f60c601",
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -41,7 +41,7 @@ CONFIGS = runtime.Lookup(
 @triton.jit
 def _visible(k, block_mask_base, block_mask_row, c):
     """block_mask[b, h, (q - (kv_len - q_len)) // 128, k // 128]."""
-    return tl.load(block_mask_base + block_mask_row + tl.maximum(tl.minimum(k // 128, c), 0))
+    return tl.load(block_mask_base + block_mask_row + tl.minimum(k // 128, c))
 
 
 @triton.jit
@@ -223,7 +223,7 @@ def _classify(
     k_last = tl.minimum(k_first + BN, kv_len) - 1
     t = k_first // 128
     t_2 = c_2 & (t == k_last // 128)
-    block_mask_b_h = tl.load(block_mask_base_2 + tl.maximum(tl.minimum(t, c), 0))
+    block_mask_b_h = tl.load(block_mask_base_2 + tl.minimum(t, c))
     some = ~t_2 | block_mask_b_h
     every = t_2 & block_mask_b_h
     state = tl.zeros([CHUNK], tl.int32) + some.to(tl.int32) + every.to(tl.int32)
@@ -357,7 +357,7 @@ def reference(q, k, v, *, block_mask, scale=None, return_lse=False):
             b,
             h,
             ((q - (kv_len - q_len)) // 128).clamp(0, block_mask.shape[2] - 1),
-            (k // 128).clamp(0, block_mask.shape[3] - 1),
+            (k // 128).clamp(max=block_mask.shape[3] - 1),
         ]
 
     return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.lang.fold import fold
 from flashgen.lang.linear import difference, expression, linear
-from flashgen.lang.nodes import FALSE, TRUE, Expr, Op, Type, const, op, var, variables
+from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op, var, variables
 
 K = var("k", Type.INT)
 Q = var("q", Type.INT)
@@ -19,6 +20,7 @@ KV_LEN = var("kv_len", Type.INT)
 LAST_KEY = op("sub", KV_LEN, const(1))
 
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+_FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class KeyRange:
 
 def key_range(mask: Expr) -> KeyRange:
     """The closed-form range of visible keys of a bool expression, and what remains to be checked pair by pair."""
+    found = _range(mask)
+    return KeyRange(tuple(map(fold, found.lower)), tuple(map(fold, found.upper)), fold(found.residual))
+
+
+def _range(mask: Expr) -> KeyRange:
     if mask is TRUE:
         return KeyRange()
     if "k" not in variables(mask):
@@ -52,9 +59,9 @@ def key_range(mask: Expr) -> KeyRange:
         return KeyRange(residual=mask)
     if mask.name == "not":
         inside = _push_negation(mask.args[0])
-        return KeyRange(residual=mask) if inside is None else key_range(inside)
+        return KeyRange(residual=mask) if inside is None else _range(inside)
     if mask.name == "and":
-        return _intersect(key_range(mask.args[0]), key_range(mask.args[1]))
+        return _intersect(_range(mask.args[0]), _range(mask.args[1]))
     if mask.name == "or":
         return _unite(mask)
     if mask.name == "where":
@@ -120,7 +127,7 @@ def _unite(mask: Op) -> KeyRange:
     for condition, rest in ((left, right), (right, left)):
         if "k" not in variables(condition):
             return _choose(op("where", condition, TRUE, rest))
-    a, b = key_range(left), key_range(right)
+    a, b = _range(left), _range(right)
     if a.closed and b.closed and not a.lower and not b.lower:
         return KeyRange(upper=(op("max", a.upper_bound, b.upper_bound),))  # type: ignore[arg-type]
     if a.closed and b.closed and not a.upper and not b.upper:
@@ -131,7 +138,7 @@ def _unite(mask: Op) -> KeyRange:
 def _choose(mask: Expr) -> KeyRange:
     """where(condition, then, otherwise): closed if the condition is free of k and both branches are closed."""
     condition, then, otherwise = mask.children
-    a, b = key_range(then), key_range(otherwise)
+    a, b = _range(then), _range(otherwise)
     if "k" in variables(condition) or not (a.closed and b.closed):
         return KeyRange(residual=_spelled_out(condition, then, otherwise))
     lower: tuple[Expr, ...] = ()
@@ -164,7 +171,8 @@ def _comparison(mask: Op) -> KeyRange | None:
     left, right = mask.args
     split = _split_extremum(mask.name, left, right)
     if split is not None:
-        return key_range(split)
+        found = _range(split)
+        return None if found.residual is split else found
     form = linear(left) - linear(right)
     slope = form.terms.get(K, 0)
     rest = form.without(K)
@@ -176,8 +184,7 @@ def _comparison(mask: Op) -> KeyRange | None:
 def _solve(name: str, slope: int, rest: Expr) -> KeyRange:
     """slope * k + rest `name` 0, for k."""
     if slope < 0:
-        flipped = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}[name]
-        return _solve(flipped, -slope, expression(linear(rest) * -1))
+        return _solve(_FLIPPED[name], -slope, expression(linear(rest) * -1))
     # k <= floor(-rest / slope), and k >= ceil(-rest / slope) = -floor(rest / slope).
     limit = expression(linear(rest) * -1)
     at_most = _shifted_floor(limit, slope, 0)
@@ -200,14 +207,13 @@ def _split_extremum(name: str, left: Expr, right: Expr) -> Expr | None:
     """abs, min and max on one side of a comparison, spelled out as comparisons of their operands."""
     if name == "eq":
         return None
-    if isinstance(right, Op) and right.name in ("abs", "min", "max"):
-        return _split_extremum({"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}[name], right, left)
-    if not isinstance(left, Op) or left.name not in ("abs", "min", "max") or "k" not in variables(left):
-        return None
-    args = (left.args[0], op("neg", left.args[0])) if left.name == "abs" else left.args
-    small = name in ("lt", "le")
-    joined = "and" if small == (left.name != "min") else "or"
-    return op(joined, op(name, args[0], right), op(name, args[1], right))
+    for relation, side, other in ((name, left, right), (_FLIPPED[name], right, left)):
+        if isinstance(side, Op) and side.name in ("abs", "min", "max") and "k" in variables(side):
+            args = (side.args[0], op("neg", side.args[0])) if side.name == "abs" else side.args
+            is_upper_limit = relation in ("lt", "le")
+            joined = "and" if is_upper_limit == (side.name != "min") else "or"
+            return op(joined, *(op(relation, argument, other) for argument in args))
+    return None
 
 
 def always(mask: Expr, claim: Expr) -> bool:
@@ -216,6 +222,3 @@ def always(mask: Expr, claim: Expr) -> bool:
     bounds = key_range(mask)
     known = [op("sub", K, low) for low in bounds.lower] + [op("sub", high, K) for high in bounds.upper]
     return any(not (wanted - linear(fact)).terms and (wanted - linear(fact)).constant >= 0 for fact in known)
-
-
-__all__ = ["FALSE", "LAST_KEY", "KeyRange", "always", "increasing_in_q", "key_range"]

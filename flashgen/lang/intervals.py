@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var
 
@@ -30,6 +31,8 @@ class Interval:
 
 ANYTHING = Interval(-math.inf, math.inf)
 BOOLEAN = Interval(0, 1)
+INT32 = Interval(-(2**31), 2**31 - 1)
+INT64 = Interval(-(2**63), 2**63 - 1)
 
 _KNOWN = {
     **dict.fromkeys(("q", "q_first", "q_last"), Interval(-MAX_LENGTH, MAX_LENGTH)),
@@ -48,8 +51,8 @@ _INTEGER_RANGES = {
     "int8": Interval(-(2**7), 2**7 - 1),
     "uint8": Interval(0, 2**8 - 1),
     "int16": Interval(-(2**15), 2**15 - 1),
-    "int32": Interval(-(2**31), 2**31 - 1),
-    "int64": Interval(-(2**63), 2**63 - 1),
+    "int32": INT32,
+    "int64": INT64,
 }
 
 
@@ -72,7 +75,7 @@ class Ranges:
         return self._known[expr]
 
     def fits_int32(self, expr: Expr) -> bool:
-        return self.of(expr).within(-(2**31), 2**31 - 1)
+        return self.of(expr).within(INT32.low, INT32.high)
 
     def exact_in_float32(self, expr: Expr) -> bool:
         return self.of(expr).within(-(2**24), 2**24)
@@ -100,37 +103,32 @@ class Ranges:
                 return BOOLEAN
             if expr.name in self.sizes:
                 return Interval(1, 2**40)
-            default = Interval(-(2**31), 2**31 - 1) if expr.type is Type.INT else ANYTHING
-            return _KNOWN.get(expr.name, default)
+            return _KNOWN.get(expr.name, INT32 if expr.type is Type.INT else ANYTHING)
         if isinstance(expr, Gather):
-            return _INTEGER_RANGES.get(self.dtypes.get(expr.input, "float32"), ANYTHING)
+            return _INTEGER_RANGES.get(self.dtypes[expr.input], ANYTHING)
         assert isinstance(expr, Op)
-        if expr.type is Type.BOOL:
-            return BOOLEAN
+        if expr.type is not Type.INT:
+            return BOOLEAN if expr.type is Type.BOOL else ANYTHING
         rule = _RULES.get(expr.name)
-        return rule(*(self.of(arg) for arg in expr.args)) if rule else ANYTHING
+        found = rule(*(self.of(arg) for arg in expr.args)) if rule else INT64
+        # What may pass 64 bits wraps, to any value.
+        return found if found.within(INT64.low, INT64.high) else INT64
 
 
-def _corners(function: Callable[[float, float], float]) -> Callable[[Interval, Interval], Interval]:
+def _corners(function: Callable[[Any, Any], float]) -> Callable[[Interval, Interval], Interval]:
     def rule(a: Interval, b: Interval) -> Interval:
         values = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-        return ANYTHING if any(math.isnan(v) for v in values) else Interval(min(values), max(values))
+        return Interval(min(values), max(values))
 
     return rule
-
-
-def _times(x: float, y: float) -> float:
-    return 0.0 if x == 0 or y == 0 else x * y
 
 
 def _floordiv(a: Interval, b: Interval) -> Interval:
     """Quotients are largest at the divisors nearest to zero, and 0 where the divisor is."""
     divisors = [d for d in (b.low, b.high, 1, -1) if b.low <= d <= b.high and d != 0]
-    if not divisors:
-        return Interval(0, 0)
-    values = [math.floor(x / d) if math.isfinite(x) else x / d for x in (a.low, a.high) for d in divisors]
-    values += [0.0] if b.low <= 0 <= b.high or any(math.isinf(d) for d in divisors) else []
-    return ANYTHING if any(math.isnan(v) for v in values) else Interval(min(values) - 1, max(values) + 1)
+    values = [x // d for x in (a.low, a.high) for d in divisors]
+    values += [0] if b.low <= 0 <= b.high else []
+    return Interval(min(values), max(values))
 
 
 def _mod(a: Interval, b: Interval) -> Interval:
@@ -148,33 +146,23 @@ def _absolute(a: Interval) -> Interval:
 def _bits(a: Interval, b: Interval) -> Interval:
     """and, or, xor of integers stay within the power of two that holds both, and keep the sign of two naturals."""
     widest = max(abs(v) for v in (a.low, a.high, b.low, b.high))
-    if not math.isfinite(widest):
-        return ANYTHING
     top = (1 << int(widest).bit_length()) - 1
     return Interval(0 if a.low >= 0 and b.low >= 0 else -top - 1, top)
 
 
-def _shl(a: Interval, b: Interval) -> Interval:
-    if b.high > 63 or not math.isfinite(b.high):
-        return ANYTHING
-    return _corners(lambda x, n: x * 2.0 ** max(n, 0))(a, b)
-
-
 def _pow(a: Interval, b: Interval) -> Interval:
-    if b.low != b.high or b.low < 0 or not math.isfinite(b.low):
-        return ANYTHING
-    try:
-        ends = [a.low**b.low, a.high**b.low]
-    except OverflowError:
-        return ANYTHING
-    return Interval(0 if a.low <= 0 <= a.high and b.low % 2 == 0 else min(ends), max(ends))
+    """The exponent of an integer is a constant."""
+    ends = [a.low**b.low, a.high**b.low]
+    is_even = b.low % 2 == 0
+    return Interval(0 if is_even and a.low <= 0 <= a.high else min(ends), max(ends))
 
 
+# On integers alone: of floats, nothing is asked.
 _RULES: dict[str, Callable[..., Interval]] = {
     "add": lambda a, b: Interval(a.low + b.low, a.high + b.high),
     "sub": lambda a, b: Interval(a.low - b.high, a.high - b.low),
     "neg": lambda a: Interval(-a.high, -a.low),
-    "mul": _corners(_times),
+    "mul": _corners(lambda x, y: x * y),
     "floordiv": _floordiv,
     "mod": _mod,
     "pow": _pow,
@@ -184,8 +172,7 @@ _RULES: dict[str, Callable[..., Interval]] = {
     "where": lambda c, a, b: Interval(min(a.low, b.low), max(a.high, b.high)),
     **dict.fromkeys(("and", "or", "xor"), _bits),
     "not": lambda a: Interval(-a.high - 1, -a.low - 1),
-    "shl": _shl,
+    "shl": _corners(lambda x, n: x << min(max(n, 0), 63)),
     "shr": lambda a, b: Interval(min(a.low, 0), max(a.high, 0)),
     "to_int": lambda a: a,
-    "to_float": lambda a: a,
 }

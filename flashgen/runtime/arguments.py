@@ -96,6 +96,8 @@ def check_scalar(name: str, value: object, kind: type) -> None:
     allowed = {bool: (bool,), int: (int,), float: (int, float)}[kind]
     if (isinstance(value, bool) and kind is not bool) or not isinstance(value, allowed):
         raise TypeError(f"{name} is {value!r}; expected {'an int' if kind is int else f'a {kind.__name__}'}")
+    if kind is int and not -(2**31) <= value < 2**31:  # type: ignore[operator]
+        raise ValueError(f"{name} is {value}; expected an int of 32 bits")
 
 
 def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,53 @@
+"""Random masks as texts, most of them made of comparisons of positions: what skipping is worked out from."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+# Integers free of k, integers along k, and what joins them; each {symbol} of a rule is drawn anew.
+_RULES = {
+    "row": [
+        "q", "n", "W", "q_len", "kv_len", "h", "{small}", "off[doc[b, q]]", "doc[b, q]", "off[n]", "(q + {small})",
+        "(q - {small})", "(q // {factor})", "(q % {modulus})", "min({row}, {row})", "max({row}, {row})",
+        "({row} - {row})", "where({once}, {row}, {row})", "abs({row})",
+    ],
+    "key": [
+        "k", "k", "(k + {row})", "(k - {row})", "({row} - k)", "(k * {factor})", "({factor} * k + {row})", "abs({key})",
+        "(q - k)", "min({key}, {row})", "max({key}, {row})", "max({key}, {key})", "(k // {modulus})", "(k % {modulus})",
+        "doc[b, k]", "off[doc[b, k]]", "(-{key})",
+    ],
+    "line": ["k", "(k + {row})", "({row} - k)", "({row} - 2 * k)", "{row}"],
+    "once": ["flag", "{row} {compare} {row}", "keep[b, q]", "(not {once})"],
+    "mask": [
+        "({key} {compare} {row})", "({row} {compare} {key})", "({row} <= {key} < {row})", "({key} == {row})",
+        "({mask} & {mask})", "({mask} & {mask})", "({mask} | {mask})", "(not {mask})", "({mask} ^ {mask})",
+        "where({once}, {mask}, {mask})", "({once} | {mask})", "({once} & {mask})", "keep[b, k]", "keep[h, k - q]",
+        "(doc[b, q] == doc[b, k])", "({key} {compare} {key})", "where({mask}, {mask}, {mask})",
+    ],
+}  # fmt: skip
+_WORDS = {
+    "compare": ["<", "<=", ">", ">="],
+    "factor": ["1", "2", "3", "(-1)", "(-2)", "(-3)"],
+    "modulus": ["1", "2", "3", "4", "(-2)", "n"],
+    "small": ["0", "1", "2", "5", "9", "(-1)", "(-4)"],
+}
+_FEWEST = {"row": "q", "key": "k", "line": "k", "once": "flag", "mask": "(k <= q)"}
+
+
+@st.composite
+def drawn(draw: st.DrawFn, symbol: str, depth: int = 4) -> str:
+    """A text for a symbol of the rules: "mask" for a bool, "row" or "key" for an int without or with k."""
+
+    def expand(symbol: str, depth: int) -> str:
+        if symbol in _WORDS:
+            return draw(st.sampled_from(_WORDS[symbol]))
+        if depth <= 0:
+            return _FEWEST[symbol]
+        text = draw(st.sampled_from(_RULES[symbol]))
+        while "{" in text:
+            head, rest = text.split("{", 1)
+            inner, tail = rest.split("}", 1)
+            text = head + expand(inner, depth - 1) + tail
+        return text
+
+    return expand(symbol, depth)

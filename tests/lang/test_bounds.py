@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+from language_world import SIZES, TENSORS, compile, pairs
+from mask_strategies import drawn
+
+from flashgen.lang.bounds import KeyRange, always, increasing_in_q, key_range
+from flashgen.lang.evaluate import evaluate
+from flashgen.lang.nodes import Expr, Type, variables
+
+KEYS = range(SIZES["kv_len"])
+
+
+def seen(mask: Expr, row: dict) -> list[int]:
+    return [k for k in KEYS if evaluate(mask, {**row, "k": k}, TENSORS)]
+
+
+def seen_in_range(found: KeyRange, row: dict) -> list[int]:
+    low = max([0, *(evaluate(bound, row, TENSORS) for bound in found.lower)])
+    high = min([len(KEYS) - 1, *(evaluate(bound, row, TENSORS) for bound in found.upper)])
+    return [k for k in KEYS if low <= k <= high and evaluate(found.residual, {**row, "k": k}, TENSORS)]
+
+
+@given(text=drawn("mask"), rows=st.lists(pairs(), min_size=3, max_size=8))
+def test_the_range_and_the_residual_are_the_mask(text: str, rows: list[dict]) -> None:
+    mask = compile(text, Type.BOOL)
+    found = key_range(mask)
+    event("closed" if found.closed else "bounds and residual" if found.lower or found.upper else "residual alone")
+    assert not any("k" in variables(bound) for bound in (*found.lower, *found.upper))
+    for row in rows:
+        assert seen_in_range(found, row) == seen(mask, row)
+
+
+@pytest.mark.parametrize(
+    ("text", "lower", "upper"),
+    [
+        ("k <= q", None, "q"),
+        ("k < q", None, "q - 1"),
+        ("q >= k", None, "q"),
+        ("not (k > q)", None, "q"),
+        ("(k <= q) & (q - k <= 9)", "q - 9", "q"),
+        ("abs(q - k) <= W", "q - 3", "q + 3"),
+        ("(k <= q) & (k <= q - 2)", None, "q - 2"),
+        ("(k <= q) | (k < n)", None, "max(q, n - 1)"),
+        ("2 * k <= q", None, "q // 2"),
+        ("k >= off[doc[b, q]]", "off[doc[b, q]]", None),
+        ("where(flag, k <= q, k <= n)", None, "where(flag, q, n)"),
+        ("flag | (k <= q)", None, "where(flag, kv_len - 1, q)"),
+        ("max(k, n) <= q", None, "min(q, where(n <= q, kv_len - 1, -1))"),
+    ],
+)
+def test_bounds_in_closed_form(text: str, lower: str | None, upper: str | None) -> None:
+    found = key_range(compile(text, Type.BOOL))
+    assert found.closed
+    assert found.lower_bound is (lower and compile(lower))
+    assert found.upper_bound is (upper and compile(upper))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["doc[b, q] == doc[b, k]", "(q - k) % 2 == 0", "keep[b, k]", "(k < 2) | (k > 4)", "k != q", "abs(q - k) >= W"],
+)
+def test_what_is_no_interval_stays_residual(text: str) -> None:
+    mask = compile(text, Type.BOOL)
+    assert key_range(mask) == KeyRange(residual=mask)
+
+
+@given(
+    left=drawn("line", 3),
+    right=drawn("line", 3),
+    other=drawn("mask", 2),
+    slack=st.integers(-2, 2),
+    at=st.lists(pairs(), min_size=3, max_size=8),
+)
+def test_always_never_lies(left: str, right: str, other: str, slack: int, at: list[dict]) -> None:
+    mask, claim = compile(f"({left} <= {right}) & {other}"), compile(f"{right} - {left} + {slack}", Type.INT)
+    if always(mask, claim):
+        event("claimed")
+        for row in at:
+            assert all(evaluate(claim, {**row, "k": k}, TENSORS) >= 0 for k in seen(mask, row))
+
+
+@given(slack=st.integers(-3, 3), width=st.integers(0, 5))
+def test_always_reads_signs_off_bounds(slack: int, width: int) -> None:
+    window = compile(f"(k <= q) & (q - k <= {width})", Type.BOOL)
+    assert always(window, compile(f"q - k + {slack}")) == (slack >= 0)
+    assert always(window, compile(f"k - q + {width} + {slack}")) == (slack >= 0)
+    assert not always(window, compile("q - 2 * k"))
+
+
+@given(text=drawn("row", 4), at=pairs())
+def test_increasing_in_q_never_lies(text: str, at: dict) -> None:
+    expr = compile(text, Type.INT)
+    sign = increasing_in_q(expr)
+    event(f"sign {sign}")
+    values = [evaluate(expr, {**at, "q": q}, TENSORS) for q in range(-8, 12)]
+    steps = [after - before for before, after in pairwise(values)]
+    assert sign is None or all(step * sign >= 0 if sign else step == 0 for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("text", "sign"),
+    [("q", 1), ("n - q", -1), ("min(q + n, 9)", 1), ("q // 3", 1), ("q // (-3)", -1), ("n", 0), ("abs(q)", None)],
+)
+def test_increasing_in_q(text: str, sign: int | None) -> None:
+    assert increasing_in_q(compile(text)) == sign

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from expression_strategies import expressions
+from hypothesis import assume, event, given
+from hypothesis import strategies as st
+from language_world import SCOPE, TENSORS, compile, pairs
+from mask_strategies import drawn
+
+from flashgen.lang.evaluate import evaluate
+from flashgen.lang.log2 import LOG2E, QK, is_uniform, logits
+from flashgen.lang.nodes import TRUE, Type, op, variables
+
+SCALES = st.sampled_from([0.125, 0.3, 1.0, 2.5])
+
+
+def check(score: str, mask: str, at: dict, scale: float, q_first: int) -> None:
+    """pair + row is log2(e) times the score wherever the mask shows the pair."""
+    meaning, shown = compile(score, Type.FLOAT), compile(mask, Type.BOOL)
+    found = logits(meaning, shown)
+    event("row term" if found.row is not None else "no row term")
+    if found.row is not None:
+        assert not variables(found.row) & {"k", "qk", "score"}
+    if evaluate(shown, at, TENSORS):
+        value = evaluate(meaning, at, TENSORS)
+        assume(math.isfinite(value))
+        kernel = {**at, "qk": at["score"] / scale, "scale": scale, "q_first": q_first}
+        parts = [evaluate(part, kernel, TENSORS) for part in (found.pair, found.row) if part is not None]
+        # What cancels between the parts is lost to rounding.
+        largest = max(map(abs, [1.0, value, *parts]))
+        assert sum(parts) == pytest.approx(value * math.log2(math.e), rel=0, abs=1e-9 * largest)
+
+
+@given(score=expressions(Type.FLOAT, SCOPE), at=pairs(), scale=SCALES, q_first=st.integers(-9, 9))
+def test_any_score(score: str, at: dict, scale: float, q_first: int) -> None:
+    check(score, "True", at, scale, q_first)
+
+
+TERMS = [
+    "score", "slope * abs(q - k)", "rel[h, 1] * abs(q - k)", "cap * tanh(score / cap)", "q", "k / 3.0", "(q - 2 * k)",
+    "rel[h, q - k]", "where(q < 4, score, 0.5 * k)", "off[doc[b, k]]", "-score", "log(k + 1.0)", "(k - q) / half",
+]  # fmt: skip
+
+
+@given(
+    terms=st.lists(st.sampled_from(TERMS).map(lambda text: text.replace("slope", "half")), min_size=1, max_size=4),
+    factors=st.lists(st.sampled_from(["1", "-2.5", "cap", "half", "rel[h, 0]"]), min_size=4, max_size=4),
+    mask=drawn("mask", 3),
+    at=pairs(),
+    scale=SCALES,
+    q_first=st.integers(-9, 9),
+)
+def test_sums_of_products(
+    terms: list[str], factors: list[str], mask: str, at: dict, scale: float, q_first: int
+) -> None:
+    score = " - ".join(f"{factor} * ({term})" for factor, term in zip(factors, terms, strict=False))
+    check(score, mask, at, scale, q_first)
+
+
+def test_a_plain_score_is_one_product() -> None:
+    found = logits(compile("score"), TRUE)
+    assert found.row is None
+    assert found.scaled is not None
+    assert found.pair is op("mul", QK, found.scaled)
+    assert is_uniform(found.scaled)
+    assert evaluate(found.scaled, {"scale": 2.0}) == 2.0 * LOG2E.value
+
+
+@pytest.mark.parametrize("score", ["-score", "score * cap", "score + k / 2", "2 * score - score"])
+def test_only_a_positive_multiple_lets_the_maximum_be_taken_early(score: str) -> None:
+    assert logits(compile(score), TRUE).scaled is None
+
+
+def test_a_constant_multiple_is_folded_into_the_scale() -> None:
+    found = logits(compile("score * 3 / 2.0"), TRUE)
+    assert found.scaled is not None
+    assert evaluate(found.scaled, {"scale": 1.0}) == pytest.approx(1.5 * LOG2E.value)
+
+
+def test_alibi_costs_one_product_and_no_absolute_value_a_pair() -> None:
+    found = logits(compile("score - rel[h, 1] * abs(q - k)"), compile("k <= q"))
+    assert variables(found.pair) == {"qk", "scale", "k", "q_first", "h"}
+    assert found.row is not None
+    assert variables(found.row) == {"q", "q_first", "h"}
+
+
+def test_a_term_of_the_row_alone_leaves_the_loop() -> None:
+    found = logits(compile("score + rel[h, q]"), TRUE)
+    assert found.scaled is not None
+    assert found.row is op("mul", compile("rel[h, q]"), LOG2E)
