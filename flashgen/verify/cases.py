@@ -18,7 +18,8 @@ LONGEST_REACH = 8192
 
 @dataclass(frozen=True)
 class Case:
-    """One call to prove. None for config: what the module chooses. `gain` multiplies q, for large scores.
+    """One call to prove. None for config: what the module chooses. `gain` multiplies q, for large scores; `below`
+    makes q positive and k negative, for scores below zero.
 
     `params` replaces values of runtime params; `planned` passes a schedule prepared by plan(); `defaults` leaves
     out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it.
@@ -30,6 +31,7 @@ class Case:
     layout: str = "bhsd"
     scale: float | None = None
     gain: float = 1.0
+    below: bool = False
     params: tuple[tuple[str, bool | int | float], ...] = ()
     planned: bool = False
     defaults: bool = False
@@ -55,6 +57,7 @@ _QUICK = (
     Case("length 1", _problem("1 1/1 1x1 64/64", "bfloat16"), _SMALL),
     Case("whole tiles", _problem("1 2/1 128x128 64/64", "bfloat16"), _WIDE, layout="bshd"),
     Case("large scores", _problem("1 2/2 70x90 40/40", "float32"), _TALL, gain=100.0),
+    Case("scores far below zero", _problem("1 2/2 45x50 64/64", "float32"), _SMALL, gain=100.0, below=True),
     Case("large scores, 16 bits", _problem("1 2/2 40x90 64/64", "bfloat16"), _WIDE, gain=100.0),
     Case("negative scale", _problem("1 2/2 40x45 24/72", "float16"), _SMALL, scale=-0.3),
 )

@@ -100,7 +100,8 @@ def _call(variant: Variant, case: Case, device: str) -> Call:
         elif case.broadcast:
             ones = tuple(slice(0, 1) if dim.may_be_one else slice(None) for dim in tensor.dims)
             inputs[tensor.name] = inputs[tensor.name][ones]
-    return replace(call, q=call.q * case.gain, inputs=inputs)
+    q, k = (call.q.abs(), -call.k.abs()) if case.below else (call.q, call.k)
+    return replace(call, q=q * case.gain, k=k, inputs=inputs)
 
 
 def _poisoned_answer(module: ModuleType, case: Case, call: Call) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,151 @@
+"""Schedules are exact: a tile is skipped only if no pair in it is visible, and runs unmasked only if all are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from expression_strategies import expressions
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from test_random_expressions import MASK_SCOPE, variant_of
+
+from flashgen.codegen import generate, load_module, uses_schedule
+from flashgen.lang.evaluate import evaluate
+from flashgen.lang.nodes import Type, variables
+from flashgen.problems import Call, Problem, make_inputs
+from flashgen.runtime import Config
+from flashgen.spec import load
+from flashgen.spec.variant import Sample, Variant
+
+GALLERY = sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))
+NONE, MIXED, FULL = range(3)
+
+SPECS = {
+    "two windows": {"mask": "(abs(q - k) <= 20) | (abs(q - k - 60) <= 5)"},
+    "blocks on a diagonal": {"mask": "q // 32 == k // 32"},
+    "by head": {"mask": "(h == 0) | (k % 3 == 0)"},
+    "by batch": {"mask": "(k + 32 * b) // 64 != q // 64"},
+    "top left": {"mask": "(k // 40) != (q // 40)", "align": "top_left"},
+    "documents, not causal": {
+        "mask": "doc[b, q] == doc[b, k]",
+        "inputs": {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}},
+    },
+    "nested": {
+        "mask": "near[h, doc[b, k]] > q - k",
+        "inputs": {
+            "near": {"shape": ["heads", "docs"], "dtype": "int64"},
+            "doc": {"shape": ["batch", "kv_len"], "dtype": "uint8"},
+        },
+    },
+}
+
+
+def visible(variant: Variant, problem: Problem, call: Call) -> torch.Tensor:
+    """bool [batch, heads, q_len, kv_len], pair by pair."""
+    p = problem
+    sizes = {"heads": p.heads, "kv_heads": p.kv_heads, "q_len": p.q_len, "kv_len": p.kv_len, "head_dim": p.head_dim}
+    for tensor in variant.inputs:
+        sizes |= {d.binds: call.inputs[tensor.name].shape[axis] for axis, d in enumerate(tensor.dims) if d.binds}
+    tensors = {name: tensor.tolist() for name, tensor in call.inputs.items()}
+    shift = p.kv_len - p.q_len if variant.align == "bottom_right" else 0
+
+    def pair(b: int, h: int, row: int, k: int) -> bool:
+        at = {"b": b, "h": h, "kv_h": h // (p.heads // p.kv_heads), "q": row + shift, "k": k}
+        return bool(evaluate(variant.mask, {**sizes, **call.params, **at}, tensors))
+
+    # What does not tell batch elements or heads apart is evaluated for the first alone.
+    named = variables(variant.mask)
+    batch, heads = p.batch if "b" in named else 1, p.heads if named & {"h", "kv_h"} else 1
+    rows = [
+        [[[pair(b, h, row, k) for k in range(p.kv_len)] for row in range(p.q_len)] for h in range(heads)]
+        for b in range(batch)
+    ]
+    return torch.tensor(rows).expand(p.batch, p.heads, -1, -1)
+
+
+def expected_states(seen: torch.Tensor, BM: int, BN: int) -> torch.Tensor:
+    """The class of each tile; a tile that reaches past the last key needs the mask whatever it shows."""
+    batch, heads, q_len, kv_len = seen.shape
+    states = torch.empty(batch, heads, -(-q_len // BM), -(-kv_len // BN), dtype=torch.long)
+    for i, row in enumerate(range(0, q_len, BM)):
+        for j, start in enumerate(range(0, kv_len, BN)):
+            tile = seen[:, :, row : row + BM, start : start + BN].flatten(2)
+            full = tile.all(-1) & (start + BN <= kv_len)
+            states[:, :, i, j] = torch.where(full, FULL, torch.where(tile.any(-1), MIXED, NONE))
+    return states
+
+
+def planned_states(plan: object, shape: torch.Size) -> torch.Tensor:
+    """The class of each tile as a plan's lists have it; each tile may stand in one list, once."""
+    counts, tiles = plan.counts.tolist(), plan.tiles.tolist()  # type: ignore[attr-defined]
+    states = torch.full(plan.tiles.shape, NONE)  # type: ignore[attr-defined]
+    for b, heads in enumerate(tiles):
+        for h, rows in enumerate(heads):
+            for i, row in enumerate(rows):
+                mixed, full = counts[b][h][i]
+                listed = row[:mixed] + row[len(row) - full :]
+                assert len(set(listed)) == len(listed) <= len(row)
+                states[b, h, i, row[:mixed]] = MIXED
+                states[b, h, i, row[len(row) - full :]] = FULL
+    return states.expand(shape)
+
+
+def check(module: ModuleType, call: Call, seen: torch.Tensor, BM: int, BN: int) -> torch.Tensor:
+    """The states of the plan, after comparing them with the brute-force ones, and reusing the plan."""
+    config = Config(BM, BN, 4, 1)
+    plan = module.plan(call.q, call.k, call.v, **call.keywords, config=config)
+    states = expected_states(seen, BM, BN)
+    assert torch.equal(planned_states(plan, states.shape), states)
+    arguments = (call.q, call.k, call.v)
+    out, lse = module.attention(*arguments, **call.keywords, config=config, return_lse=True)
+    for _ in range(2):
+        again, lse_again = module.attention(*arguments, **call.keywords, plan=plan, return_lse=True)
+        assert torch.equal(out, again) and torch.equal(lse, lse_again)
+    return states
+
+
+@pytest.mark.parametrize("path", [p for p in GALLERY if uses_schedule(load(p))], ids=lambda path: path.stem)
+def test_the_gallery(gallery_module, path: Path) -> None:
+    variant = load(path)
+    # More than the hints ask for, so that short lengths have something of everything.
+    denser = tuple((name, Sample(segments=3) if s.segments else Sample(density=0.2)) for name, s in variant.samples)
+    variant = Variant(**{**vars(variant), "samples": denser})
+    problem = Problem(2, 2, 1, 70, 290, 16, 16, "float32")
+    call = make_inputs(variant, problem)
+    states = check(gallery_module(path.stem), call, visible(variant, problem, call), 32, 32)
+    assert len(states.unique()) > 1
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(("q_len", "kv_len"), [(70, 170), (170, 70)])
+def test_masks_of_all_kinds(name: str, q_len: int, kv_len: int, tmp_path: Path) -> None:
+    variant = load({"name": "planned", **SPECS[name]})
+    assert uses_schedule(variant)
+    module = load_module(generate(variant, tmp_path))
+    problem = Problem(2, 2, 2, q_len, kv_len, 16, 16, "float32")
+    call = make_inputs(variant, problem)
+    seen = visible(variant, problem, call)
+    states = [check(module, call, seen, BM, BN).flatten() for BM, BN in ((32, 32), (64, 32), (32, 64))]
+    assert len(torch.cat(states).unique()) > 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("planned")
+
+
+@settings(max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    drawn=expressions(Type.BOOL, MASK_SCOPE),
+    joined=st.sampled_from(["{}", "({}) & (k % 40 < 25)", "({}) | (q // 40 == k // 40)", "({}) ^ (k % 64 < 32)"]),
+    align=st.sampled_from(["bottom_right", "top_left"]),
+)
+def test_random_masks(folder: Path, drawn: str, joined: str, align: str) -> None:
+    variant = variant_of("score", joined.format(drawn), align)
+    assume(uses_schedule(variant))
+    problem = Problem(2, 2, 1, 50, 70, 16, 16, "float32")
+    call = make_inputs(variant, problem)
+    check(load_module(generate(variant, folder)), call, visible(variant, problem, call), 32, 32)

@@ -1,0 +1,113 @@
+"""verify can fail: a kernel with one mistake is caught by the quick level, whatever the mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flashgen.codegen import load_module, render, uses_schedule
+from flashgen.spec import load
+from flashgen.verify import CaseResult, cases_for, run_case
+
+VARIANTS = Path(__file__).parent.parent.parent / "variants"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake: in the module of a variant, each text is replaced by another."""
+
+    name: str
+    variant: str
+    replacements: tuple[tuple[str, str], ...]
+
+    def apply(self, source: str) -> str:
+        for old, new in self.replacements:
+            assert old in source, f"the module of {self.variant} has no {old!r} to mutate"
+            source = source.replace(old, new)
+        return source
+
+
+MUTATIONS = [
+    Mutation("no maximum subtracted", "causal", (
+        ("m_new = tl.maximum(m, tl.max(qk, 1) * qk_scale)", "m_new = tl.zeros_like(m)"),
+    )),
+    Mutation("no rescale", "causal", (("alpha = tl.exp2(m - m_new)", "alpha = tl.exp2((m - m_new) * 0)"),)),
+    Mutation("no rescale of the accumulator", "full", (("acc * alpha[:, None]", "acc"),)),
+    Mutation("no rescale of the sum", "full", (("l = l * alpha + ", "l = l + "),)),
+    Mutation("modifier after the maximum", "softcap", (
+        ("def _online_softmax(x, ", "def _online_softmax(x, raw, "),
+        ("tl.max(x, 1)", "tl.max(raw, 1)"),
+        ("_online_softmax(x, v_tile", "_online_softmax(x, qk, v_tile"),
+    )),
+    Mutation("bias after the maximum", "alibi", (
+        ("def _online_softmax(x, ", "def _online_softmax(x, raw, "),
+        ("tl.max(x, 1)", "tl.max(raw, 1)"),
+        ("_online_softmax(x, v_tile", "_online_softmax(x, qk, v_tile"),
+    )),
+    Mutation("mask indices relative to the tile", "causal", (
+        ("k = start + tl.arange(0, BN)[None, :]", "k = tl.arange(0, BN)[None, :]"),
+    )),
+    Mutation("mask indices relative to the tile", "dilated", (
+        ("k = start + tl.arange(0, BN)[None, :]", "k = tl.arange(0, BN)[None, :]"),
+    )),
+    Mutation("rows not aligned to the keys", "causal", (
+        ("(tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]", "tl.minimum(rows, q_len - 1)[:, None]"),
+    )),
+    Mutation("one key too many in the mask", "causal", (("return k <= q", "return k <= q + 1"),)),
+    Mutation("one key too few in the window", "sliding_window", (("r = q - 1023", "r = q - 1022"),)),
+    Mutation("the first tile of the window left out", "sliding_window", (("first + i", "first + BN + i"),)),
+    Mutation("no mask at the ragged end", "full", (("qk = tl.where(k < kv_len, qk, -float(\"inf\"))", "qk = qk"),)),
+    Mutation("the last tile of keys left out", "causal", (
+        ("tl.range(full_end, stop, BN)", "tl.range(full_end, stop - BN, BN)"),
+    )),
+    Mutation("another KV head", "full", (("kv_h = h // (heads // kv_heads)", "kv_h = h % kv_heads"),)),
+    Mutation("one batch element for all", "full", (("head // heads", "head // heads * 0"),)),
+    Mutation("lse in log2", "full", (("(m + tl.log2(l)) * 0.6931471805599453", "m + tl.log2(l)"),)),
+    Mutation("lse without the maximum", "full", (("(m + tl.log2(l)) *", "tl.log2(l) *"),)),
+    Mutation("no sink in the denominator", "sink", (("l = l * alpha + tl.exp2(sink - m_sink)", "l = l * alpha"),)),
+    Mutation("no scale", "full", (("qk_scale = scale * ", "qk_scale = "),)),
+    Mutation("exp for exp2", "full", (("1.4426950408889634", "1.0"),)),
+    Mutation("an empty row divided by zero", "causal", (("tl.where(empty, 1.0, l)", "l"),)),
+    Mutation("a running maximum that starts at zero", "full", (
+        ("tl.full([BM], -3.0e38, tl.float32)", "tl.zeros([BM], tl.float32)"),
+    )),
+    Mutation("the slopes of the wrong head", "alibi", (("slopes_ptr + h", "slopes_ptr + kv_h"),)),
+    Mutation("slopes of the caller ignored", "alibi", (
+        ("slopes = runtime.check_input(", "slopes = runtime.alibi_slopes(call.sizes.heads, q.device) if True else ("),
+    )),
+    Mutation("every tile taken as full", "document", (("state.to(tl.int8)", "(state * 0 + 2).to(tl.int8)"),)),
+    Mutation("mixed tiles skipped", "document", (("state.to(tl.int8)", "tl.where(state == 1, 0, state).to(tl.int8)"),)),
+    Mutation("head_dim cut to a multiple of 16", "full", (("[q_len, head_dim]", "[q_len, head_dim // 16 * 16]"),)),
+    Mutation("weights rounded to 8 bits", "full", (("p.to(v_tile.dtype)", "p.to(tl.float8e5).to(v_tile.dtype)"),)),
+]  # fmt: skip
+
+
+def first_failure(module: ModuleType, name: str) -> CaseResult | None:
+    variant = load(VARIANTS / f"{name}.yaml")
+    for case in cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant)):
+        result = run_case(module, variant, case, "cpu")
+        if not result.ok:
+            return result
+    return None
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.variant}: {m.name}")
+def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
+    source = render(load(VARIANTS / f"{mutation.variant}.yaml"))
+    mutated = mutation.apply(source)
+    assert mutated != source
+    path = tmp_path / f"{mutation.variant}.py"
+    path.write_text(mutated)
+    failure = first_failure(load_module(path), mutation.variant)
+    assert failure is not None
+    # Caught by what it computes, not by failing to run.
+    assert "Error" not in failure.detail, failure
+
+
+@pytest.mark.parametrize("name", sorted({mutation.variant for mutation in MUTATIONS}))
+def test_without_a_mistake_nothing_is_found(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    assert first_failure(gallery_module(name), name) is None
