@@ -58,8 +58,9 @@ class ForwardView:
     """The holes of the forward kernel. Every string is Triton text; names are those of the kernel.
 
     `score` is None where the logit is the dot product times `qk_scale`: `scaled`. `mask` is None without one.
-    `shown` is what a mixed tile keeps. `limits` are statements that name the loops' ends. `extra_arguments` are the
-    kernel's arguments beyond those that every variant has, `unspecialized` those of all that change from call to call.
+    `precision` is that of products of float32 inputs. `shown` is what a mixed tile keeps. `limits` are statements that
+    name the loops' ends. `arguments` are the kernel's arguments beyond those that every variant has,
+    `unspecialized` those of all that change from call to call.
     """
 
     scaled: bool
@@ -75,6 +76,7 @@ class ForwardView:
     longest_first: bool
     q_vector: bool
     precise: bool
+    precision: str
     q_first: bool
     q_last: bool
     q_offset: str
@@ -156,6 +158,7 @@ def forward_view(variant: Variant) -> ForwardView:
         longest_first=keys.closed and not keys.lower and bool(keys.upper) and _rises(keys.upper_bound),
         q_vector="q" in free,
         precise="PRECISE" in free,
+        precision="tf32" if variant.allow_tf32 else "ieee",
         q_first="q_first" in free,
         q_last="q_last" in free,
         q_offset=q_offset(variant),

@@ -32,6 +32,7 @@ def digest(variant: Variant) -> str:
         "sink": variant.sink,
         "align": variant.align,
         "params": [[p.name, p.type.value, repr(p.value)] for p in variant.runtime_params],
+        **({"allow_tf32": True} if variant.allow_tf32 else {}),
         "inputs": [
             [i.name, i.dtype, i.grad, i.default, [[number[d.size], d.binds, d.may_be_one] for d in i.dims]]
             for i in variant.inputs

@@ -198,6 +198,7 @@ class SpecForm(_Form):
     align: Annotated[str, choice("bottom_right", "top_left")] = Field(
         "bottom_right", description="Query i stands at key i + kv_len - q_len (bottom_right) or at key i (top_left)."
     )
+    allow_tf32: Flag = Field(False, description="Products of float32 inputs in TF32, ten bits of mantissa.")
     params: Annotated[dict[str, _ParamEntry], at_most(MAX_PARAMS, "params")] = Field(
         {}, description="Scalars of the expressions.", examples=[{"W": 64}]
     )

@@ -74,7 +74,7 @@ class Variant:
     spec has none. `lets` are the named subexpressions in order, for readers that want the names back. `texts` are
     the expressions as a person would write them ("score", "mask", each let), sugar spelled out. `sink` says that
     the input `sinks` adds one logit to each row. `source` is the spec's path as given.
-    `samples` are pairs of input name and Sample.
+    `samples` are pairs of input name and Sample. `allow_tf32`: products of float32 inputs may round them to TF32.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Variant:
     texts: tuple[tuple[str, str], ...]
     tune_shapes: tuple[TuneShape, ...]
     samples: tuple[tuple[str, Sample], ...] = ()
+    allow_tf32: bool = False
 
     @property
     def runtime_params(self) -> tuple[Param, ...]:
