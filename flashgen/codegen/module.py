@@ -167,7 +167,7 @@ def _checks(variant: Variant, names: Sequence[str]) -> tuple[list[str], bool]:
         shape = [next(sizes) if dim.binds is None else (next(sizes), "None")[1] for dim in t.dims]
         text = ", ".join(shape) + ("," if len(shape) == 1 else "")
         ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
-        extra = f", may_be_one=({', '.join(ones)},)" if ones else ""
+        extra = f", may_be_one=({', '.join(ones)}{',' if len(ones) == 1 else ''})" if ones else ""
         described = f'"{t.name}", {t.name}, {_shape(t)!r}, ({text}), torch.{t.dtype}'
         lines.append(f"{t.name} = runtime.check_input({described}, call.q{extra})")
         lines += [f"{dim.binds} = {t.name}.shape[{axis}]" for axis, dim in enumerate(t.dims) if dim.binds is not None]
@@ -209,12 +209,13 @@ def _reference(variant: Variant) -> _Reference:
     roots: list[Expr] = [variant.score] + ([] if variant.mask is TRUE else [variant.mask])
     taken = {*dims, *_SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names}
     emission = emit(roots, variant.lets, guard, taken)
-    text = " ".join((*emission.lines, *emission.results))
+    score, *masks = (_as_tensor(text, root) for text, root in zip(emission.results, roots, strict=True))
+    text = " ".join((*emission.lines, score, *masks))
     return _Reference(
         _reference_setup(variant, {name for root in roots for name in variables(root)}, text),
         emission.lines,
-        emission.results[0] if emission.results[0] == "score" else _as_tensor(emission.results[0], variant.score),
-        "None" if variant.mask is TRUE else _as_tensor(emission.results[1], variant.mask),
+        score,
+        masks[0] if masks else "None",
         emission.imports_math,
         "torch." in text,
     )

@@ -58,7 +58,8 @@ class Operators:
         return method(operands[0], "to", "tl.float32")
 
     def _to_int(self, node: Op, operands: Sequence[Text]) -> Text:
-        return method(operands[0], "to", "tl.int32")
+        # Comparing scalar arguments gives Python's own bool in the interpreter.
+        return method(operands[0], "to", "tl.int32") if level(node) else call("tl.cast", operands[0], "tl.int32")
 
     def _floor(self, node: Op, operands: Sequence[Text]) -> Text:
         return wide(call("tl.floor", *operands))
@@ -81,7 +82,8 @@ class Operators:
     def _shift(self, node: Op, operands: Sequence[Text]) -> Text:
         if self.ranges.of(node.args[1]).within(0, 31):
             return binary(SYMBOLS[node.name], *operands)
-        return self._call("_shift_left" if node.name == "shl" else "_shift_right", operands)
+        shifted = self._call("_shift_left" if node.name == "shl" else "_shift_right", operands)
+        return method(shifted, "to", "tl.int32") if self.ranges.fits_int32(node) else shifted
 
     def _pow(self, node: Op, operands: Sequence[Text]) -> Text:
         base, exponent = node.args

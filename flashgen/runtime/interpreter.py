@@ -1,6 +1,8 @@
-"""Triton's interpreter, made to multiply bfloat16.
+"""Triton's interpreter, mended where it departs from the compiler (Triton 3.6 to 3.9).
 
-It keeps bfloat16 values as their 16 bits in integers and multiplies those integers in tl.dot (Triton 3.6 to 3.9).
+It keeps bfloat16 values as their 16 bits in integers and multiplies those integers in tl.dot. It hands float arguments
+to a kernel as Python's own, and bools as integers, so that a comparison of them is no tensor and `~` no negation. It
+takes the outcome of comparing two floats for a float when it spreads it over a tile.
 """
 
 from __future__ import annotations
@@ -13,21 +15,21 @@ import triton.language as tl
 
 
 def interpreted() -> bool:
-    """Whether kernels run under Triton's interpreter; if they do, bfloat16 products are right from now on."""
+    """Whether kernels run under Triton's interpreter; if they do, they run as compiled ones from now on."""
     if not triton.knobs.runtime.interpret:
         return False
-    _mend_bfloat16_products()
+    _mend()
     return True
 
 
 @lru_cache(maxsize=1)
-def _mend_bfloat16_products() -> None:
+def _mend() -> None:
     # Only the interpreter needs numpy.
     import numpy as np
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
-    create_dot = builder.create_dot
+    create_dot, create_splat, convert = builder.create_dot, builder.create_splat, interpreter._implicit_cvt
 
     def as_float32(operand: Any) -> Any:
         if operand.dtype.scalar != tl.bfloat16:
@@ -35,7 +37,18 @@ def _mend_bfloat16_products() -> None:
         bits = operand.data.astype(np.uint32) << 16
         return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
 
-    def mended(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         return create_dot(self, as_float32(a), as_float32(b), *rest)
 
-    builder.create_dot = mended
+    def splat(self: Any, block: Any, operand: Any) -> Any:
+        is_test = operand.data.dtype == np.bool_
+        return create_splat(self, block, interpreter.TensorHandle(operand.data, tl.int1) if is_test else operand)
+
+    def argument(value: Any) -> Any:
+        if not isinstance(value, (bool, float)):
+            return convert(value)
+        dtype, kind = (np.bool_, tl.int1) if isinstance(value, bool) else (np.float32, tl.float32)
+        return tl.tensor(interpreter.TensorHandle(np.array([value], dtype), kind), kind)
+
+    builder.create_dot, builder.create_splat = dot, splat
+    interpreter._implicit_cvt = argument
