@@ -254,10 +254,7 @@ def _launch(q, k, v, block_mask, scale, config, counts, tiles):
         (batch, heads, (q_len + 127) // 128, (kv_len + 127) // 128),
         torch.bool,
         call.q,
-        may_be_one=(
-            0,
-            1,
-        ),
+        may_be_one=(0, 1),
     )
     out, lse = runtime.outputs(call)
     if runtime.is_empty(call):
@@ -270,8 +267,10 @@ def _launch(q, k, v, block_mask, scale, config, counts, tiles):
     grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
     with runtime.on_device(call.q):
         _forward[grid](
-            call.q, call.k, call.v, out, lse, counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
-            *call.strides, call.scale, *call.lengths, **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+            call.q, call.k, call.v, out, lse,
+            counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
+            *call.strides, call.scale, *call.lengths,
+            **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
         )  # fmt: skip
     return out, lse
 
@@ -286,7 +285,8 @@ def _schedule(call, block_mask, config):
     with runtime.on_device(call.q):
         _classify[(triton.cdiv(kv_tiles, chunk) * q_tiles * batch * heads,)](
             states,
-            block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2), call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
+            block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
+            call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
             BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
         )  # fmt: skip
     return runtime.compact(states)
@@ -335,10 +335,7 @@ def plan(q, k, v, *, block_mask, config=None):
         (batch, heads, (q_len + 127) // 128, (kv_len + 127) // 128),
         torch.bool,
         call.q,
-        may_be_one=(
-            0,
-            1,
-        ),
+        may_be_one=(0, 1),
     )
     config = runtime.choose_config(runtime.config_values(config), CONFIGS, call)
     return runtime.Plan(*_schedule(call, block_mask, config), config)

@@ -163,7 +163,8 @@ def _launch(q, k, v, scale, config):
     with runtime.on_device(call.q):
         _forward[grid](
             call.q, call.k, call.v, out, lse,
-            *call.strides, call.scale, *call.lengths, **call.blocks(config), **runtime.options(config),
+            *call.strides, call.scale, *call.lengths,
+            **call.blocks(config), **runtime.options(config),
         )  # fmt: skip
     return out, lse
 

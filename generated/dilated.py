@@ -225,8 +225,10 @@ def _launch(q, k, v, scale, config, counts, tiles):
     grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
     with runtime.on_device(call.q):
         _forward[grid](
-            call.q, call.k, call.v, out, lse, counts, tiles, tiles.shape[-1],
-            *call.strides, call.scale, *call.lengths, **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+            call.q, call.k, call.v, out, lse,
+            counts, tiles, tiles.shape[-1],
+            *call.strides, call.scale, *call.lengths,
+            **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
         )  # fmt: skip
     return out, lse
 

@@ -239,8 +239,10 @@ def _launch(q, k, v, doc, scale, config, counts, tiles):
     grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
     with runtime.on_device(call.q):
         _forward[grid](
-            call.q, call.k, call.v, out, lse, counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-            *call.strides, call.scale, *call.lengths, **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+            call.q, call.k, call.v, out, lse,
+            counts, tiles, tiles.shape[-1], doc, doc.stride(0),
+            *call.strides, call.scale, *call.lengths,
+            **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
         )  # fmt: skip
     return out, lse
 
@@ -255,7 +257,8 @@ def _schedule(call, doc, config):
     with runtime.on_device(call.q):
         _classify[(triton.cdiv(kv_tiles, chunk) * q_tiles * batch * heads,)](
             states,
-            doc, doc.stride(0), call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
+            doc, doc.stride(0),
+            call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
             BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
         )  # fmt: skip
     return runtime.compact(states)

@@ -169,8 +169,10 @@ def _launch(q, k, v, prefix, scale, config):
     grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
     with runtime.on_device(call.q):
         _forward[grid](
-            call.q, call.k, call.v, out, lse, prefix,
-            *call.strides, call.scale, *call.lengths, **call.blocks(config), **runtime.options(config),
+            call.q, call.k, call.v, out, lse,
+            prefix,
+            *call.strides, call.scale, *call.lengths,
+            **call.blocks(config), **runtime.options(config),
         )  # fmt: skip
     return out, lse
 
