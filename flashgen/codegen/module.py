@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flashgen.codegen.forward import ForwardView, ranges_of
 from flashgen.codegen.schedule import ScheduleView
-from flashgen.lang.nodes import TRUE, Expr, Gather, inputs, variables
+from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, variables
 from flashgen.lang.torch_emitter import TENSORS, emit
 from flashgen.lang.triton_emitter import user_name
 from flashgen.spec.variant import Input, Variant
@@ -38,6 +38,7 @@ class ModuleView:
     parameters: str
     signature: str
     checks: str
+    tensors: str
     scalar_checks: tuple[str, ...]
     forward_arguments: tuple[str, ...]
     schedule_arguments: tuple[str, ...]
@@ -80,6 +81,7 @@ def module_view(
         parameters="".join(f", {text}" for text in _parameters(variant)),
         signature=_signature(variant, forward.scheduled),
         checks="\n".join(sizes_lines),
+        tensors=", ".join(f"{name}={name}" for name in ("q", "k", "v", *(t.name for t in variant.inputs))),
         scalar_checks=tuple(
             f'runtime.check_scalar("{p.name}", {p.name}, {_SCALARS[p.type.value]})' for p in variant.runtime_params
         ),
@@ -224,7 +226,8 @@ def _reference(variant: Variant) -> _Reference:
 def _as_tensor(text: str, expr: Expr) -> str:
     """A result of sizes and params alone is a Python scalar; the formula returns tensors."""
     is_scalar = not variables(expr) & TENSORS and not inputs(expr)
-    return f"torch.as_tensor({text}, device=score.device)" if is_scalar else text
+    dtype = "" if expr.type is Type.BOOL else "dtype=score.dtype, "
+    return f"torch.as_tensor({text}, {dtype}device=score.device)" if is_scalar else text
 
 
 def _reference_setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What generated modules need at run time. Imports torch, triton and the standard library alone."""
 
 from flashgen.runtime.alibi import alibi_slopes
-from flashgen.runtime.arguments import Sizes, check_input, check_scalar
+from flashgen.runtime.arguments import Sizes, check_input, check_scalar, check_types
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_config
 from flashgen.runtime.eager import eager_attention
@@ -33,6 +33,7 @@ __all__ = [
     "check_input",
     "check_plan",
     "check_scalar",
+    "check_types",
     "choose_config",
     "compact",
     "config_values",

@@ -26,6 +26,15 @@ class Sizes:
     v_head_dim: int
 
 
+def check_types(scale: object, **tensors: object) -> None:
+    """Refuse what a torch operator would not take, before it says so less clearly. None is for later checks."""
+    for name, tensor in tensors.items():
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor")
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
+        raise TypeError(f"scale is {type(scale).__name__}; expected a float")
+
+
 def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:
     """The sizes of a call, its shapes, dtypes and devices checked against each other."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):

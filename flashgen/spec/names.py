@@ -18,10 +18,11 @@ LANGUAGE = frozenset({
 # Arguments that attention() has in every variant.
 ARGUMENTS = frozenset({"q", "k", "v", "scale", "return_lse", "plan", "config", "deterministic"})
 
-# Names that a generated module uses itself: its imports, its tile constants, the builtins its host code calls.
+# Names that a generated module uses itself: its imports, its constants, what its host code names and calls.
 GENERATED = frozenset({
     "tl", "triton", "torch", "math", "runtime", "attention", "reference", "out", "acc", "lse",
-    "BM", "BN", "HEAD_DIM", "V_HEAD_DIM", "LOG2E", "IDENTITY",
+    "BM", "BN", "HEAD_DIM", "V_HEAD_DIM", "CHUNK", "STAGES", "LOG2E", "IDENTITY", "CONFIGS",
+    "call", "counts", "tiles", "grid", "shape", "states", "chunk", "q_tiles", "kv_tiles", "formula",
     "bool", "dict", "float", "int", "isinstance", "len", "list", "print", "range", "str", "tuple", "type",
 })  # fmt: skip
 
