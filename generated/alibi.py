@@ -212,6 +212,7 @@ def attention(q, k, v, *, slopes=None, scale=None, return_lse=False, config=None
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
+    runtime.check_types(scale, q=q, k=k, v=v, slopes=slopes)
     out, lse = _attend(q, k, v, slopes, scale, runtime.config_values(config))
     return (out, lse) if return_lse else out
 

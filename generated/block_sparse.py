@@ -316,6 +316,7 @@ def attention(q, k, v, *, block_mask, scale=None, return_lse=False, plan=None, c
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
+    runtime.check_types(scale, q=q, k=k, v=v, block_mask=block_mask)
     counts, tiles, config = runtime.plan_parts(plan, config)
     out, lse = _attend(q, k, v, block_mask, scale, runtime.config_values(config), counts, tiles)
     return (out, lse) if return_lse else out
@@ -323,6 +324,7 @@ def attention(q, k, v, *, block_mask, scale=None, return_lse=False, plan=None, c
 
 def plan(q, k, v, *, block_mask, config=None):
     """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them."""
+    runtime.check_types(None, q=q, k=k, v=v, block_mask=block_mask)
     call = runtime.prepare(q, k, v, None)
     batch = call.sizes.batch
     heads = call.sizes.heads

@@ -273,6 +273,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, plan=None, config=None, 
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
+    runtime.check_types(scale, q=q, k=k, v=v)
     counts, tiles, config = runtime.plan_parts(plan, config)
     out, lse = _attend(q, k, v, scale, runtime.config_values(config), counts, tiles)
     return (out, lse) if return_lse else out
@@ -280,6 +281,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, plan=None, config=None, 
 
 def plan(q, k, v, *, config=None):
     """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them."""
+    runtime.check_types(None, q=q, k=k, v=v)
     call = runtime.prepare(q, k, v, None)
 
     config = runtime.choose_config(runtime.config_values(config), CONFIGS, call)

@@ -288,6 +288,7 @@ def attention(q, k, v, *, doc, scale=None, return_lse=False, plan=None, config=N
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
+    runtime.check_types(scale, q=q, k=k, v=v, doc=doc)
     counts, tiles, config = runtime.plan_parts(plan, config)
     out, lse = _attend(q, k, v, doc, scale, runtime.config_values(config), counts, tiles)
     return (out, lse) if return_lse else out
@@ -295,6 +296,7 @@ def attention(q, k, v, *, doc, scale=None, return_lse=False, plan=None, config=N
 
 def plan(q, k, v, *, doc, config=None):
     """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them."""
+    runtime.check_types(None, q=q, k=k, v=v, doc=doc)
     call = runtime.prepare(q, k, v, None)
     batch = call.sizes.batch
     kv_len = call.sizes.kv_len

@@ -290,6 +290,7 @@ def attention(q, k, v, *, is_global, scale=None, return_lse=False, plan=None, co
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
+    runtime.check_types(scale, q=q, k=k, v=v, is_global=is_global)
     counts, tiles, config = runtime.plan_parts(plan, config)
     out, lse = _attend(q, k, v, is_global, scale, runtime.config_values(config), counts, tiles)
     return (out, lse) if return_lse else out
@@ -297,6 +298,7 @@ def attention(q, k, v, *, is_global, scale=None, return_lse=False, plan=None, co
 
 def plan(q, k, v, *, is_global, config=None):
     """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them."""
+    runtime.check_types(None, q=q, k=k, v=v, is_global=is_global)
     call = runtime.prepare(q, k, v, None)
     batch = call.sizes.batch
     kv_len = call.sizes.kv_len

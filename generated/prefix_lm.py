@@ -200,6 +200,7 @@ def attention(q, k, v, *, prefix=1024, scale=None, return_lse=False, config=None
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
+    runtime.check_types(scale, q=q, k=k, v=v)
     runtime.check_scalar("prefix", prefix, int)
     out, lse = _attend(q, k, v, prefix, scale, runtime.config_values(config))
     return (out, lse) if return_lse else out

@@ -199,6 +199,7 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, determ
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
+    runtime.check_types(scale, q=q, k=k, v=v, rel=rel)
     out, lse = _attend(q, k, v, rel, scale, runtime.config_values(config))
     return (out, lse) if return_lse else out
 

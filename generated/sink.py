@@ -204,6 +204,7 @@ def attention(q, k, v, *, sinks, scale=None, return_lse=False, config=None, dete
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
+    runtime.check_types(scale, q=q, k=k, v=v, sinks=sinks)
     out, lse = _attend(q, k, v, sinks, scale, runtime.config_values(config))
     return (out, lse) if return_lse else out
 

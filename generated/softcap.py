@@ -217,6 +217,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, determinist
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
+    runtime.check_types(scale, q=q, k=k, v=v)
     out, lse = _attend(q, k, v, scale, runtime.config_values(config))
     return (out, lse) if return_lse else out
 
