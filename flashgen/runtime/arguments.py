@@ -94,7 +94,8 @@ def check_input(
     )
     if not fits:
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {dims}, here ({wanted})")
+        here = f"({wanted},)" if len(shape) == 1 else f"({wanted})"
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {dims}, here {here}")
     if may_be_one:
         tensor = tensor.expand(*(-1 if want is None else want for want in shape))
     return _contiguous_last(name, tensor)

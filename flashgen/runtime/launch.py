@@ -16,10 +16,12 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.lookup import Lookup
 
+FLOAT32 = torch.finfo(torch.float32)
+
 
 @dataclass(frozen=True)
 class Call:
-    """One call of attention(), checked: tensors as a kernel reads them, and scale >= 0."""
+    """One call of attention(), checked: tensors as a kernel reads them, and scale > 0."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -55,10 +57,12 @@ def prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | No
         )
     if scale is None:
         scale = 1 / math.sqrt(sizes.head_dim)
-    if not isinstance(scale, (int, float)) or not math.isfinite(scale):
+    if not abs(scale) <= FLOAT32.max:
         raise ValueError(f"scale is {scale!r}; expected a finite number")
-    if scale < 0:
-        # The kernels take the maximum before they multiply by scale, which needs it to be positive.
+    # The kernels mask scores and take their maximum before they multiply by scale, which needs it to be positive.
+    if abs(scale) < FLOAT32.tiny:
+        q, scale = torch.zeros_like(q), 1.0
+    elif scale < 0:
         q, scale = -q, -scale
     return Call(kernel_ready("q", q), kernel_ready("k", k), kernel_ready("v", v), float(scale), sizes)
 

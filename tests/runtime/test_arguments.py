@@ -1,0 +1,253 @@
+"""Bad calls, each with the message that it must give, and odd calls that must work."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from flashgen import runtime
+from flashgen.runtime import Config, arguments
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SMALL = Config(32, 32, 4, 1)
+
+# batch 2, 4 heads over 2, 10 queries, 12 keys, head_dim 16, v_head_dim 24.
+Q, K, V = (torch.randn(shape, device=DEVICE) for shape in ((2, 4, 10, 16), (2, 2, 12, 16), (2, 2, 12, 24)))
+FIT = "expected [batch, kv_heads, kv_len, head_dim] with"
+
+# id: (changed arguments of causal.attention, the exception, its message)
+CALLS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "q is a list": ({"q": [1.0]}, TypeError, "q is list; expected a torch.Tensor"),
+    "k is None": ({"k": None}, TypeError, "k is NoneType; expected a torch.Tensor"),
+    "q has 3 dimensions": (
+        {"q": Q[0]},
+        ValueError,
+        "q has shape (4, 10, 16); expected 4 dimensions, [batch, heads, length, head_dim]",
+    ),
+    "float64": ({"q": Q.double()}, TypeError, "q has dtype torch.float64; expected float16, bfloat16 or float32"),
+    "integers": ({"k": K.int()}, TypeError, "k has dtype torch.int32; expected float16, bfloat16 or float32"),
+    "two dtypes": ({"v": V.half()}, TypeError, "v has dtype torch.float16; expected q's, torch.float32"),
+    "another batch": (
+        {"k": K[:1]},
+        ValueError,
+        f"k has shape (1, 2, 12, 16); {FIT} q's batch 2 and head_dim 16",
+    ),
+    "another head_dim": (
+        {"k": K[..., :8]},
+        ValueError,
+        f"k has shape (2, 2, 12, 8); {FIT} q's batch 2 and head_dim 16",
+    ),
+    "another kv_len": (
+        {"v": V[:, :, :11]},
+        ValueError,
+        "v has shape (2, 2, 11, 24); expected [batch, kv_heads, kv_len, v_head_dim] with k's batch 2, kv_heads 2 and "
+        "kv_len 12",
+    ),
+    "heads that do not divide": (
+        {"q": Q[:, :3]},
+        ValueError,
+        "q has 3 heads and k has 2; expected a multiple of k's",
+    ),
+    "no kv heads": (
+        {"k": K[:, :0], "v": V[:, :0]},
+        ValueError,
+        "q has 4 heads and k has 0; expected a multiple of k's",
+    ),
+    "head_dim 0": ({"q": Q[..., :0], "k": K[..., :0]}, ValueError, "q has head_dim 0; expected 1 to 256"),
+    "v_head_dim 257": ({"v": V[..., :1].expand(-1, -1, -1, 257)}, ValueError, "v has head_dim 257; expected 1 to 256"),
+    "scale is nan": ({"scale": math.nan}, ValueError, "scale is nan; expected a finite number"),
+    "scale is inf": ({"scale": math.inf}, ValueError, "scale is inf; expected a finite number"),
+    "scale is beyond float32": ({"scale": 1e39}, ValueError, "scale is 1e+39; expected a finite number"),
+    "scale is text": ({"scale": "1"}, TypeError, "scale is str; expected a float"),
+    "scale is a tensor": ({"scale": torch.tensor(1.0)}, TypeError, "scale is Tensor; expected a float"),
+    "config of other names": (
+        {"config": {"BM": 64}},
+        TypeError,
+        "config is {'BM': 64}; expected a Config or a mapping of BM, BN, num_warps, num_stages",
+    ),
+    "config of an odd size": (
+        {"config": {"BM": 48, "BN": 32, "num_warps": 4, "num_stages": 1}},
+        ValueError,
+        "config BM is 48; expected a power of two from 16 to 256",
+    ),
+    "config of text": (
+        {"config": {"BM": 64, "BN": 32, "num_warps": "4", "num_stages": 1}},
+        TypeError,
+        "config num_warps is '4'; expected an int",
+    ),
+    "config of many warps": (
+        {"config": {"BM": 64, "BN": 32, "num_warps": 3, "num_stages": 1}},
+        ValueError,
+        "config num_warps is 3; expected 1, 2, 4, 8 or 16",
+    ),
+    "config without stages": (
+        {"config": {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 0}},
+        ValueError,
+        "config num_stages is 0; expected 1 to 8",
+    ),
+}
+
+DOC = torch.zeros(2, 12, dtype=torch.int32, device=DEVICE)
+BLOCKS = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=DEVICE)
+DIMS = "[batch|1, heads|1, (q_len + 127) // 128, (kv_len + 127) // 128]"
+
+# id: (variant, its own arguments, the exception, its message)
+INPUTS: dict[str, tuple[str, dict[str, Any], type[Exception], str]] = {
+    "a list": ("document", {"doc": [[0]]}, TypeError, "doc is list; expected a torch.Tensor"),
+    "none": (
+        "document",
+        {"doc": None},
+        TypeError,
+        "doc is NoneType; expected a torch.Tensor of shape [batch, kv_len] and dtype torch.int32",
+    ),
+    "dtype": ("document", {"doc": DOC.long()}, TypeError, "doc has dtype torch.int64; expected torch.int32"),
+    "size": (
+        "document",
+        {"doc": DOC[:, :11]},
+        ValueError,
+        "doc has shape (2, 11); expected [batch, kv_len], here (2, 12)",
+    ),
+    "size 1 is no broadcast": (
+        "document",
+        {"doc": DOC[:1]},
+        ValueError,
+        "doc has shape (1, 12); expected [batch, kv_len], here (2, 12)",
+    ),
+    "dimensions": (
+        "document",
+        {"doc": DOC[0]},
+        ValueError,
+        "doc has shape (12,); expected [batch, kv_len], here (2, 12)",
+    ),
+    "slopes": (
+        "alibi",
+        {"slopes": torch.ones(2, device=DEVICE)},
+        ValueError,
+        "slopes has shape (2,); expected [heads], here (4,)",
+    ),
+    "blocks": (
+        "block_sparse",
+        {"block_mask": BLOCKS.expand(1, 1, 1, 2)},
+        ValueError,
+        f"block_mask has shape (1, 1, 1, 2); expected {DIMS}, here (2, 4, 1, 1)",
+    ),
+    "a float for an int": ("prefix_lm", {"prefix": 2.5}, TypeError, "prefix is 2.5; expected an int"),
+    "a bool for an int": ("prefix_lm", {"prefix": True}, TypeError, "prefix is True; expected an int"),
+    "a long int": ("prefix_lm", {"prefix": 2**31}, ValueError, "prefix is 2147483648; expected an int of 32 bits"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_bad_call_says_what_came_and_what_fits(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    changed, exception, message = CALLS[name]
+    with pytest.raises(exception) as caught:
+        gallery_module("causal").attention(**({"q": Q, "k": K, "v": V} | changed))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_bad_input_says_what_came_and_what_fits(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    variant, own, exception, message = INPUTS[name]
+    with pytest.raises(exception) as caught:
+        gallery_module(variant).attention(Q, K, V, **own)
+    assert str(caught.value) == message
+
+
+def test_arguments_that_do_not_exist_or_are_missing(gallery_module: Callable[[str], ModuleType]) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'slope'"):
+        gallery_module("alibi").attention(Q, K, V, slope=1)
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'doc'"):
+        gallery_module("document").attention(Q, K, V)
+
+
+def test_tensors_must_share_a_device() -> None:
+    with pytest.raises(ValueError, match=r"^v is on meta; expected q's device, (cpu|cuda:0)$"):
+        runtime.prepare(Q, K, V.to("meta"), None)
+    with pytest.raises(ValueError, match=r"^doc is on meta; expected q's device, (cpu|cuda:0)$"):
+        runtime.check_input("doc", DOC.to("meta"), "[batch, kv_len]", (2, 12), torch.int32, Q)
+
+
+def test_a_length_beyond_what_kernels_count_is_refused() -> None:
+    long = torch.empty(1, 1, 1, 16, device="meta").expand(1, 1, 2**24, 16)
+    short = torch.empty(1, 1, 1, 16, device="meta")
+    with pytest.raises(ValueError, match=r"^k has length 16777216; expected at most 16777215$"):
+        runtime.prepare(short, long, long, None)
+
+
+def test_tensors_elsewhere_than_on_a_gpu_are_refused() -> None:
+    meta = [tensor.to("meta") for tensor in (Q, K, V)]
+    if DEVICE == "cuda":
+        with pytest.raises(ValueError, match="q is on meta; expected a CUDA device"):
+            runtime.prepare(*meta, None)
+    else:
+        assert runtime.prepare(*meta, None).sizes == runtime.Sizes(2, 4, 2, 10, 12, 16, 24)
+
+
+def strided(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, every second element of a wider tensor."""
+    wide = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1]), math.nan)
+    wide[..., ::2] = tensor
+    return wide[..., ::2]
+
+
+def test_a_last_dimension_with_gaps_is_copied_and_said_once(gallery_module: Callable[[str], ModuleType]) -> None:
+    arguments._say_once.cache_clear()
+    attention = gallery_module("causal").attention
+    expected = attention(Q, K, V, config=SMALL)
+    with pytest.warns(UserWarning, match="^k is not contiguous in its last dimension; it is copied on each call$"):
+        out = attention(Q, strided(K), V, config=SMALL)
+    assert torch.equal(out, expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(attention(Q, strided(K), V, config=SMALL), expected)
+
+
+@pytest.mark.parametrize("head_dim", [15, 16])
+def test_rows_that_are_not_aligned_are_copied(gallery_module: Callable[[str], ModuleType], head_dim: int) -> None:
+    module = gallery_module("causal")
+    q, k, v = (torch.randn(1, 2, 9, head_dim + 1, device=DEVICE)[..., 1:] for _ in range(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out = module.attention(q, k, v, config=SMALL)
+    torch.testing.assert_close(out, module.reference(q, k, v), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["causal", "alibi", "softcap"])
+@pytest.mark.parametrize("scale", [0.0, -0.0, -0.5, 3, 1e-30, 1e-44])
+def test_any_finite_scale(gallery_module: Callable[[str], ModuleType], name: str, scale: float) -> None:
+    module = gallery_module(name)
+    out, lse = module.attention(Q, K, V, scale=scale, return_lse=True, config=SMALL)
+    expected, expected_lse = module.reference(Q.double(), K.double(), V.double(), scale=scale, return_lse=True)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "sink", "document", "relative_bias"])
+@pytest.mark.parametrize("empty", ["queries", "keys", "batch"])
+def test_nothing_to_do_is_done(gallery_module: Callable[[str], ModuleType], name: str, empty: str) -> None:
+    batch, q_len, kv_len = (0 if empty == what else size for what, size in (("batch", 2), ("queries", 5), ("keys", 6)))
+    q, k = (torch.randn(batch, 2, length, 16, device=DEVICE) for length in (q_len, kv_len))
+    own = {
+        "document": {"doc": torch.zeros(batch, kv_len, dtype=torch.int32, device=DEVICE)},
+        "sink": {"sinks": torch.ones(2, device=DEVICE)},
+        "relative_bias": {"rel": torch.ones(2, 129, device=DEVICE)},
+    }
+    out, lse = gallery_module(name).attention(q, k, k, **own.get(name, {}), return_lse=True, config=SMALL)
+    assert out.shape == q.shape
+    assert not out.any()
+    assert (lse == -math.inf).all()
+
+
+def test_torch_compile_takes_a_call_whole(gallery_module: Callable[[str], ModuleType]) -> None:
+    torch.compiler.reset()
+    attention = gallery_module("alibi").attention
+    compiled = torch.compile(
+        lambda q, k, v: attention(q, k, v, scale=0.3, config=SMALL), fullgraph=True, backend="aot_eager"
+    )
+    assert torch.equal(compiled(Q, K, V), attention(Q, K, V, scale=0.3, config=SMALL))
