@@ -65,6 +65,8 @@ def compact(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     *rows, kv_tiles = states.shape
     counts = torch.empty((*rows, 2), dtype=torch.int32, device=states.device)
     tiles = torch.empty(states.shape, dtype=torch.int32, device=states.device)
+    if states.numel() == 0:
+        return counts.zero_(), tiles
     block = min(1024, max(16, triton.next_power_of_2(kv_tiles)))
     with on_device(states):
         _compact[(states.numel() // kv_tiles,)](states, counts, tiles, kv_tiles, BLOCK=block)

@@ -1,0 +1,70 @@
+"""The eager formula around a variant's own against the definition, one row after the other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from flashgen.runtime import eager_attention
+
+HEADS, KV_HEADS, DIM = 4, 2, 3
+WEIGHTS = torch.tensor([0.5, -1.0, 0.0, 2.0], dtype=torch.float64)
+
+
+def formula(score, b, h, kv_h, q, k):  # type: ignore[no-untyped-def]
+    return score + 0.125 * b + WEIGHTS.to(score.dtype)[h] * (q - k) + kv_h, (k <= q) & ((k + h) % 3 != 0)
+
+
+def by_definition(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bottom_right: bool, scale: float, sinks: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out = torch.zeros(*q.shape[:3], v.shape[3], dtype=torch.float64)
+    lse = torch.full(q.shape[:3], -math.inf, dtype=torch.float64)
+    for b in range(q.shape[0]):
+        for h in range(HEADS):
+            kv_h = h // (HEADS // KV_HEADS)
+            for i in range(q.shape[2]):
+                position = i + (k.shape[2] - q.shape[2] if bottom_right else 0)
+                scores = {
+                    j: float(scale * q[b, h, i] @ k[b, kv_h, j] + 0.125 * b + WEIGHTS[h] * (position - j) + kv_h)
+                    for j in range(k.shape[2])
+                    if j <= position and (j + h) % 3 != 0
+                }
+                if scores:
+                    total = sum(map(math.exp, scores.values())) + (0 if sinks is None else math.exp(sinks[h]))
+                    lse[b, h, i] = math.log(total)
+                    out[b, h, i] = sum(math.exp(s) / total * v[b, kv_h, j] for j, s in scores.items())
+    return out, lse
+
+
+@pytest.mark.parametrize("bottom_right", [True, False])
+@pytest.mark.parametrize(("q_len", "kv_len"), [(5, 5), (3, 8), (8, 3), (1, 6), (6, 1)])
+@pytest.mark.parametrize("sink", [False, True])
+def test_it_is_the_definition(bottom_right: bool, q_len: int, kv_len: int, sink: bool) -> None:
+    generator = torch.Generator().manual_seed(q_len * 10 + kv_len)
+    q, k, v = (
+        torch.randn(2, heads, length, DIM, generator=generator, dtype=torch.float64)
+        for heads, length in ((HEADS, q_len), (KV_HEADS, kv_len), (KV_HEADS, kv_len))
+    )
+    sinks = torch.randn(HEADS, generator=generator) if sink else None
+    found = eager_attention(q, k, v, formula, bottom_right=bottom_right, scale=0.7, return_lse=True, sinks=sinks)
+    expected = by_definition(q, k, v, bottom_right, 0.7, sinks)
+    assert found[0].dtype == found[1].dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_it_keeps_the_dtype_and_sums_in_float32(dtype: torch.dtype) -> None:
+    q = torch.randn(1, HEADS, 6, DIM, generator=torch.Generator().manual_seed(0)).to(dtype)
+    out, lse = eager_attention(q, q[:, ::2], q[:, ::2], formula, bottom_right=True, scale=None, return_lse=True)
+    exact = eager_attention(
+        *(t.double() for t in (q, q[:, ::2], q[:, ::2])),
+        formula,
+        bottom_right=True,
+        scale=1 / math.sqrt(DIM),
+        return_lse=False,
+    )
+    assert (out.dtype, lse.dtype) == (dtype, torch.float32)
+    torch.testing.assert_close(out.double(), exact, rtol=0, atol=40 * torch.finfo(dtype).eps)

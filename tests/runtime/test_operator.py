@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+
+from flashgen.codegen import load_module
+from flashgen.runtime import Config, operator
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def test_an_operator_runs_and_is_traced() -> None:
+    double = operator(
+        "test_double",
+        "(Tensor x, float? by) -> Tensor",
+        lambda x, by: x * (by or 2),
+        lambda x, by: x.new_empty(x.shape),
+    )
+    x = torch.ones(3)
+    assert double(x, None).tolist() == [2.0, 2.0, 2.0]
+    assert double(x, 3.0).tolist() == [3.0, 3.0, 3.0]
+    assert double(torch.ones(5, device="meta"), None).shape == (5,)
+
+
+def test_registering_a_name_again_leaves_the_first_as_it_was() -> None:
+    fake = lambda x: x.new_empty(x.shape)  # noqa: E731
+    first = operator("test_again", "(Tensor x) -> Tensor", lambda x: x + 1, fake)
+    second = operator("test_again", "(Tensor x) -> Tensor", lambda x: x + 2, fake)
+    assert second(torch.zeros(1)).item() == 2.0
+    assert first(torch.zeros(1)).item() == 1.0
+
+
+def test_a_module_may_be_imported_again(gallery_module: Callable[[str], ModuleType]) -> None:
+    first = gallery_module("causal")
+    again = load_module(str(first.__file__))  # type: ignore[arg-type]
+    q = torch.randn(1, 2, 20, 16, device=DEVICE)
+    config = Config(32, 32, 4, 1)
+    assert torch.equal(first.attention(q, q, q, config=config), again.attention(q, q, q, config=config))

@@ -1,0 +1,107 @@
+"""Schedules: lists from classes, plans that fit a call, and plans that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashgen.runtime import Config, Plan, compact, plan_parts
+from flashgen.runtime.interpreter import interpreted
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SMALL, WIDE = Config(32, 32, 4, 1), Config(64, 32, 4, 1)
+Q = torch.randn(2, 4, 70, 16, device=DEVICE)
+K = torch.randn(2, 2, 100, 16, device=DEVICE)
+DOC = (torch.arange(100, device=DEVICE) // 30).int().expand(2, 100).contiguous()
+
+
+@given(
+    rows=st.integers(1, 5).flatmap(
+        lambda tiles: st.lists(st.lists(st.integers(0, 2), min_size=tiles, max_size=tiles), min_size=1, max_size=6)
+    ),
+    repeated=st.sampled_from([1, 7, 400]),
+)
+def test_lists_hold_the_mixed_tiles_from_the_front_and_the_full_ones_from_the_back(
+    rows: list[list[int]], repeated: int
+) -> None:
+    interpreted()
+    # 2000 tiles are more than the kernel takes at once.
+    states = torch.tensor([row * repeated for row in rows], dtype=torch.int8, device=DEVICE)
+    counts, tiles = compact(states[None, None])
+    for row, (mixed, full), listed in zip(states.tolist(), counts[0, 0].tolist(), tiles[0, 0].tolist(), strict=True):
+        assert listed[:mixed] == [i for i, state in enumerate(row) if state == 1]
+        assert listed[::-1][:full] == [i for i, state in enumerate(row) if state == 2]
+
+
+def test_a_plan_answers_later_calls(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("document")
+    expected = module.attention(Q, K, K, doc=DOC, config=SMALL)
+    plan = module.plan(Q, K, K, doc=DOC, config=SMALL)
+    assert isinstance(plan, Plan)
+    assert plan.config == SMALL
+    # batch 2, the heads alike, 3 tiles of queries, 4 of keys, 4 bytes each.
+    assert plan.nbytes == 4 * (2 * 3 * 4 + 2 * 3 * 2)
+    for _ in range(2):
+        assert torch.equal(module.attention(Q, K, K, doc=DOC, plan=plan), expected)
+    # Other values, the same inputs and lengths.
+    torch.testing.assert_close(
+        module.attention(2 * Q, K, K, doc=DOC, plan=plan), module.reference(2 * Q, K, K, doc=DOC), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_plan_goes_with_configs_of_its_tile_sizes(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("document")
+    plan = module.plan(Q, K, K, doc=DOC, config=SMALL)
+    out = module.attention(Q, K, K, doc=DOC, plan=plan, config=Config(32, 32, 8, 2))
+    assert torch.equal(out, module.attention(Q, K, K, doc=DOC, plan=plan))
+    with pytest.raises(ValueError, match=r"expected the plan's tile sizes, 32 x 32$"):
+        module.attention(Q, K, K, doc=DOC, plan=plan, config=WIDE)
+
+
+def test_a_plan_for_other_sizes_is_refused(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("document")
+    plan = module.plan(Q, K, K, doc=DOC, config=SMALL)
+    with pytest.raises(ValueError, match=r"^plan is for \(2, 1, 3, 4\) tiles .*; expected \(2, 1, 4, 4\)$"):
+        module.attention(torch.cat([Q, Q], 2)[:, :, :100], K, K, doc=DOC, plan=plan)
+    with pytest.raises(ValueError, match=r"^plan is for"):
+        module.attention(Q[:1], K[:1], K[:1], doc=DOC[:1], plan=plan)
+
+
+def test_a_plan_on_another_device_is_refused(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("document")
+    plan = module.plan(Q, K, K, doc=DOC, config=SMALL)
+    elsewhere = (plan.counts.to("meta"), plan.tiles.to("meta"))
+    with pytest.raises(ValueError, match=r"^plan is on meta; expected q's device"):
+        module.runtime.check_plan(*elsewhere, tuple(plan.tiles.shape), Q)
+
+
+def test_what_is_no_plan_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^plan is tuple; expected what plan\(\.\.\.\) returned$"):
+        plan_parts((1, 2), None)  # type: ignore[arg-type]
+
+
+def test_a_variant_without_a_schedule_has_no_plan(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("causal")
+    assert not hasattr(module, "plan")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'plan'"):
+        module.attention(Q, K, K, plan=None)
+
+
+def test_planning_checks_its_arguments(gallery_module: Callable[[str], ModuleType]) -> None:
+    with pytest.raises(TypeError, match=r"^doc is list; expected a torch.Tensor$"):
+        gallery_module("document").plan(Q, K, K, doc=[1])
+    with pytest.raises(TypeError, match=r"^doc has dtype torch.int64; expected torch.int32$"):
+        gallery_module("document").plan(Q, K, K, doc=DOC.long())
+
+
+def test_nothing_to_plan(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("document")
+    plan = module.plan(Q[:, :, :0], K, K, doc=DOC, config=SMALL)
+    assert module.attention(Q[:, :, :0], K, K, doc=DOC, plan=plan).shape == (2, 4, 0, 16)
+    keyless = module.plan(Q, K[:, :, :0], K[:, :, :0], doc=DOC[:, :0], config=SMALL)
+    assert not module.attention(Q, K[:, :, :0], K[:, :, :0], doc=DOC[:, :0], plan=keyless).any()
