@@ -10,7 +10,7 @@ import torch
 from expression_strategies import expressions
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from test_random_expressions import MASK_SCOPE, variant_of
+from test_random_expressions import JOINED, MASK_SCOPE, variant_of
 
 from flashgen.codegen import generate, load_module, uses_schedule
 from flashgen.lang.evaluate import evaluate
@@ -140,7 +140,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.too_slow])
 @given(
     drawn=expressions(Type.BOOL, MASK_SCOPE),
-    joined=st.sampled_from(["{}", "({}) & (k % 40 < 25)", "({}) | (q // 40 == k // 40)", "({}) ^ (k % 64 < 32)"]),
+    joined=st.sampled_from(JOINED),
     align=st.sampled_from(["bottom_right", "top_left"]),
 )
 def test_random_masks(folder: Path, drawn: str, joined: str, align: str) -> None:
