@@ -59,7 +59,9 @@ MUTATIONS = [
     )),
     Mutation("one key too many in the mask", "causal", (("return k <= q", "return k <= q + 1"),)),
     Mutation("one key too few in the window", "sliding_window", (("r = q - 1023", "r = q - 1022"),)),
-    Mutation("the first tile of the window left out", "sliding_window", (("first + i", "first + BN + i"),)),
+    Mutation("the first tile of the window left out", "sliding_window", (
+        ("tl.range(first, stop, BN)", "tl.range(first + BN, stop, BN)"),
+    )),
     Mutation("no mask at the ragged end", "full", (("qk = tl.where(k < kv_len, qk, -float(\"inf\"))", "qk = qk"),)),
     Mutation("the last tile of keys left out", "causal", (
         ("tl.range(full_end, stop, BN)", "tl.range(full_end, stop - BN, BN)"),
