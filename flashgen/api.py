@@ -15,7 +15,7 @@ from flashgen.errors import CompilationFailed, VerificationFailed
 if TYPE_CHECKING:
     from flashgen.compiling import Compiled, Job
     from flashgen.spec.variant import Variant
-    from flashgen.tuning.tune import Outcome
+    from flashgen.tuning.outcome import Outcome
     from flashgen.verify import Report
 
 Source = str | os.PathLike[str] | Mapping[str, object]

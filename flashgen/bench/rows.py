@@ -47,12 +47,6 @@ class Row:
     note: str = ""
 
 
-def useful_flops(problem: Problem, density: float) -> float:
-    """Floating-point operations of the two matrix products over the visible pairs alone."""
-    pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len * density
-    return 2 * pairs * (problem.head_dim + problem.v_head_dim)
-
-
 def write(path: Path, rows: Iterable[Row]) -> None:
     """Append rows in one write, so that an interrupted run leaves whole cases."""
     text = "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows)

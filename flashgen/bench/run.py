@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 
 from flashgen.bench.agreement import disagreements
 from flashgen.bench.candidates import CANDIDATES, FLASHGEN, OURS, Run, Unavailable, prepare
-from flashgen.bench.density import density
-from flashgen.bench.rows import Case, Row, useful_flops
+from flashgen.bench.rows import Case, Row
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.spec.variant import Variant
 from flashgen.tuning.timing import Timing
+from flashgen.work import CEILING_SIZE, density, useful_flops
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CEILING = "matrix product"
-CEILING_SIZE = 8192
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
-from flashgen.cli.output import Output
+from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
 from flashgen.cli.specs import resolve
+from flashgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from flashgen.tuning.outcome import Outcome
+
+Exhaustive = Annotated[
+    bool, typer.Option("--exhaustive", help="Time the whole space, also what compilation judges hopeless.")
+]
+Gpus = Annotated[
+    str, typer.Option("--gpus", metavar="LIST", help="The GPUs that share the work: 0,1,... or all; of one model.")
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage", metavar="URL", help="A database in which several hosts share the studies: postgresql://..."
+    ),
+]
+Table = Annotated[
+    Path | None, typer.Option("--table", metavar="FOLDER", help="Save all that was measured as JSON, a file a shape.")
+]
 
 
 @guarded
@@ -21,19 +42,26 @@ def tune(
     preset: Preset = "default",
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="Measure at most so many configs.")] = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="S", help="Search for at most this time, over all shapes.")
+        float | None,
+        typer.Option("--budget-seconds", metavar="S", help="Search for at most this time, over all shapes."),
     ] = None,
-    device: Annotated[int, typer.Option("--device", min=0, help="The index of the GPU.")] = 0,
+    exhaustive: Exhaustive = False,
+    gpus: Gpus = "0",
+    storage: Storage = None,
     force: Annotated[bool, typer.Option("--force", help="Search also where there is a record.")] = False,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Draws the order of proposals and rounds.")] = 0,
+    table: Table = None,
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
-    """Find and record the best configs on the GPU at hand; what has a record is skipped."""
+    """Find and record the best configs on the GPUs at hand; what has a record is skipped."""
     from flashgen.codegen import generate
     from flashgen.spec import load
+    from flashgen.tuning.table import save
     from flashgen.tuning.tune import tune as tune_variant
 
     output = Output.choose(json)
+    indices = chosen_gpus(gpus)
 
     def one(spec: str) -> None:
         variant = load(resolve(spec))
@@ -43,15 +71,50 @@ def tune(
                 generate(variant, out),
                 shapes=chosen_shapes(shape),
                 dtypes=chosen_dtypes(dtype),
+                preset=preset,
                 trials=trials,
                 budget_seconds=seconds,
-                preset=preset,
-                device=device,
+                exhaustive=exhaustive,
+                gpus=indices,
+                storage=storage,
                 force=force,
+                seed=seed,
                 progress=lambda state: progress(str(state), passing=True),
             )
         for outcome in outcomes:
             output.line(f"{variant.name}: {outcome}")
+            show_ranking(outcome, output)
             output.document(outcome)
+            if table is not None and outcome.entries:
+                output.line(f"saved {save(outcome, table)}")
 
     for_each(specs, one)
+
+
+def chosen_gpus(text: str) -> list[int] | None:
+    """The indices of GPUs, None for all of them."""
+    if text == "all":
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(f"--gpus {text!r}; expected indices such as 0,1 or all")
+    return [int(part) for part in parts]
+
+
+def show_ranking(outcome: Outcome, output: Output) -> None:
+    """The finalists, the fastest first; nothing for a workload whose record was there."""
+    from flashgen.tuning.outcome import timed
+
+    finalists = timed(outcome.ranking)
+    if not finalists:
+        return
+    work, best_us = outcome.work, finalists[0][1].median_us
+    rows = []
+    for entry, timing in finalists:
+        us = timing.median_us
+        speed = [f"{work.tflops(us):.0f}", f"{work.share(us):.0%}"] if work else [None, None]
+        shared = None if entry.shared is None else f"{entry.shared / 1024:.0f}"
+        times = [f"{us:.1f}", f"{timing.spread:.1%}", f"{best_us / us:.1%}"]
+        rows.append([tile_text(entry.config), *times, entry.registers, shared, *speed])
+    columns = ["config", "us", "spread", "of best", "registers", "shared KiB", "TFLOP/s", "of matrix product"]
+    output.table(columns, rows)

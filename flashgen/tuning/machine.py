@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from flashgen.errors import EnvironmentProblem
+from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.records import Device
 
@@ -22,17 +22,32 @@ STATE_FIELDS = {
 }
 
 
-def gpu_at_hand(index: int) -> Device:
-    """The GPU to tune on; EnvironmentProblem where there is none."""
+def gpus_at_hand(indices: Sequence[int] | None) -> tuple[list[int], Device]:
+    """The GPUs to tune on, all of them for None, and their model.
+
+    EnvironmentProblem where there is none, or not all that are asked for; UsageError where their models differ.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if index >= count:
+    wanted = list(dict.fromkeys(range(count) if indices is None else indices))
+    missing = [index for index in wanted if index >= count]
+    if missing or not wanted:
         found = f"{count} GPUs that torch can use" if count else "no GPU that torch can use"
+        asked = f", asked for GPU {missing[0]}" if missing else ""
         raise EnvironmentProblem(
-            f"nothing can be tuned here: found {found}, asked for GPU {index}; "
+            f"nothing can be tuned here: found {found}{asked}; "
             "run `flashgen tune` on a machine with the GPU that the kernels are for, "
             "or use records made there (`flashgen cache export`)"
         )
-    return current_device(index)
+    return wanted, one_model({index: current_device(index) for index in wanted})
+
+
+def one_model(devices: Mapping[int, Device]) -> Device:
+    """What all these GPUs are; UsageError where they differ, for what is fast on one model is not on another."""
+    models = list(dict.fromkeys(devices.values()))
+    if len(models) > 1:
+        found = ", ".join(f"GPU {index} is {device.gpu}" for index, device in devices.items())
+        raise UsageError(f"{found}; expected GPUs of one model: tune each model by a command of its own")
+    return models[0]
 
 
 def versions(index: int) -> dict[str, str]:

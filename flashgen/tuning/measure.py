@@ -7,7 +7,7 @@ cache is overwritten, as other kernels would between two attention layers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,24 @@ from typing import Any
 import torch
 
 from flashgen.codegen import load_module
+from flashgen.codegen.pairwise import SIZES, make
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime.config import Config
 from flashgen.spec.variant import Variant
+from flashgen.tuning.outcome import Work
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
 from flashgen.verify import verify_config
+from flashgen.work import CEILING_SIZE, density, least_bytes, useful_flops
 
 HOPELESS = 1.5  # times the best median known: what is slower after its first repetitions is not measured further
 FIRST_REPETITIONS = 3
 MOST_REPETITIONS = 200
 WARM_UP_SECONDS = 0.3
 DEFAULT_L2_BYTES = 64 << 20
+# The ceilings: for how long each is measured, and the bytes that the copy reads and writes.
+CEILING_MS = 30.0
+COPY_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -47,10 +53,18 @@ class ProofRequest:
     config: Config
 
 
+@dataclass(frozen=True)
+class WorkRequest:
+    """Count a problem's visible pairs, and measure what the GPU can do."""
+
+    problem: Problem
+
+
 class KernelBench:
     """Times and proves the forward kernel of one generated module on one GPU. A factory for `worker.Worker`.
 
-    A TimeRequest gives a Timing, a ProofRequest what is wrong, empty if nothing is. Raises RequestFailed:
+    A TimeRequest gives a Timing, a ProofRequest what is wrong, empty if nothing is, a WorkRequest a Work. Raises
+    RequestFailed:
     "out of resources", "out of memory", "does not compile", "illegal access", or the name of another exception.
     """
 
@@ -65,8 +79,10 @@ class KernelBench:
         self._call: Call | None = None
         _warm_up(self._device)
 
-    def __call__(self, request: TimeRequest | ProofRequest) -> Timing | str:
+    def __call__(self, request: TimeRequest | ProofRequest | WorkRequest) -> Timing | str | Work:
         try:
+            if isinstance(request, WorkRequest):
+                return self._work(request.problem)
             if isinstance(request, ProofRequest):
                 return self._prove(request)
             replay = captured(self._launcher(self._inputs(request.problem), request.config))
@@ -77,6 +93,24 @@ class KernelBench:
     def _prove(self, request: ProofRequest) -> str:
         result = verify_config(self._module, self._variant, request.problem, request.config, str(self._device))
         return "" if result.ok else str(result)
+
+    def _work(self, problem: Problem) -> Work:
+        """The ceilings are measured here and now, warm as the kernel was."""
+        sizes = {name: getattr(problem, name) for name in SIZES}
+        pairwise = make(self._variant, sizes, self._inputs(problem).keywords)
+        flops = useful_flops(problem, density(pairwise, problem, str(self._device)))
+        product, copied = 2 * CEILING_SIZE**3, 2 * COPY_BYTES
+        product_us, copy_us = (timed(run, self._scratch, CEILING_MS).median_us for run in self._ceilings(problem.dtype))
+        return Work(flops, least_bytes(problem), product / product_us / 1e6, copied / copy_us / 1e3)
+
+    def _ceilings(self, dtype: str) -> Iterator[Callable[[], object]]:
+        """A large matrix product and a large copy."""
+        size, kind = (CEILING_SIZE, CEILING_SIZE), getattr(torch, dtype)
+        left, right = (torch.randn(size, dtype=kind, device=self._device) for _ in range(2))
+        yield lambda: left @ right
+        source = torch.empty(COPY_BYTES, dtype=torch.int8, device=self._device)
+        target = torch.empty_like(source)
+        yield lambda: target.copy_(source)
 
     def _inputs(self, problem: Problem) -> Call:
         """The arguments for a problem; those of the last one are kept."""

@@ -12,7 +12,9 @@ class Preset:
     """`seconds` is for all workloads of one variant together; the other fields are for each workload.
 
     `candidates` configs, the nearest to the known ones, are compiled offline; `trials` of those that stay are timed
-    for about `milliseconds` each; the best `finalists` are timed again in `rounds` interleaved rounds. None: no limit.
+    for about `milliseconds` each; the best `finalists` are timed again in at most `rounds` interleaved rounds. None: no
+    limit. With `hopeless` also what compilation judges not worth a launch is timed, where it can run at all: a table
+    of the whole space, against which the judgement and the search can be checked.
     """
 
     seconds: float | None
@@ -21,17 +23,27 @@ class Preset:
     milliseconds: float
     finalists: int
     rounds: int
+    hopeless: bool = False
 
 
 PRESETS = {
-    "quick": Preset(seconds=15, candidates=12, trials=8, milliseconds=10, finalists=2, rounds=3),
-    "default": Preset(seconds=85, candidates=40, trials=20, milliseconds=20, finalists=4, rounds=5),
+    "quick": Preset(seconds=15, candidates=12, trials=8, milliseconds=10, finalists=2, rounds=4),
+    "default": Preset(seconds=85, candidates=40, trials=16, milliseconds=20, finalists=4, rounds=6),
     "full": Preset(seconds=None, candidates=None, trials=None, milliseconds=50, finalists=6, rounds=9),
 }
 
+EXHAUSTIVE = Preset(seconds=None, candidates=None, trials=None, milliseconds=30, finalists=12, rounds=6, hopeless=True)
 
-def chosen(name: str, trials: int | None = None, seconds: float | None = None) -> Preset:
-    """A preset by its name, with another number of trials or seconds where they are given."""
+
+def chosen(name: str, trials: int | None = None, seconds: float | None = None, exhaustive: bool = False) -> Preset:
+    """A preset by its name, with another number of trials or seconds where they are given.
+
+    `exhaustive` takes the place of all three.
+    """
+    if exhaustive:
+        if trials is not None or seconds is not None:
+            raise UsageError("an exhaustive search has no limit of trials or seconds; expected one or the other")
+        return EXHAUSTIVE
     if name not in PRESETS:
         raise UsageError(f"preset {name!r}; expected one of {', '.join(PRESETS)}")
     for what, value in (("trials", trials), ("budget_seconds", seconds)):

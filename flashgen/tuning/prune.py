@@ -9,7 +9,6 @@ import os
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,10 @@ from flashgen.tuning.worker import RequestFailed, Worker
 
 # A few spilled registers cost little; a kernel that spills more than this many bytes a thread never won.
 SPILL_LIMIT = 256
+# Verdicts on configs that run all the same.
+ONLY_SLOW = ("spills", "serialized WGMMA")
 COMPILE_SECONDS = 90.0
+# For each GPU that waits for what they compile.
 MOST_PROCESSES = 16
 
 
@@ -50,10 +52,10 @@ class CompileRequest:
 
 @dataclass(frozen=True)
 class Pruned:
-    """The configs that stay, in their order, how many were dropped, by reason, and what each compiled to."""
+    """The configs that stay, in their order, the verdict on each, empty for a good one, and what each compiled to."""
 
     kept: tuple[Config, ...]
-    dropped: Mapping[str, int]
+    verdicts: Mapping[Config, str]
     compiled: Mapping[Config, Compiled]
 
 
@@ -72,9 +74,9 @@ def compiler(module_path: str, target: str) -> Callable[[CompileRequest], Compil
 class CompilePool:
     """Worker processes that compile, kept for the whole of a tuning run. Close it, or use it in a `with`."""
 
-    def __init__(self, factory: str, *arguments: str, processes: int | None = None) -> None:
+    def __init__(self, factory: str, *arguments: str, processes: int | None = None, gpus: int = 1) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        count = processes or max(1, min(cores - 1, MOST_PROCESSES))
+        count = processes or max(1, min(cores - 1, gpus * MOST_PROCESSES))
         self._workers = [Worker(factory, *arguments) for _ in range(count)]
 
     def __enter__(self) -> CompilePool:
@@ -115,18 +117,22 @@ class CompilePool:
         return results
 
 
-def prune(configs: Iterable[Config], results: Mapping[Config, Compiled | RequestFailed], capability: str) -> Pruned:
+def prune(
+    configs: Iterable[Config], results: Mapping[Config, Compiled | RequestFailed], capability: str,
+    forgiving: bool = False,
+) -> Pruned:  # fmt: skip
     """Judge configs by their compilation. What was not compiled, or whose compiling process failed, stays.
 
-    Where nothing would stay, spills and serialized WGMMA are forgiven: a slow kernel is better than none.
+    With `forgiving`, and where nothing would stay, those that are only slow stay too: a slow kernel is better than
+    none.
     """
     configs = list(configs)
     compiled = {config: found for config, found in results.items() if not isinstance(found, RequestFailed)}
     verdicts = {config: verdict(compiled[config], capability) if config in compiled else "" for config in configs}
-    if configs and all(verdicts.values()):
-        verdicts = {c: "" if why in ("spills", "serialized WGMMA") else why for c, why in verdicts.items()}
-    kept = tuple(config for config in configs if not verdicts[config])
-    return Pruned(kept, dict(Counter(filter(None, verdicts.values()))), compiled)
+    if not forgiving:
+        forgiving = all(verdicts.values())
+    kept = [config for config, why in verdicts.items() if not why or (forgiving and why in ONLY_SLOW)]
+    return Pruned(tuple(kept), verdicts, compiled)
 
 
 def verdict(compiled: Compiled, capability: str) -> str:

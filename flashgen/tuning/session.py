@@ -2,161 +2,113 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import cache_folder, neighbours, read_record
-from flashgen.runtime.records import Device, Record
+from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
+from flashgen.tuning.climb import distance
+from flashgen.tuning.finals import finals, tied
+from flashgen.tuning.outcome import Entry, Outcome, Work
 from flashgen.tuning.presets import Preset
 from flashgen.tuning.prune import Compiled, CompileRequest, Pruned, prune
-from flashgen.tuning.space import search_space
-from flashgen.tuning.study import Budget, Searched, Trial, search
+from flashgen.tuning.space import STARTS, search_space
+from flashgen.tuning.storage import Place
+from flashgen.tuning.study import Budget, Searched, search
 from flashgen.tuning.timing import Timing
+from flashgen.tuning.tools import Gpu, Tools
+from flashgen.tuning.trial import Trial
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
 
 # The share of a workload's time after which no further config is compiled, and none searched.
 COMPILE_SHARE, SEARCH_SHARE = 0.4, 0.85
-# Finalists whose medians are this close, as a share, are a tie.
-TIE = 0.005
 
-
-class Tools(Protocol):
-    """What a session needs from the machine; tests give it a fake one."""
-
-    @property
-    def device(self) -> Device: ...
-
-    def time(self, problem: Problem, config: Config, milliseconds: float, best_us: float | None) -> Timing:
-        """Raises RequestFailed."""
-
-    def prove(self, problem: Problem, config: Config) -> str:
-        """What is wrong with a config, empty if nothing is. Raises RequestFailed."""
-
-    def compile(
-        self, requests: Sequence[CompileRequest], seconds: float
-    ) -> Mapping[Config, Compiled | RequestFailed]: ...
-
-    def versions(self) -> Mapping[str, str]: ...
-
-    def state(self) -> Mapping[str, float]: ...
+# Sees each new trial, and how many configs were dropped before.
+Watch = Callable[[Workload, Trial, int], None]
 
 
 @dataclass(frozen=True)
-class Finalist:
-    """A config that was timed again; `compiled` is what the compiler said of it, where it was asked."""
+class Options:
+    """What a session does beside its preset. `storage` is the URL of a database that several hosts share."""
 
-    config: Config
-    timing: Timing
-    compiled: Compiled | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a workload. `status` is "found" (a record was there), "tuned", or "failed".
-
-    `ranking` has the finalists, the fastest first. `tried`, `failed` and `dropped` are as in a Record.
-    """
-
-    workload: Workload
-    status: str
-    record: Record | None
-    seconds: float
-    ranking: tuple[Finalist, ...] = ()
-    tried: int = 0
-    failed: Mapping[str, int] = field(default_factory=dict)
-    dropped: Mapping[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        if self.record is None:
-            return f"{self.workload.problem}: no config worked; {self._counts()}"
-        config, record = self.record.config, self.record
-        text = (
-            f"{self.workload.problem}: BM {config.BM} BN {config.BN}, {config.num_warps} warps, "
-            f"{config.num_stages} stages, {record.median_us:.1f} us"
-        )
-        return f"{text} (recorded)" if self.status == "found" else f"{text} ±{record.spread:.1%}; {self._counts()}"
-
-    def _counts(self) -> str:
-        parts = [f"{self.tried} tried"]
-        for what, counts in (("failed", self.failed), ("dropped before a launch", self.dropped)):
-            if counts:
-                reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-                parts.append(f"{sum(counts.values())} {what} ({reasons})")
-        return f"{', '.join(parts)}, {self.seconds:.1f} s"
+    scheduled: bool = False
+    seed: int = 0
+    storage: str | None = None
+    force: bool = False
 
 
 class Session:
     """Tunes workloads of one variant one after another; what it learns of one helps the next.
 
-    `roots` are the folders of records, the one to write to first. `watch` sees each new trial.
+    `default` gives the built-in config from (dtype, head_dim, v_head_dim). `roots` are the folders of records, the
+    one to write to first.
     """
 
     def __init__(
-        self, tools: Tools, preset: Preset, default: Callable[[str, int, int], Config], roots: Sequence[Path], *,
-        scheduled: bool = False, seed: int = 0, watch: Callable[[Workload, Trial], None] = lambda workload, trial: None,
+        self, tools: Tools, preset: Preset, default: Callable[[str, int, int], Config], roots: Sequence[Path],
+        options: Options = Options(), watch: Watch = lambda workload, trial, dropped: None,
     ) -> None:  # fmt: skip
         self._tools, self._preset, self._default, self._roots = tools, preset, default, roots
-        self._scheduled, self._seed, self._watch = scheduled, seed, watch
+        self._options, self._watch = options, watch
         self._compiled: dict[tuple[str, int, int], dict[Config, Compiled | RequestFailed]] = {}
         self._winners: dict[tuple[int, int], list[Config]] = {}
 
     def existing(self, workload: Workload) -> Outcome | None:
-        """What the caches have for this very key."""
+        """What the caches have for this very key; None with `force`."""
         start = time.monotonic()
-        for root in self._roots:
+        for root in self._roots if not self._options.force else ():
             record = read_record(root / workload.key.path)
             if record is not None and record.key == workload.key:
                 return Outcome(workload, "found", record, time.monotonic() - start)
         return None
 
-    def tune(self, workload: Workload, seconds: float | None, force: bool = False) -> Outcome:
-        """Find the best config within about `seconds` and record it. With `force` an old study is begun anew."""
+    def tune(self, workload: Workload, seconds: float | None) -> Outcome:
+        """Find the best config within about `seconds` and record it. With `force` an old journal is begun anew."""
         start = time.monotonic()
+        key = workload.key
         space = search_space(
-            self._tools.device.capability, workload.key.dtype, workload.key.head_dim, workload.key.v_head_dim,
-            workload.problem.q_len, workload.problem.kv_len, scheduled=self._scheduled,
+            self._tools.device.capability, key.dtype, key.head_dim, key.v_head_dim,
+            workload.problem.q_len, workload.problem.kv_len, scheduled=self._options.scheduled,
         )  # fmt: skip
         first = self._first(workload)
         # The default is always tried, also where the space leaves configs like it out: a record must not be worse.
         candidates = _nearest(list(dict.fromkeys([first[0], *space.configs])), first, self._preset.candidates)
         pruned = self._prune(workload, candidates, None if seconds is None else COMPILE_SHARE * seconds)
-        dropped = dict(Counter(space.dropped) + Counter(pruned.dropped))
         if not pruned.kept:
-            return Outcome(workload, "failed", None, time.monotonic() - start, dropped=dropped)
+            entries = _entries((), pruned)
+            return Outcome(workload, "failed", None, time.monotonic() - start, (), entries, {}, space.dropped)
         left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - (time.monotonic() - start))
-        searched = self._search(workload, pruned.kept, first, left, force)
+        searched = self._search(workload, pruned, first, left)
         finalists = self._finals(workload, searched)
-        failed = Counter(searched.failed)
-        winner = self._proven(workload, finalists, failed)
-        ranking = tuple(Finalist(config, timing, pruned.compiled.get(config)) for config, timing in finalists)
-        record = None
-        if winner is not None:
-            counts = (len(searched.trials), dict(failed), dropped)
-            record = self._record(workload, winner, ranking, counts, force)
-            self._winners.setdefault((workload.key.head_dim, workload.key.v_head_dim), []).append(record.config)
-        else:
-            _journal(workload).unlink(missing_ok=True)  # What spoiled every config may be gone at the next run.
-        status = "failed" if record is None else "tuned"
-        elapsed = time.monotonic() - start
-        return Outcome(workload, status, record, elapsed, ranking, len(searched.trials), dict(failed), dropped)
+        lost: dict[str, int] = {}
+        winner = self._proven(workload, [config for config, _ in finalists], lost)
+        ranking = tuple(Entry.of(config, pruned.compiled.get(config), timing) for config, timing in finalists)
+        entries = _entries(searched.trials, pruned)
+        found = (ranking, entries, lost, space.dropped, self._work(workload.problem))
+        if winner is None:
+            self._forget(workload)  # What spoiled every config may be gone at the next run.
+            return Outcome(workload, "failed", None, time.monotonic() - start, *found)
+        outcome = Outcome(workload, "tuned", None, time.monotonic() - start, *found)
+        record = self._record(outcome, winner, dict(finalists)[winner], tied(finalists, winner))
+        self._winners.setdefault((key.head_dim, key.v_head_dim), []).append(record.config)
+        return Outcome(workload, "tuned", record, time.monotonic() - start, *found)
 
     def _first(self, workload: Workload) -> list[Config]:
-        """Where to begin: the built-in default, this run's winners for other dtypes and shapes, neighbours' records."""
+        """Where to begin: the built-in default, this run's winners for other dtypes and shapes, neighbours' records,
+        and the usual shapes."""
         key = workload.key
         own = [record for root in self._roots if (record := read_record(root / key.path)) is not None]
         near = [record.config for record in own + neighbours(key, self._roots)[:4]]
         winners = self._winners.get((key.head_dim, key.v_head_dim), [])[-2:]
-        return list(dict.fromkeys([self._default(key.dtype, key.head_dim, key.v_head_dim), *winners, *near]))
+        return list(dict.fromkeys([self._default(key.dtype, key.head_dim, key.v_head_dim), *winners, *near, *STARTS]))
 
     def _prune(self, workload: Workload, candidates: Sequence[Config], seconds: float | None) -> Pruned:
         """Compile what no earlier workload has compiled; shapes do not matter to the compiler, so most is known."""
@@ -168,89 +120,93 @@ class Session:
             if config not in known
         ]
         known.update(self._tools.compile(requests, float("inf") if seconds is None else seconds))
-        return prune(candidates, known, self._tools.device.capability)
+        return prune(candidates, known, self._tools.device.capability, forgiving=self._preset.hopeless)
 
-    def _search(
-        self, workload: Workload, configs: Sequence[Config], first: Sequence[Config], seconds: float | None, force: bool
-    ) -> Searched:
-        journal = _journal(workload)
-        if force:
-            journal.unlink(missing_ok=True)
+    def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], seconds: float | None) -> Searched:
+        if self._options.force:
+            self._forget(workload)
+        dropped = sum(1 for config in pruned.verdicts if config not in pruned.kept)
+        key = workload.key
         return search(
-            configs,
-            lambda config, best: self._tools.time(workload.problem, config, self._preset.milliseconds, best),
-            journal=journal,
+            pruned.kept,
+            [partial(self._time, gpu, workload.problem) for gpu in self._tools.gpus],
+            place=self._place(workload),
+            name=f"{key} spec {key.spec} templates {key.templates}",
             first=first,
             budget=Budget(self._preset.trials, seconds),
-            seed=self._seed,
-            watch=lambda trial: self._watch(workload, trial),
+            seed=self._options.seed,
+            watch=lambda trial: self._watch(workload, trial, dropped),
         )
 
-    def _finals(self, workload: Workload, searched: Searched) -> list[tuple[Config, Timing]]:
-        """Time the best few again, interleaved and shuffled, so that a drift of the clocks meets all alike."""
-        samples: dict[Config, list[float]] = {t.config: [] for t in searched.ranking[: self._preset.finalists]}
-        order = random.Random(self._seed)
-        for _ in range(self._preset.rounds):
-            for config in order.sample(list(samples), len(samples)):
-                try:
-                    timing = self._tools.time(workload.problem, config, self._preset.milliseconds, None)
-                    samples[config].append(timing.median_us)
-                except RequestFailed:
-                    del samples[config]  # What fails now and then is no winner.
-        timed = [(config, Timing.of(medians)) for config, medians in samples.items()]
-        return sorted(timed, key=lambda entry: entry[1].median_us)
+    def _time(self, gpu: Gpu, problem: Problem, config: Config, best_us: float | None = None) -> Timing:
+        return gpu.time(problem, config, self._preset.milliseconds, best_us)
 
-    def _proven(
-        self, workload: Workload, finalists: Sequence[tuple[Config, Timing]], failed: Counter[str]
-    ) -> tuple[Config, Timing] | None:
-        """The fastest finalist that computes the variant's formula; the others are counted as failed."""
-        for config, timing in finalists:
+    def _finals(self, workload: Workload, searched: Searched) -> list[tuple[Config, Timing]]:
+        return finals(
+            [trial.config for trial in searched.ranking[: self._preset.finalists]],
+            [partial(self._time, gpu, workload.problem) for gpu in self._tools.gpus],
+            self._preset.rounds,
+            self._options.seed,
+        )
+
+    def _proven(self, workload: Workload, finalists: Sequence[Config], lost: dict[str, int]) -> Config | None:
+        """The fastest finalist that computes the variant's formula; the others are counted by reason in `lost`."""
+        for config in finalists:
             try:
-                wrong = self._tools.prove(workload.problem, config)
+                reason = "verification" if self._tools.gpus[0].prove(workload.problem, config) else ""
             except RequestFailed as failure:
-                failed[failure.reason] += 1
-                continue
-            if not wrong:
-                return config, timing
-            failed["verification"] += 1
+                reason = failure.reason
+            if not reason:
+                return config
+            lost[reason] = lost.get(reason, 0) + 1
         return None
 
-    def _record(
-        self, workload: Workload, winner: tuple[Config, Timing], ranking: Sequence[Finalist],
-        counts: tuple[int, dict[str, int], dict[str, int]], force: bool,
-    ) -> Record:  # fmt: skip
-        config, timing = winner
-        record = Record(
-            workload.key, config, round(timing.median_us, 3), round(timing.spread, 5), *counts,
-            dict(self._tools.versions()), dict(self._tools.state()),
-            datetime.now(timezone.utc).isoformat(timespec="seconds"), self._note(workload, winner, ranking),
-        )  # fmt: skip
-        return write_record(record, self._roots[0], replace=force)
+    def _work(self, problem: Problem) -> Work | None:
+        try:
+            return self._tools.gpus[0].work(problem)
+        except RequestFailed:
+            return None
 
-    def _note(self, workload: Workload, winner: tuple[Config, Timing], ranking: Sequence[Finalist]) -> str:
-        limit = winner[1].median_us * (1 + TIE)
-        ties = [str(f.config) for f in ranking if f.config != winner[0] and f.timing.median_us <= limit]
-        parts = [f"measured on {workload.problem}"]
-        if self._scheduled:
-            parts.append("with a schedule prepared by plan()")
+    def _record(self, outcome: Outcome, config: Config, timing: Timing, ties: Sequence[Config]) -> Record:
+        note = [f"measured on {outcome.workload.problem}"]
+        if self._options.scheduled:
+            note.append("with a schedule prepared by plan()")
         if ties:
-            parts.append(f"a tie with {', '.join(ties)}")
-        return "; ".join(parts)
+            note.append(f"a tie with {', '.join(map(str, ties))}")
+        record = Record(
+            outcome.workload.key, config, round(timing.median_us, 3), round(timing.spread, 5), outcome.tried,
+            outcome.failed, outcome.dropped, dict(self._tools.versions()), dict(self._tools.state()),
+            datetime.now(timezone.utc).isoformat(timespec="seconds"), "; ".join(note),
+        )  # fmt: skip
+        return write_record(record, self._roots[0], replace=self._options.force)
+
+    def _place(self, workload: Workload) -> Place:
+        return self._options.storage or journal_path(workload)
+
+    def _forget(self, workload: Workload) -> None:
+        """Delete this host's journal; a study that hosts share stays."""
+        if self._options.storage is None:
+            journal_path(workload).unlink(missing_ok=True)
 
 
-def _journal(workload: Workload) -> Path:
+def journal_path(workload: Workload) -> Path:
+    """Where this host keeps the study of a workload."""
     return cache_folder() / "studies" / workload.key.path.with_suffix(".log")
 
 
+def _entries(trials: Sequence[Trial], pruned: Pruned) -> tuple[Entry, ...]:
+    """Every config that was tried, in that order, then those that were dropped."""
+    tried = [
+        Entry.of(t.config, pruned.compiled.get(t.config), t.timing, t.failure, pruned.verdicts.get(t.config, ""))
+        for t in trials
+    ]
+    known = {entry.config for entry in tried}
+    dropped = [config for config, why in pruned.verdicts.items() if why and config not in known]
+    return (*tried, *(Entry.of(c, pruned.compiled.get(c), dropped=pruned.verdicts[c]) for c in dropped))
+
+
 def _nearest(space: Sequence[Config], first: Sequence[Config], count: int | None) -> list[Config]:
-    """The configs nearest to any of `first`, in steps of the space, in an order that does not depend on chance."""
+    """The configs nearest to any of `first`, in an order that does not depend on chance."""
     anchors = [config for config in first if config in set(space)] or [space[len(space) // 2]] if space else []
-    ordered = sorted(space, key=lambda config: (min(_steps(config, anchor) for anchor in anchors), str(config)))
+    ordered = sorted(space, key=lambda config: (min(distance(config, anchor) for anchor in anchors), str(config)))
     return ordered[:count]
-
-
-def _steps(one: Config, two: Config) -> int:
-    """How many steps apart: doublings of tiles and warps, single stages."""
-    pairs = [(getattr(one, name), getattr(two, name)) for name in asdict(one)]
-    *sizes, stages = pairs
-    return sum(abs(a.bit_length() - b.bit_length()) for a, b in sizes) + abs(stages[0] - stages[1])

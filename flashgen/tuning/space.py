@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from flashgen.runtime.config import Config
+from flashgen.work import ITEMSIZE
 
 # Shared memory that one block may have, in bytes.
 SHARED_LIMIT = {
@@ -31,7 +32,9 @@ TILES_Q = (16, 32, 64, 128, 256)
 TILES_KV = (16, 32, 64, 128, 256)
 WARPS = (4, 8)
 STAGES = (1, 2, 3, 4)
-ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
+
+# Where a search begins after the configs that are known: shapes that have won on some GPU, far apart.
+STARTS = (Config(64, 64, 4, 3), Config(128, 64, 8, 3), Config(64, 128, 4, 2), Config(128, 64, 4, 3))
 
 
 @dataclass(frozen=True)

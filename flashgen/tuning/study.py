@@ -1,34 +1,28 @@
-"""Searching a space of configs for the fastest: whole where it is small, by Optuna's TPE where it is not.
+"""Searching a space of configs for the fastest: whole where it is small, in part where it is not.
 
-The study lives in a journal file, so that it resumes where it stopped, killed or not, and opens in optuna-dashboard.
-How a config is measured is the caller's matter.
+The study lives in a journal file or a database, so that it resumes where it stopped, killed or not, is shared by
+several workers, and opens in optuna-dashboard. How a config is measured is the caller's matter.
 """
 
 from __future__ import annotations
 
-import random
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Protocol
 
 import optuna
-from optuna.trial import TrialState
 
 from flashgen.runtime.config import Config
-from flashgen.tuning.journal import open_journal
+from flashgen.tuning.proposals import Proposals
+from flashgen.tuning.storage import Place, open_study, storage_errors
 from flashgen.tuning.timing import Timing
+from flashgen.tuning.trial import Trial
 from flashgen.tuning.worker import RequestFailed
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-# Proposals in a row that were known already, after which a config that was not is taken at random.
-STALE_PROPOSALS = 8
-
-# The attribute of an Optuna trial that holds our own account of it; answers from memory have none.
-ATTRIBUTE = "flashgen"
 
 
 class Measure(Protocol):
@@ -43,16 +37,6 @@ class Budget:
 
     trials: int | None = None
     seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A config that was tried: its timing, or why there is none. `earlier` says that a previous run measured it."""
-
-    config: Config
-    timing: Timing | None
-    failure: str = ""
-    earlier: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,9 +59,10 @@ class Searched:
 
 def search(
     space: Sequence[Config],
-    measure: Measure,
+    measures: Sequence[Measure],
     *,
-    journal: Path | None = None,
+    place: Place | None = None,
+    name: str = "",
     first: Sequence[Config] = (),
     budget: Budget = Budget(),
     seed: int = 0,
@@ -85,30 +70,70 @@ def search(
 ) -> Searched:
     """Measure configs of `space` until the budget is spent or none is left.
 
-    The configs `first` are tried before all others. With a `journal` the trials of an earlier run count: they are
-    not measured again, and the budget's number of trials includes them; without one the study stays in memory.
-    `watch` sees each new trial. An exception other than RequestFailed ends the search; the journal keeps what was
-    learned.
+    Each of `measures`, one for each GPU, works in a thread of its own on the same study. The configs `first` are
+    tried before all others. With a `place` (a journal's path or a database's URL) the trials of earlier runs, and of
+    other hosts on the study of this `name`, count: they are not measured again, and the budget's number of trials
+    includes them; without one the study stays in memory. `watch` sees each new trial. An exception other than
+    RequestFailed ends the search; the study keeps what was learned.
     """
-    choices = {name: sorted({getattr(config, name) for config in space}) for name in asdict(space[0])}
-    study = optuna.create_study(
-        # Trials over other choices would not fit this study, so the choices are its name.
-        study_name=" ".join(f"{name}={','.join(map(str, values))}" for name, values in choices.items()),
-        storage=open_journal(journal) if journal is not None else None,
-        sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(4, len(space) // 10))),
-        direction="minimize",
-        load_if_exists=True,
-    )
-    state = _State(study, space, choices, seed)
-    whole = budget.trials is None or budget.trials >= len(space)
-    start = time.monotonic()
-    state.enqueue([*first, *(space if whole else ())])
-    while state.left and (budget.trials is None or len(state.known) < budget.trials):
-        if budget.seconds is not None and state.known and time.monotonic() - start >= budget.seconds:
-            break
-        asked, config = state.propose()
-        watch(state.settle(asked, config, _attempt(measure, config, state.best_us)))
-    return Searched(tuple(state.known.values()), not state.left)
+    choices = {field: sorted({getattr(config, field) for config in space}) for field in asdict(space[0])}
+    # Trials over other choices would not fit this study, so the choices are part of its name.
+    text = " ".join(f"{field}={','.join(map(str, values))}" for field, values in choices.items())
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(4, len(space) // 10)))
+    study = open_study(place, f"{name} {text}".strip(), sampler)
+    with storage_errors(place):
+        proposals = Proposals(study, space, choices, seed)
+        whole = budget.trials is None or budget.trials >= len(space)
+        proposals.enqueue([*first, *(space if whole else ())])
+        _Search(proposals, budget, watch).run(measures)
+    return Searched(tuple(proposals.known.values()), not proposals.left)
+
+
+class _Search:
+    """The loop that each worker goes through."""
+
+    def __init__(self, proposals: Proposals, budget: Budget, watch: Callable[[Trial], None]) -> None:
+        self._proposals, self._budget, self._watch = proposals, budget, watch
+        self._start = time.monotonic()
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+
+    def run(self, measures: Sequence[Measure]) -> None:
+        threads = [threading.Thread(target=self._guarded, args=(measure,), daemon=True) for measure in measures[1:]]
+        for thread in threads:
+            thread.start()
+        self._guarded(measures[0])
+        for thread in threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _guarded(self, measure: Measure) -> None:
+        try:
+            self._work(measure)
+        except BaseException as error:  # noqa: BLE001 - it ends the other workers and is raised when they are done
+            self._error = self._error or error
+
+    def _work(self, measure: Measure) -> None:
+        while True:
+            with self._lock:
+                if self._is_over():
+                    return
+                asked, config = self._proposals.next()
+                best_us = self._proposals.best_us
+            trial = _attempt(measure, config, best_us)
+            with self._lock:
+                self._proposals.settle(asked, trial)
+                self._watch(trial)
+
+    def _is_over(self) -> bool:
+        proposals, budget = self._proposals, self._budget
+        if self._error is not None or not proposals.left:
+            return True
+        if budget.trials is not None and proposals.begun >= budget.trials:
+            return True
+        late = budget.seconds is not None and time.monotonic() - self._start >= budget.seconds
+        return late and proposals.begun > 0
 
 
 def _attempt(measure: Measure, config: Config, best_us: float | None) -> Trial:
@@ -116,76 +141,3 @@ def _attempt(measure: Measure, config: Config, best_us: float | None) -> Trial:
         return Trial(config, measure(config, best_us))
     except RequestFailed as failure:
         return Trial(config, None, failure.reason)
-
-
-class _State:
-    """What a study knows of its space."""
-
-    def __init__(
-        self, study: optuna.Study, space: Sequence[Config], choices: Mapping[str, list[int]], seed: int
-    ) -> None:
-        self.study = study
-        self.known: dict[Config, Trial] = {}
-        self._space = dict.fromkeys(space)
-        self._random = random.Random(seed)
-        self._distributions: dict[str, optuna.distributions.BaseDistribution] = {
-            name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
-        }
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Take in what an earlier run, or another process on the same study, has measured."""
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
-            if ATTRIBUTE in trial.user_attrs:
-                config = Config(**trial.params)
-                if config in self._space and config not in self.known:
-                    self.known[config] = _restored(config, trial)
-
-    @property
-    def left(self) -> list[Config]:
-        return [config for config in self._space if config not in self.known]
-
-    @property
-    def best_us(self) -> float | None:
-        return min((trial.timing.median_us for trial in self.known.values() if trial.timing), default=None)
-
-    def enqueue(self, configs: Iterable[Config]) -> None:
-        for config in dict.fromkeys(configs):
-            if config in self._space and config not in self.known:
-                self.study.enqueue_trial(asdict(config))
-
-    def propose(self) -> tuple[optuna.Trial, Config]:
-        """A config of the space that is not known yet. What is known, or outside, is answered at once."""
-        stale = 0
-        while True:
-            asked = self.study.ask(self._distributions)
-            config = Config(**asked.params)
-            if config in self.known:
-                self._tell(asked, self.known[config])
-            elif config not in self._space:
-                self._tell(asked, Trial(config, None, "outside the space"))
-            else:
-                return asked, config
-            stale += 1
-            if stale >= STALE_PROPOSALS:
-                self.enqueue([self._random.choice(self.left)])
-
-    def settle(self, asked: optuna.Trial, config: Config, trial: Trial) -> Trial:
-        asked.set_user_attr(ATTRIBUTE, {"failure": trial.failure, **(asdict(trial.timing) if trial.timing else {})})
-        self._tell(asked, trial)
-        self.known[config] = trial
-        self.refresh()
-        return trial
-
-    def _tell(self, asked: optuna.Trial, trial: Trial) -> None:
-        """A failed config is told as pruned: unlike a failed trial, the sampler learns from it to stay away."""
-        if trial.timing is None:
-            self.study.tell(asked, state=TrialState.PRUNED)
-        else:
-            self.study.tell(asked, trial.timing.median_us)
-
-
-def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial:
-    fields = dict(trial.user_attrs[ATTRIBUTE])
-    failure = fields.pop("failure")
-    return Trial(config, Timing(**fields) if fields else None, failure, earlier=True)

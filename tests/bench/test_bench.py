@@ -15,10 +15,9 @@ from torch.nn.attention.flex_attention import create_mask
 from flashgen.bench import Bench, Session
 from flashgen.bench.agreement import disagreement, disagreements
 from flashgen.bench.candidates import CANDIDATES, Unavailable, sdpa_causal
-from flashgen.bench.density import density
 from flashgen.bench.flex import flex_attention
 from flashgen.bench.picture import draw
-from flashgen.bench.rows import Case, Row, read, useful_flops, write
+from flashgen.bench.rows import Case, Row, read, write
 from flashgen.bench.run import CEILING, CEILING_SIZE, ready_candidates, rows
 from flashgen.bench.timing import Run, interleave
 from flashgen.codegen.pairwise import SIZES, make
@@ -27,6 +26,7 @@ from flashgen.problems import Call, Problem, make_inputs
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.tuning.timing import Timing
+from flashgen.work import density, useful_flops
 
 PROBLEM = Problem(2, 4, 2, 48, 64, 16, 16, "float32")
 CASE = Case("alibi", "0" * 12, "1" * 12, PROBLEM, "a GPU", "2.0", "3.6")

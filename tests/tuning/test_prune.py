@@ -1,6 +1,7 @@
 """The pool compiles every config once, on time, and survives compilers that crash."""
 
 import time
+from collections import Counter
 
 import pytest
 
@@ -23,7 +24,7 @@ def test_every_config_is_compiled_once_and_a_crash_costs_one():
     assert failed == {Config(64, 64, 4, 2)}
     pruned = prune(CONFIGS, results, "sm_90")
     assert pruned.kept == tuple(c for c in CONFIGS if c.BN != 64 or c == Config(64, 64, 4, 2))
-    assert pruned.dropped == {"spills": 3}
+    assert Counter(filter(None, pruned.verdicts.values())) == {"spills": 3}
 
 
 def test_what_is_not_begun_in_time_stays_in_the_space():

@@ -9,8 +9,9 @@ from fake_bench import median_us
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
+from flashgen.tuning.outcome import Work
 from flashgen.tuning.presets import PRESETS
-from flashgen.tuning.session import Session
+from flashgen.tuning.session import Options, Session
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import workloads
@@ -47,6 +48,13 @@ class FakeTools:
     wrong: set = field(default_factory=set)
     compilation: dict = field(default_factory=dict)
 
+    @property
+    def gpus(self):
+        return [self]
+
+    def work(self, problem):
+        return Work(4e12, 2e8, 700.0, 4000.0)
+
     def time(self, problem, config, milliseconds, best_us):
         self.timed.append((problem, config))
         if config in self.fails or "all" in self.fails:
@@ -75,7 +83,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def session(tools, cache, preset="full", **options):
-    return Session(tools, PRESETS[preset], lambda *_: DEFAULT, [cache], **options)
+    return Session(tools, PRESETS[preset], lambda *_: DEFAULT, [cache], Options(**options))
 
 
 def workload(problem):
@@ -100,7 +108,7 @@ def test_a_record_is_found_and_force_measures_anew(cache):
     tools = FakeTools()
     again = session(tools, cache).existing(workload(LONG))
     assert (again.status, again.record.config, tools.timed) == ("found", BEST, [])
-    forced = session(tools, cache).tune(workload(LONG), None, force=True)
+    forced = session(tools, cache, force=True).tune(workload(LONG), None)
     assert forced.tried == len({config for _, config in tools.timed}) > 0
 
 
@@ -161,17 +169,6 @@ def test_winners_of_a_run_help_its_other_dtypes_and_compilations_are_shared(cach
     half = replace(LONG, dtype="float16")
     one.tune(workload(half), None)
     assert (half, BEST) in [entry for entry in tools.timed if entry[0] == half][:2]
-
-
-def test_finalists_are_timed_in_interleaved_rounds(cache):
-    tools = FakeTools()
-    outcome = session(tools, cache).tune(workload(LONG), None)
-    full = PRESETS["full"]
-    finals = [config for _, config in tools.timed[outcome.tried :]]
-    assert len(finals) == full.finalists * full.rounds
-    rounds = [finals[i : i + full.finalists] for i in range(0, len(finals), full.finalists)]
-    assert all(set(one) == set(rounds[0]) for one in rounds) and len({tuple(one) for one in rounds}) > 1
-    assert [f.timing.median_us for f in outcome.ranking] == sorted(f.timing.median_us for f in outcome.ranking)
 
 
 def test_problems_of_one_bucket_are_one_workload():

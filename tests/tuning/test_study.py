@@ -39,7 +39,7 @@ class Fake:
 
 def test_a_small_space_is_searched_whole_each_config_once():
     fake = Fake()
-    result = search(SPACE, fake)
+    result = search(SPACE, [fake])
     assert sorted(fake.asked, key=str) == sorted(SPACE, key=str)
     assert result.exhausted and result.ranking[0].config == BEST
     assert [t.timing.median_us for t in result.ranking] == sorted(median_us(c) for c in SPACE)
@@ -48,7 +48,7 @@ def test_a_small_space_is_searched_whole_each_config_once():
 @pytest.mark.parametrize("seed", range(3))
 def test_a_fifth_of_the_measurements_comes_within_a_tenth_of_the_best(seed):
     fake = Fake()
-    result = search(SPACE, fake, budget=Budget(trials=len(SPACE) // 5), first=[Config(64, 64, 4, 2)], seed=seed)
+    result = search(SPACE, [fake], budget=Budget(trials=len(SPACE) // 5), first=[Config(64, 64, 4, 2)], seed=seed)
     assert len(fake.asked) == len(set(fake.asked)) == len(SPACE) // 5
     assert set(fake.asked) <= set(SPACE) and not result.exhausted
     assert result.ranking[0].timing.median_us <= 1.1 * median_us(BEST)
@@ -57,25 +57,25 @@ def test_a_fifth_of_the_measurements_comes_within_a_tenth_of_the_best(seed):
 def test_the_first_configs_are_tried_first_and_the_best_time_is_passed_on():
     fake = Fake()
     first = [Config(256, 32, 4, 1), BEST, Config(64, 64, 4, 2)]
-    search(SPACE, fake, budget=Budget(trials=5), first=[*first, Config(16, 16, 4, 1)])
+    search(SPACE, [fake], budget=Budget(trials=5), first=[*first, Config(16, 16, 4, 1)])
     assert fake.asked[:3] == first
     assert fake.known_best[:4] == [None, median_us(first[0]), median_us(BEST), median_us(BEST)]
 
 
 def test_failures_are_counted_by_reason_and_hide_nothing():
     fake = Fake(lambda c: "out of resources" if c.num_stages == 4 else "crashed" if c.BM == 256 else "")
-    result = search(SPACE, fake)
+    result = search(SPACE, [fake])
     assert result.failed == {"out of resources": 24, "crashed": 18}
     assert len(result.trials) == len(SPACE) and result.ranking[0].config == BEST
 
 
 def test_where_everything_fails_there_is_no_ranking():
-    result = search(SPACE[:5], Fake(lambda c: "crashed"))
+    result = search(SPACE[:5], [Fake(lambda c: "crashed")])
     assert result.ranking == [] and result.failed == {"crashed": 5}
 
 
 def test_time_ends_the_search_but_not_before_one_measurement():
-    result = search(SPACE, Fake(), budget=Budget(seconds=0))
+    result = search(SPACE, [Fake()], budget=Budget(seconds=0))
     assert len(result.trials) == 1
 
 
@@ -87,17 +87,17 @@ def test_ctrl_c_keeps_what_was_learned(tmp_path):
 
     seen = []
     with pytest.raises(KeyboardInterrupt):
-        search(SPACE, interrupted, journal=tmp_path / "study.log", watch=seen.append)
+        search(SPACE, [interrupted], place=tmp_path / "study.log", watch=seen.append)
     fake = Fake()
-    resumed = search(SPACE, fake, journal=tmp_path / "study.log")
+    resumed = search(SPACE, [fake], place=tmp_path / "study.log")
     assert len(fake.asked) == len(SPACE) - 7 and resumed.ranking[0].config == BEST
 
 
 def test_a_finished_study_answers_from_memory(tmp_path):
     fails = lambda c: "out of resources" if c.num_stages == 4 else ""  # noqa: E731
-    once = search(SPACE, Fake(fails), journal=tmp_path / "study.log")
+    once = search(SPACE, [Fake(fails)], place=tmp_path / "study.log")
     fake = Fake()
-    again = search(SPACE, fake, journal=tmp_path / "study.log")
+    again = search(SPACE, [fake], place=tmp_path / "study.log")
     assert fake.asked == []
     assert all(trial.earlier for trial in again.trials)
     assert again.failed == once.failed
@@ -114,7 +114,7 @@ PARENT = """
     def slow(config, best_us):
         time.sleep(0.02)
         return fake(config, best_us)
-    search(SPACE, slow, journal=Path({journal!r}), watch=lambda trial: print(len(fake.asked), flush=True))
+    search(SPACE, [slow], place=Path({journal!r}), watch=lambda trial: print(len(fake.asked), flush=True))
 """
 
 
@@ -135,22 +135,22 @@ def test_a_search_killed_with_9_resumes_and_loses_at_most_the_running_trial(tmp_
         with journal.open("ab") as file:
             file.write(b'{"op_code":6,"trial_')
         with pytest.warns(RecordWarning, match="damaged at byte"):
-            result = search(SPACE, fake, journal=journal)
+            result = search(SPACE, [fake], place=journal)
     else:
-        result = search(SPACE, fake, journal=journal)
+        result = search(SPACE, [fake], place=journal)
     assert len(fake.asked) <= len(SPACE) - done
     assert len(result.trials) == len(SPACE) and result.ranking[0].config == BEST
 
 
 def test_a_corrupt_line_costs_what_comes_after_it(tmp_path):
     journal = tmp_path / "study.log"
-    search(SPACE, Fake(), journal=journal, budget=Budget(trials=30))
+    search(SPACE, [Fake()], place=journal, budget=Budget(trials=30))
     lines = journal.read_bytes().splitlines(keepends=True)
     lines[len(lines) // 2] = b"\x00\xffgarbage\n"
     journal.write_bytes(b"".join(lines))
     fake = Fake()
     with pytest.warns(RecordWarning):
-        result = search(SPACE, fake, journal=journal)
+        result = search(SPACE, [fake], place=journal)
     assert 0 < len(fake.asked) < len(SPACE)
     assert len(result.trials) == len(SPACE) and result.ranking[0].config == BEST
     assert journal.with_name("study.log.damaged").read_bytes() == b"".join(lines)
@@ -166,5 +166,5 @@ def test_two_searches_share_a_journal_without_tearing_it(tmp_path):
     deadline = time.monotonic() + 120
     assert [process.wait(max(1, deadline - time.monotonic())) for process in both] == [0, 0]
     fake = Fake()
-    search(SPACE, fake, journal=journal)
+    search(SPACE, [fake], place=journal)
     assert fake.asked == []

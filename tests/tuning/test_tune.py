@@ -45,8 +45,8 @@ class PretendedMachine(FakeTools):
 
 @pytest.fixture
 def pretended(monkeypatch):
-    monkeypatch.setattr(machine, "gpu_at_hand", lambda index: DEVICE)
-    monkeypatch.setattr(tuning, "Machine", PretendedMachine)
+    monkeypatch.setattr(machine, "gpus_at_hand", lambda indices: ([0], DEVICE))
+    monkeypatch.setattr(tuning, "Host", PretendedMachine)
     monkeypatch.setattr(PretendedMachine, "trouble", {}, raising=False)
     return PretendedMachine
 

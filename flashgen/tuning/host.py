@@ -1,0 +1,72 @@
+"""The real tools of tuning: a worker process for each GPU, and a pool of them for the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flashgen.problems import Problem
+from flashgen.runtime.config import Config
+from flashgen.runtime.records import Device
+from flashgen.spec.variant import Variant
+from flashgen.tuning import machine
+from flashgen.tuning.measure import ProofRequest, TimeRequest, WorkRequest
+from flashgen.tuning.outcome import Work
+from flashgen.tuning.prune import Compiled, CompilePool, CompileRequest
+from flashgen.tuning.timing import Timing
+from flashgen.tuning.worker import RequestFailed, Worker
+
+# A request that takes longer has hung: compiling takes most of it, one launch at the largest problems the rest.
+TRIAL_SECONDS = 60.0
+
+
+class GpuWorker:
+    """One GPU behind a worker process, which starts when it is needed."""
+
+    def __init__(self, module_path: str, variant: Variant, index: int) -> None:
+        self._worker = Worker("flashgen.tuning.measure:KernelBench", module_path, variant, index)
+
+    def start(self) -> None:
+        self._worker.start()
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def time(self, problem: Problem, config: Config, milliseconds: float, best_us: float | None) -> Timing:
+        return self._worker.ask(TimeRequest(problem, config, milliseconds, best_us), TRIAL_SECONDS)
+
+    def prove(self, problem: Problem, config: Config) -> str:
+        return self._worker.ask(ProofRequest(problem, config), TRIAL_SECONDS)
+
+    def work(self, problem: Problem) -> Work:
+        return self._worker.ask(WorkRequest(problem), TRIAL_SECONDS)
+
+
+class Host:
+    """This machine, with the GPUs of these indices, which are all of the model `device`. Use it in a `with`."""
+
+    def __init__(self, variant: Variant, module_path: Path, indices: Sequence[int], device: Device) -> None:
+        self.device = device
+        self._indices = indices
+        path = str(Path(module_path).resolve())
+        self.gpus = [GpuWorker(path, variant, index) for index in indices]
+        self._pool = CompilePool("flashgen.tuning.prune:compiler", path, device.capability, gpus=len(indices))
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for gpu in self.gpus:
+            gpu.close()
+        self._pool.close()
+
+    def compile(self, requests: Sequence[CompileRequest], seconds: float) -> Mapping[Config, Compiled | RequestFailed]:
+        for gpu in self.gpus:
+            gpu.start()  # They get ready while the pool works.
+        return self._pool.compile(requests, seconds)
+
+    def versions(self) -> Mapping[str, str]:
+        return machine.versions(self._indices[0])
+
+    def state(self) -> Mapping[str, float]:
+        return machine.gpu_state(self._indices[0])

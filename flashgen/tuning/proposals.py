@@ -1,0 +1,150 @@
+"""Which config of a space is measured next, as an Optuna study that several workers may share.
+
+Two proposals of three are a step from the fastest configs to a neighbour, the third is TPE's; what was asked for
+first comes before both.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+
+import optuna
+from optuna.trial import TrialState
+
+from flashgen.runtime.config import Config
+from flashgen.tuning.climb import step
+from flashgen.tuning.timing import Timing
+from flashgen.tuning.trial import Trial
+
+# Proposals in a row that were known already, after which a config that was not is taken at random.
+STALE_PROPOSALS = 8
+TPE_TURN = 3
+
+# The attribute of an Optuna trial that holds our own account of it; answers from memory have none.
+ATTRIBUTE = "flashgen"
+
+# A trial that another process began longer ago has died with it.
+DEAD_AFTER = timedelta(minutes=3)
+
+
+class Proposals:
+    """What a study knows of its space, and what comes next. Not for several threads at once."""
+
+    def __init__(
+        self, study: optuna.Study, space: Sequence[Config], choices: Mapping[str, list[int]], seed: int
+    ) -> None:
+        self.study = study
+        self.known: dict[Config, Trial] = {}
+        self._space = dict.fromkeys(space)
+        self._mine: set[Config] = set()
+        self._others: set[Config] = set()
+        self._random = random.Random(seed)
+        self._turn = 0
+        self._distributions: dict[str, optuna.distributions.BaseDistribution] = {
+            name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
+        }
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what an earlier run, or another process on the same study, has measured or measures now."""
+        self._others = set()
+        for trial in self.study.get_trials(deepcopy=False):
+            config = self._config(trial)
+            if config is None or config in self.known:
+                continue
+            if ATTRIBUTE in trial.user_attrs and trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
+                self.known[config] = _restored(config, trial)
+            elif trial.state == TrialState.RUNNING and config not in self._mine and _alive(trial):
+                self._others.add(config)
+
+    def _config(self, trial: optuna.trial.FrozenTrial) -> Config | None:
+        """The config of a trial; None for one that is not begun, or not of this space."""
+        if set(trial.params) != set(self._distributions):
+            return None
+        config = Config(**trial.params)
+        return config if config in self._space else None
+
+    @property
+    def left(self) -> list[Config]:
+        """Configs that nobody has measured and that this process does not measure now."""
+        return [config for config in self._space if config not in self.known and config not in self._mine]
+
+    @property
+    def begun(self) -> int:
+        """How many are known or measured by this process now."""
+        return len(self.known) + len(self._mine)
+
+    @property
+    def best_us(self) -> float | None:
+        return min((trial.timing.median_us for trial in self.known.values() if trial.timing), default=None)
+
+    def enqueue(self, configs: Iterable[Config]) -> None:
+        """Put configs before all that is proposed otherwise."""
+        waiting = [trial.system_attrs.get("fixed_params") for trial in self._waiting()]
+        for config in dict.fromkeys(configs):
+            free = config in self._space and config not in self.known and config not in self._others
+            if free and asdict(config) not in waiting:
+                self.study.enqueue_trial(asdict(config))
+
+    def next(self) -> tuple[optuna.Trial, Config]:
+        """A config of what is left, one that no other process measures if there is such a one."""
+        wanted = [config for config in self.left if config not in self._others] or self.left
+        self._turn += 1
+        stale = 0
+        while True:
+            if not self._waiting():
+                ahead = self._random.choice(wanted) if stale >= STALE_PROPOSALS else self._ahead(wanted)
+                if ahead is not None:
+                    self.study.enqueue_trial(asdict(ahead))
+            asked = self.study.ask(self._distributions)
+            config = Config(**asked.params)
+            if config in wanted:
+                self._mine.add(config)
+                return asked, config
+            self._answer(asked, config)
+            stale += 1
+
+    def _ahead(self, free: Sequence[Config]) -> Config | None:
+        """A step from the fastest configs; None when it is TPE's turn, or there is nothing to step to."""
+        times = {config: trial.timing.median_us for config, trial in self.known.items() if trial.timing}
+        return step(times, free) if self._turn % TPE_TURN else None
+
+    def settle(self, asked: optuna.Trial, trial: Trial) -> None:
+        """Tell the study what became of a config."""
+        asked.set_user_attr(ATTRIBUTE, {"failure": trial.failure, **(asdict(trial.timing) if trial.timing else {})})
+        self._tell(asked, trial)
+        self._mine.discard(trial.config)
+        self.known[trial.config] = trial
+        self.refresh()
+
+    def _waiting(self) -> list[optuna.trial.FrozenTrial]:
+        return self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+
+    def _answer(self, asked: optuna.Trial, config: Config) -> None:
+        """Settle a proposal that needs no measurement: it is known, being measured, or outside the space."""
+        if config in self.known:
+            self._tell(asked, self.known[config])
+        elif config in self._space:
+            self.study.tell(asked, state=TrialState.FAIL)
+        else:
+            self._tell(asked, Trial(config, None, "outside the space"))
+
+    def _tell(self, asked: optuna.Trial, trial: Trial) -> None:
+        """A failed config is told as pruned: unlike a failed trial, the sampler learns from it to stay away."""
+        if trial.timing is None:
+            self.study.tell(asked, state=TrialState.PRUNED)
+        else:
+            self.study.tell(asked, trial.timing.median_us)
+
+
+def _alive(trial: optuna.trial.FrozenTrial) -> bool:
+    return trial.datetime_start is not None and datetime.now() - trial.datetime_start < DEAD_AFTER
+
+
+def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial:
+    fields = dict(trial.user_attrs[ATTRIBUTE])
+    failure = fields.pop("failure")
+    return Trial(config, Timing(**fields) if fields else None, failure, earlier=True)

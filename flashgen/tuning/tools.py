@@ -1,0 +1,43 @@
+"""What tuning needs of the machine; tests give it a fake one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from flashgen.problems import Problem
+from flashgen.runtime.config import Config
+from flashgen.runtime.records import Device
+from flashgen.tuning.outcome import Work
+from flashgen.tuning.prune import Compiled, CompileRequest
+from flashgen.tuning.timing import Timing
+from flashgen.tuning.worker import RequestFailed
+
+
+class Gpu(Protocol):
+    """One GPU. Every method raises RequestFailed."""
+
+    def time(self, problem: Problem, config: Config, milliseconds: float, best_us: float | None) -> Timing: ...
+
+    def prove(self, problem: Problem, config: Config) -> str:
+        """What is wrong with a config, empty if nothing is."""
+
+    def work(self, problem: Problem) -> Work: ...
+
+
+class Tools(Protocol):
+    """A host: its GPUs, all of the model `device`, and its compilers."""
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def gpus(self) -> Sequence[Gpu]: ...
+
+    def compile(
+        self, requests: Sequence[CompileRequest], seconds: float
+    ) -> Mapping[Config, Compiled | RequestFailed]: ...
+
+    def versions(self) -> Mapping[str, str]: ...
+
+    def state(self) -> Mapping[str, float]: ...
