@@ -23,7 +23,7 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates="36cf5f60c601",
+    templates="c052b3fa4cb4",
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -193,10 +193,9 @@ def _classify(
     num_q_tiles = tl.cdiv(q_len, BM)
     chunk = tl.program_id(0) % num_chunks * CHUNK
     row = tl.program_id(0) // num_chunks
-    tile = row % num_q_tiles
     b = row // num_q_tiles // schedule_heads
     h = row // num_q_tiles % schedule_heads
-    row0 = tile * BM
+    row0 = row % num_q_tiles * BM
     rows = row0 + tl.arange(0, BM)
     # Rows and keys beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]

@@ -21,7 +21,7 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates="43a300137670",
+    templates="a429cef8f283",
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -160,13 +160,12 @@ def _forward(
     )
 
 
-@triton.jit(do_not_specialize=["q_len", "kv_len", "num_k_tiles", "schedule_heads"])
+@triton.jit(do_not_specialize=["q_len", "kv_len", "num_k_tiles"])
 def _classify(
     states_ptr,
     q_len,
     kv_len,
     num_k_tiles,
-    schedule_heads,
     BM: tl.constexpr,
     BN: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -177,8 +176,7 @@ def _classify(
     num_q_tiles = tl.cdiv(q_len, BM)
     chunk = tl.program_id(0) % num_chunks * CHUNK
     row = tl.program_id(0) // num_chunks
-    tile = row % num_q_tiles
-    row0 = tile * BM
+    row0 = row % num_q_tiles * BM
     rows = row0 + tl.arange(0, BM)
     # Rows and keys beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
@@ -243,7 +241,7 @@ def _schedule(call, config):
     with runtime.on_device(call.q):
         _classify[(triton.cdiv(kv_tiles, chunk) * q_tiles * batch * heads,)](
             states,
-            call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
+            call.sizes.q_len, call.sizes.kv_len, kv_tiles,
             BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
         )  # fmt: skip
     return runtime.compact(states)

@@ -23,7 +23,7 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates="7bc64edcfd04",
+    templates="f7c22c95e304",
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -166,7 +166,7 @@ def _forward(
     )
 
 
-@triton.jit(do_not_specialize=["q_len", "kv_len", "num_k_tiles", "schedule_heads"])
+@triton.jit(do_not_specialize=["q_len", "kv_len", "num_k_tiles"])
 def _classify(
     states_ptr,
     doc_ptr,
@@ -174,7 +174,6 @@ def _classify(
     q_len,
     kv_len,
     num_k_tiles,
-    schedule_heads,
     BM: tl.constexpr,
     BN: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -185,9 +184,8 @@ def _classify(
     num_q_tiles = tl.cdiv(q_len, BM)
     chunk = tl.program_id(0) % num_chunks * CHUNK
     row = tl.program_id(0) // num_chunks
-    tile = row % num_q_tiles
-    b = row // num_q_tiles // schedule_heads
-    row0 = tile * BM
+    b = row // num_q_tiles
+    row0 = row % num_q_tiles * BM
     rows = row0 + tl.arange(0, BM)
     # Rows and keys beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
@@ -258,7 +256,7 @@ def _schedule(call, doc, config):
         _classify[(triton.cdiv(kv_tiles, chunk) * q_tiles * batch * heads,)](
             states,
             doc, doc.stride(0),
-            call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
+            call.sizes.q_len, call.sizes.kv_len, kv_tiles,
             BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
         )  # fmt: skip
     return runtime.compact(states)

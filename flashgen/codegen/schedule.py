@@ -15,18 +15,20 @@ from flashgen.spec.variant import Variant
 class ScheduleView:
     """The holes of the classifying kernel. `state` turns what the corners of the tiles say, after `body`, into states.
 
-    `decides` is False where the corners never say anything. `b` and `h` tell whether the mask differs from one batch
-    element or head to the next.
+    `decides` is False where the corners never say anything. `rows`, `b` and `h` tell whether the mask differs from
+    one row, batch element or head to the next; the kernel reads the other names where they are true.
     """
 
     mask: Function
     body: Body
     state: tuple[str, ...]
     decides: bool
+    rows: bool
     b: bool
     h: bool
     kv_h: bool
     precise: bool
+    q: bool
     q_first: bool
     q_last: bool
     k: bool
@@ -47,6 +49,7 @@ def schedule_view(variant: Variant) -> ScheduleView:
     body = prologue.body(truth.every, truth.some)
     free = prologue.free | set(mask.body.free) | set(body.free)
     used = variables(variant.mask)
+    by_batch, by_head = "b" in used, bool({"h", "kv_h"} & used)
     sizes = tuple(name for name in ("heads", "kv_heads", "head_dim") if name in free or "kv_h" in used)
     integers = unspecialized(variant, free, scheduled=True)
     return ScheduleView(
@@ -54,10 +57,12 @@ def schedule_view(variant: Variant) -> ScheduleView:
         body=body,
         state=_state(truth, body),
         decides=not (truth.every is FALSE and truth.some is TRUE),
-        b="b" in used,
-        h=bool({"h", "kv_h"} & used),
+        rows=bool({"q", "q_first", "q_last"} & free),
+        b=by_batch,
+        h=by_head,
         kv_h="kv_h" in used,
         precise="PRECISE" in free,
+        q="q" in free,
         q_first="q_first" in free,
         q_last="q_last" in free,
         k="k" in body.free,
@@ -66,7 +71,10 @@ def schedule_view(variant: Variant) -> ScheduleView:
         sizes=sizes,
         prologue=tuple(prologue.lines),
         arguments=extra_arguments(variant, free),
-        unspecialized=(*(n for n in integers if n not in _FORWARD_ONLY or n in sizes), "schedule_heads"),
+        unspecialized=(
+            *(n for n in integers if n not in _FORWARD_ONLY or n in sizes),
+            *(["schedule_heads"] if by_batch and by_head else []),
+        ),
         helpers=tuple(sorted(prologue.helpers)),
     )
 

@@ -102,7 +102,7 @@ class Ranges:
             if expr.type is Type.BOOL:
                 return BOOLEAN
             if expr.name in self.sizes:
-                return Interval(1, 2**40)
+                return Interval(1, INT32.high)
             return _KNOWN.get(expr.name, INT32 if expr.type is Type.INT else ANYTHING)
         if isinstance(expr, Gather):
             return _INTEGER_RANGES.get(self.dtypes[expr.input], ANYTHING)

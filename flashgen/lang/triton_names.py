@@ -10,13 +10,13 @@ from flashgen.lang.triton_levels import ONCE, ROW, is_reduction, level
 
 # Names that a kernel uses itself; a user's name that equals one gets a trailing underscore.
 KERNEL_NAMES = frozenset({
-    "acc", "alpha", "b", "bh", "chunk", "col", "counts", "empty", "every", "first", "full_end", "full_start", "h",
-    "head", "head_dim", "heads", "i", "in_range", "k", "k_base", "k_desc", "k_first", "k_last", "k_tile", "keys",
-    "kv_h", "kv_heads", "kv_len", "l", "last", "left", "lse", "m", "m_new", "m_sink", "n", "num_chunks", "num_full",
-    "num_k_tiles", "num_mixed", "num_q_tiles", "num_tiles", "out", "out_cols", "out_rows", "p", "pair", "q", "q_base",
-    "q_desc", "q_first", "q_last", "q_len", "q_tile", "qk", "qk_scale", "row", "row0", "row_shift", "rows", "scale",
-    "schedule_heads", "shown", "sink", "some", "start", "state", "stop", "tile", "tiles", "v", "v_base", "v_desc",
-    "v_head_dim", "v_tile", "x",
+    "acc", "alpha", "b", "bh", "chunk", "col", "counts", "empty", "enable_fp_fusion", "every", "first", "full_end",
+    "full_start", "h", "head", "head_dim", "heads", "i", "in_range", "k", "k_base", "k_desc", "k_first", "k_last",
+    "k_tile", "keys", "kv_h", "kv_heads", "kv_len", "l", "last", "left", "lse", "m", "m_new", "m_sink", "n",
+    "num_chunks", "num_full", "num_k_tiles", "num_mixed", "num_q_tiles", "num_stages", "num_tiles", "num_warps", "out",
+    "out_cols", "out_rows", "p", "pair", "q", "q_base", "q_desc", "q_first", "q_last", "q_len", "q_tile", "qk",
+    "qk_scale", "row", "row0", "row_shift", "rows", "scale", "schedule_heads", "shown", "sink", "some", "start",
+    "state", "stop", "tile", "tiles", "v", "v_base", "v_desc", "v_head_dim", "v_tile", "x",
 })  # fmt: skip
 
 # The variables of the language and of its rewriting passes.

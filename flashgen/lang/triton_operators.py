@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flashgen.lang.infix import Text, binary, call, method, number, prefix
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type, Var
+from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type
 from flashgen.lang.show import BITWISE, SYMBOLS
 from flashgen.lang.triton_levels import COL, level
 
@@ -39,11 +39,10 @@ class Operators:
         return _SPECIAL[node.name](self, node, operands)
 
     def _widened(self, node: Op, operand: Expr, text: Text) -> Text:
-        """An operand as a 64-bit integer where 32 bits might overflow; scalar arguments come in as few as do."""
+        """An operand as a 64-bit integer where 32 bits might overflow."""
         if node.type is not Type.INT or node.name not in _MAY_OVERFLOW or self.ranges.fits_int32(node):
             return text
-        may_be_narrow = isinstance(operand, Var) or self.ranges.fits_int32(operand)
-        return wide(text) if may_be_narrow and not isinstance(operand, Const) else text
+        return text if isinstance(operand, Const) or not self.ranges.fits_int32(operand) else wide(text)
 
     def _call(self, function: str, operands: Sequence[Text]) -> Text:
         if function.startswith("_"):
@@ -58,8 +57,7 @@ class Operators:
         return method(operands[0], "to", "tl.float32")
 
     def _to_int(self, node: Op, operands: Sequence[Text]) -> Text:
-        # Comparing scalar arguments gives Python's own bool in the interpreter.
-        return method(operands[0], "to", "tl.int32") if level(node) else call("tl.cast", operands[0], "tl.int32")
+        return method(operands[0], "to", "tl.int32")
 
     def _floor(self, node: Op, operands: Sequence[Text]) -> Text:
         return wide(call("tl.floor", *operands))

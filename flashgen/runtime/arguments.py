@@ -89,7 +89,7 @@ def check_input(
     if tensor.device != q.device:
         raise ValueError(f"{name} is on {tensor.device}; expected q's device, {q.device}")
     fits = tensor.ndim == len(shape) and all(
-        size >= 1 if want is None else size == want or (size == 1 and axis in may_be_one)
+        1 <= size < 2**31 if want is None else size == want or (size == 1 and axis in may_be_one)
         for axis, (size, want) in enumerate(zip(tensor.shape, shape, strict=True))
     )
     if not fits:

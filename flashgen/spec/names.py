@@ -21,7 +21,8 @@ ARGUMENTS = frozenset({"q", "k", "v", "scale", "return_lse", "plan", "config", "
 # Names that a generated module uses itself: its imports, its constants, what its host code names and calls.
 GENERATED = frozenset({
     "tl", "triton", "torch", "math", "runtime", "attention", "reference", "out", "acc", "lse",
-    "BM", "BN", "HEAD_DIM", "V_HEAD_DIM", "CHUNK", "STAGES", "LOG2E", "IDENTITY", "CONFIGS",
+    "BM", "BN", "HEAD_DIM", "V_HEAD_DIM", "CHUNK", "STAGES", "PRECISE", "LOG2E", "IDENTITY", "CONFIGS",
+    "qk", "q_first", "q_last", "k_first", "k_last",
     "call", "counts", "tiles", "grid", "shape", "states", "chunk", "q_tiles", "kv_tiles", "formula",
     "bool", "dict", "float", "int", "isinstance", "len", "list", "print", "range", "str", "tuple", "type",
 })  # fmt: skip

@@ -1,0 +1,299 @@
+"""What a generated file looks like: right for any spec that is accepted, and no longer than it must be."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from expression_strategies import expressions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashgen.codegen import generate, load_module, render, uses_schedule
+from flashgen.errors import SpecError
+from flashgen.lang.check import Scope, TensorType
+from flashgen.lang.nodes import Type, var
+from flashgen.lang.triton_names import KERNEL_NAMES
+from flashgen.runtime import Config
+from flashgen.spec import load
+from flashgen.spec.names import name_problem
+
+VARIANTS = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
+TEXTS = {path.stem: render(load(path)) for path in VARIANTS}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SMALL = Config(32, 32, 4, 1)
+
+
+def functions(text: str) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+
+
+def source(text: str, name: str) -> str:
+    return ast.unparse(functions(text)[name])
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z]+", text.lower()))
+
+
+def lint(*texts: str) -> str:
+    """What ruff finds of names unused, undefined or hidden in the modules."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,B006,B023", "--no-cache", "-"]
+    found = (subprocess.run(command, input=text, capture_output=True, text=True, check=False) for text in texts)
+    return "".join(done.stdout for done in found if done.returncode != 0)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_nothing_in_a_module_is_unused(name: str) -> None:
+    assert lint(TEXTS[name]) == ""
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_argument_is_unused(name: str) -> None:
+    for function in functions(TEXTS[name]).values():
+        read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+        arguments = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
+        # The eager formula has one form for all variants; `deterministic` has nothing to change here.
+        assert arguments - read <= {"deterministic"}, function.name
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_file_says_what_it_is(name: str) -> None:
+    variant, text = load(VARIANTS[[path.stem for path in VARIANTS].index(name)]), TEXTS[name]
+    documentation = ast.get_docstring(ast.parse(text)) or ""
+    assert variant.description in documentation
+    assert f"flashgen build {variant.source}" in documentation
+    assert all(tensor.name in documentation for tensor in variant.inputs)
+    attention = ast.get_docstring(functions(text)["attention"]) or ""
+    assert all(f"\n{name}: " in attention for name in [*(t.name for t in variant.inputs), "scale", "config"])
+    assert not re.search(r"\b20\d\d-\d\d-\d\d\b", text)
+
+
+def test_a_causal_file_does_not_mention_windows() -> None:
+    assert not words(TEXTS["causal"]) & {"window", "left", "lower", "sink", "sinks", "slopes", "score_mod", "schedule"}
+
+
+def test_an_unmasked_file_has_one_loop_and_no_mask() -> None:
+    kernel = functions(TEXTS["full"])["_forward"]
+    assert sum(isinstance(node, ast.For | ast.While) for node in ast.walk(kernel)) == 1
+    assert "_visible" not in TEXTS["full"]
+    assert "plan" not in words(TEXTS["full"])
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_only_a_scheduled_file_classifies_tiles(name: str) -> None:
+    scheduled = uses_schedule(load(VARIANTS[[path.stem for path in VARIANTS].index(name)]))
+    assert ("_classify" in TEXTS[name]) == ("def plan(" in TEXTS[name]) == scheduled
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_switch_is_left_in_a_kernel(name: str) -> None:
+    """Every `if` in a kernel tests a value or the dtype, and no constant besides is an argument."""
+    for function in functions(TEXTS[name]).values():
+        if any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list):
+            constants = {a.arg for a in function.args.args if a.annotation is not None}
+            # PRECISE follows from the dtype of a call.
+            assert constants <= {"BM", "BN", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES", "PRECISE"}
+            for node in ast.walk(function):
+                if isinstance(node, ast.If):
+                    assert not {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)} <= constants - {"PRECISE"}
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "dilated"])
+def test_a_score_that_is_left_alone_costs_one_multiplication(name: str) -> None:
+    assert "_score" not in TEXTS[name]
+    assert "tl.exp2(qk * qk_scale - m_new[:, None])" in TEXTS[name]
+
+
+def test_alibi_takes_no_absolute_value_and_reads_its_slope_once() -> None:
+    assert "tl.abs" not in TEXTS["alibi"]
+    assert source(TEXTS["alibi"], "_forward").count("tl.load") == 1
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_name_that_host_code_binds_is_refused_in_a_spec(name: str) -> None:
+    variant = load(VARIANTS[[path.stem for path in VARIANTS].index(name)])
+    own = {t.name for t in variant.inputs} | {p.name for p in variant.params} | {n for n, _ in variant.lets}
+    tree = ast.parse(TEXTS[name])
+    bound = {node.id for node in tree.body for node in ast.walk(node) if isinstance(node, ast.Name) and
+             isinstance(node.ctx, ast.Store) and not _is_kernel(_owner(tree, node))}  # fmt: skip
+    assert [n for n in sorted(bound - own) if not re.fullmatch(r"_.*|t\d+", n) and name_problem(n) is None] == []
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_name_that_a_kernel_binds_gives_way_or_is_given_way(name: str) -> None:
+    # What is computed for a spec gets a name that is free; of these, some of the gallery's.
+    computed = re.compile(r"([crtW]|slopes_h|rel|block_mask|doc|is_global|off|sinks|prefix)(_\w+)?")
+    for function in functions(TEXTS[name]).values():
+        if _is_kernel(function) and function.name in ("_forward", "_classify"):
+            bound = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            bound |= {argument.arg for argument in function.args.args}
+            free = [n for n in bound - KERNEL_NAMES if name_problem(n) is None and not computed.fullmatch(n)]
+            assert free == []
+
+
+def _owner(tree: ast.Module, wanted: ast.AST) -> ast.stmt:
+    return next(node for node in tree.body if any(inner is wanted for inner in ast.walk(node)))
+
+
+def _is_kernel(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
+
+
+DESCRIPTIONS = [
+    'It says "quoted" and ends in a quote"',
+    "Backslashes \\n \\x41 \\",
+    "Three \"\"\" of them, and ''' too",
+    'Four """" and a backslash before one \\"""',
+    "{{ 7 * 7 }} {% raw %} {# comment #} ${x} %s {}",
+    "Привет, 世界, ∑ exp(αᵢ) — naïve",
+    "Two lines\nof text",
+    "'''\nimport os\n'''",
+    '"""\nraise SystemExit\n"""',
+    "\\",
+    "# no comment",
+]
+
+
+@pytest.mark.parametrize("description", DESCRIPTIONS)
+def test_any_description_is_text_and_nothing_else(description: str, tmp_path: Path) -> None:
+    variant = load({"name": "described", "description": description, "causal": True})
+    module = load_module(generate(variant, tmp_path))
+    for text in (module.__doc__, module.attention.__doc__):
+        assert text is not None
+        assert variant.description in text.replace("\n    ", "\n")
+    assert lint(render(variant)) == ""
+
+
+@given(description=st.text(max_size=60))
+@settings(max_examples=40)
+def test_a_description_of_any_characters_renders(description: str) -> None:
+    try:
+        variant = load({"name": "described", "description": description})
+    except SpecError:
+        return
+    documentation = ast.get_docstring(ast.parse(render(variant)), clean=False) or ""
+    assert documentation.startswith(variant.description)
+
+
+@pytest.mark.parametrize("folder", ['a"b', "a'b", "a\\b", "naïve {{ x }}", 'tri"""ple'])
+def test_any_path_of_a_spec(folder: str, tmp_path: Path) -> None:
+    path = tmp_path / folder / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text("name: mine\ncausal: true\n")
+    variant = load(path)
+    module = load_module(generate(variant, tmp_path))
+    assert variant.source == module.IDENTITY.source
+    assert variant.source in (module.__doc__ or "")
+
+
+NAMES = {name: var(name, Type.INT) for name in ("b", "h", "kv_h", "q", "k", "q_len", "kv_len", "heads", "batch", "n")}
+SCOPE = Scope(
+    {name: node for name, node in NAMES.items() if name != "batch"} | {"score": var("score", Type.FLOAT)},
+    {"doc": TensorType(Type.INT, 2), "off": TensorType(Type.INT, 1)},
+)
+MASK_SCOPE = Scope({name: node for name, node in SCOPE.names.items() if name != "score"}, SCOPE.tensors)
+
+
+@given(score=expressions(Type.FLOAT, SCOPE, 2), mask=expressions(Type.BOOL, MASK_SCOPE, 2))
+@settings(max_examples=25)
+def test_nothing_is_unused_whatever_the_expressions(score: str, mask: str) -> None:
+    named = set(re.findall(r"\w+", f"{score} {mask}"))
+    inputs = {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}, "off": {"shape": ["docs"], "dtype": "int64"}}
+    spec: dict[str, Any] = {"name": "drawn", "score": f"score + {score}", "mask": mask}
+    spec["inputs"] = {name: form for name, form in inputs.items() if name in named}
+    spec["params"] = {"n": {"value": 3, "runtime": True}} if "n" in named else {}
+    try:
+        text = render(load({key: value for key, value in spec.items() if value}))
+    except SpecError:
+        # What folding removes is refused as unread.
+        return
+    assert lint(text) == ""
+
+
+def call(module: ModuleType, **arguments: Any) -> None:
+    q, k = torch.randn(2, 2, 40, 16, device=DEVICE), torch.randn(2, 1, 50, 16, device=DEVICE)
+    arguments = {name: torch.as_tensor(x, device=DEVICE) if isinstance(x, list) else x for name, x in arguments.items()}
+    out, lse = module.attention(q, k, k, **arguments, return_lse=True, config=SMALL)
+    expected = module.reference(q.double(), k.double(), k.double(), **arguments, return_lse=True)
+    torch.testing.assert_close((out.double(), lse.double()), expected, rtol=1e-4, atol=1e-5)
+
+
+# Names that the kernels, the launches or what they compute use themselves.
+HOSTILE = [
+    *sorted(KERNEL_NAMES),
+    "c",
+    "r",
+    "t",
+    "t_2",
+    "x_base",
+    "x_row",
+    "x_b",
+    "x_at",
+    "m_",
+    "q_",
+    "num_warps",
+    "stop",
+]
+USABLE = [name for name in HOSTILE if name_problem(name) is None]
+
+
+@pytest.mark.parametrize("start", range(0, len(USABLE), 6))
+def test_a_user_may_take_any_name_that_is_not_refused(start: int, tmp_path: Path) -> None:
+    param, size, tensor, table, let, switch = (USABLE * 2)[start : start + 6]
+    variant = load(
+        {
+            "name": "hostile",
+            "params": {param: {"value": 3, "runtime": True}, switch: {"value": True, "runtime": True}},
+            "inputs": {
+                tensor: {"shape": ["batch", "kv_len"], "dtype": "int32"},
+                table: {"shape": ["heads", size], "dtype": "float32"},
+            },
+            "let": {let: f"{tensor}[b, k + 1] + {tensor}[b, q + 1] * {param}"},
+            "score": f"score + {table}[h, {let}] - {table}[h, {size} - 1] * {let}",
+            "mask": f"(k <= q + {param}) & (({let} > 2) | ({let} < {size})) & "
+            f"({switch} | ({tensor}[b, k] == {tensor}[b, q]))",
+        }
+    )
+    own = {param: 2, switch: False, tensor: (torch.arange(50) // 9).int().repeat(2, 1).tolist(), table: [[0.5] * 4] * 2}
+    own[tensor] = torch.tensor(own[tensor], dtype=torch.int32, device=DEVICE)
+    call(load_module(generate(variant, tmp_path)), **own)
+
+
+def test_names_that_two_values_suggest_stay_apart(tmp_path: Path) -> None:
+    """doc[b, q + 1] and doc[b, k + 1] suggest one name, and so do x[b, q] and a param of the name x_b_q."""
+    variant = load(
+        {
+            "name": "apart",
+            "params": {"doc_b": {"value": 1, "runtime": True}},
+            "inputs": {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}},
+            "score": "score + 0.1 * doc[b, k + 1] * (doc[b, k + 1] - doc[b, q + 1]) + doc_b",
+            "mask": "(doc[b, k + 1] == doc[b, q + 1]) | (doc[b, k + 1] < doc[b, q - 3] + doc_b)",
+        }
+    )
+    doc = torch.randint(0, 4, (2, 50), dtype=torch.int32, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    call(load_module(generate(variant, tmp_path)), doc=doc, doc_b=2)
+
+
+def test_an_index_kept_inside_by_the_batch_size(tmp_path: Path) -> None:
+    table = {"shape": ["batch", "kv_len"], "dtype": "float32"}
+    variant = load({"name": "by_batch", "inputs": {"x": table}, "score": "score + x[h + 1, k]", "mask": "x[k, q] < 1"})
+    call(
+        load_module(generate(variant, tmp_path)),
+        x=torch.randn(2, 50, generator=torch.Generator().manual_seed(0)).to(DEVICE),
+    )
+
+
+def test_sizes_beyond_32_bits(tmp_path: Path) -> None:
+    """The product of two sizes is computed in 64 bits."""
+    variant = load(
+        {"name": "wide", "inputs": {"x": {"shape": ["n"], "dtype": "int8"}}, "mask": "(n * n + k > n) & (x[k] == 0)"}
+    )
+    call(load_module(generate(variant, tmp_path)), x=torch.zeros(50_000, dtype=torch.int8, device=DEVICE))
