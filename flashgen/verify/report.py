@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,10 +50,16 @@ class Report:
         return "\n  ".join(lines + [str(case) for case in self.failures])
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "passed": self.passed}
+        """For JSON, which has no infinity: an error without bound is None."""
+        values = {**asdict(self), "passed": self.passed}
+        for case in values["cases"]:
+            case["error"] = case["error"] if math.isfinite(case["error"]) else None
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Report:
-        cases = tuple(CaseResult(**case) for case in values["cases"])
+        cases = tuple(
+            CaseResult(**{**case, "error": math.inf if case["error"] is None else case["error"]})
+            for case in values["cases"]
+        )
         return cls(values["level"], values["device"], cases, values["seconds"])

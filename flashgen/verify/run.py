@@ -58,9 +58,15 @@ def run_case(module: ModuleType, variant: Variant, case: Case, device: str) -> C
             warnings.simplefilter("ignore", RecordWarning)
             verdict = _prove(module, variant, case, device)
     except Exception as error:  # noqa: BLE001 - whatever a wrong kernel raises is a verdict on that kernel
-        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        return CaseResult(case.name, math.inf, 0.0, False, reason)
+        return CaseResult(case.name, math.inf, 0.0, False, _reason(error))
     return CaseResult(case.name, verdict.error, verdict.budget, verdict.ok, verdict.detail)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of the exception at the root of one: Triton wraps what a kernel raises."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 
 def verify_config(
