@@ -1,0 +1,82 @@
+"""verify() through its front door: a child process that interprets, its report, and its ways to fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flashgen.codegen import generate, load_module
+from flashgen.errors import UsageError, VerificationFailed
+from flashgen.problems import Problem
+from flashgen.runtime import Config
+from flashgen.spec import load
+from flashgen.verify import CaseResult, Report, verify, verify_config
+
+SPEC = {"name": "plain", "description": "Nothing but softmax.", "causal": True}
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    return generate(load(SPEC), tmp_path)
+
+
+def test_a_right_module_passes(module: Path) -> None:
+    report = verify(module, load(SPEC), device="cpu")
+    assert report.passed and not report.failures
+    assert len(report.cases) >= 8 and report.level == "quick"
+    assert 0 < max(case.error / case.budget for case in report.cases) <= 1
+    assert str(report).startswith(f"{len(report.cases)} cases passed on the CPU (Triton's interpreter)")
+
+
+def test_a_wrong_module_fails_and_says_where(module: Path) -> None:
+    module.write_text(module.read_text().replace("kv_h = h // (heads // kv_heads)", "kv_h = 0"))
+    report = verify(module, load(SPEC), device="cpu", configs=[Config(64, 64, 4, 1)])
+    assert not report.passed
+    assert "odd lengths, Config(BM=64" in report.failures[0].name
+    assert "out at [batch, head, row] [0, " in str(report) or "lse at [batch, head, row] [0, " in str(report)
+
+
+def test_a_module_that_does_not_start_is_named(module: Path) -> None:
+    module.write_text("raise RuntimeError('not today')\n")
+    with pytest.raises(VerificationFailed, match=r"plain\.py: .* status 1: RuntimeError: not today"):
+        verify(module, load(SPEC), device="cpu")
+
+
+def test_an_exception_of_a_kernel_is_a_failed_case(module: Path) -> None:
+    module.write_text(module.read_text().replace("tl.exp2(m - m_new)", "tl.exp_2(m - m_new)"))
+    report = verify(module, load(SPEC), device="cpu")
+    assert len(report.failures) == len(report.cases)
+    assert "has no attribute 'exp_2'" in report.failures[0].detail
+
+
+def test_the_time_limit_leaves_cases_unproven(module: Path) -> None:
+    report = verify(module, load(SPEC), device="cpu", seconds=0)
+    assert not report.passed
+    assert report.failures[-1].detail == "not run: the limit of 0 s was reached"
+
+
+def test_an_unknown_level_is_refused(module: Path) -> None:
+    with pytest.raises(UsageError, match="level is 'slow'; expected one of quick, full"):
+        verify(module, load(SPEC), level="slow", device="cpu")
+
+
+def test_no_cases_prove_nothing() -> None:
+    assert not Report("quick", "nowhere", (), 0.0).passed
+
+
+def test_a_report_survives_json() -> None:
+    cases = (CaseResult("a", 1e-3, 2e-3, True, "out"), CaseResult("b", float("inf"), 0.0, False, "it crashed"))
+    report = Report("quick", "here", cases, 1.5)
+    text = json.dumps(report.as_dict(), allow_nan=False)
+    assert Report.from_dict(json.loads(text)) == report
+
+
+def test_a_tuned_config_is_proven_on_a_smaller_problem(module: Path) -> None:
+    problem = Problem(2, 16, 16, 70, 64, 64, 64, "bfloat16")
+    right = verify_config(load_module(module), load(SPEC), problem, Config(64, 64, 4, 1), "cpu")
+    assert right.ok, right
+    module.write_text(module.read_text().replace("kv_h = h // (heads // kv_heads)", "kv_h = 0"))
+    wrong = verify_config(load_module(module), load(SPEC), problem, Config(64, 64, 4, 1), "cpu")
+    assert not wrong.ok
