@@ -57,7 +57,9 @@ def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
             raise UsageError(f"no target {target!r}; expected one of {', '.join(SHARED_LIMIT)}")
     dtype = variant.dtypes[0]
     return [
-        Job(target, dtype, dim, dim, default_config(dtype, dim, dim)) for target in targets for dim in variant.head_dims
+        Job(target, dtype, dim, dim, default_config(target, dtype, dim, dim))
+        for target in targets
+        for dim in variant.head_dims
     ]
 
 

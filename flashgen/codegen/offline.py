@@ -24,9 +24,9 @@ from triton.compiler import ASTSource
 from flashgen.codegen.write import load_module
 from flashgen.errors import UsageError
 from flashgen.lang.triton_emitter import user_name
-from flashgen.runtime import Config, default_config
+from flashgen.runtime import Config
 
-__all__ = ["Resources", "compile_forward", "default_config"]
+__all__ = ["Resources", "compile_forward"]
 
 _TRITON_TYPES = {
     "bool": "i1", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -64,7 +64,8 @@ def compile_forward(path: Path, target: str, dtype: str, head_dim: int, v_head_d
     found = _compile(module, "_forward", target, dtype, constants, config)
     if found.error is None and hasattr(module, "_classify"):
         tiles = {"BM": config.BM, "BN": config.BN, "CHUNK": 8}
-        schedule = _compile(module, "_classify", target, dtype, tiles, Config(config.BM, config.BN, 4, 1))
+        warps = max(1, config.BM * config.BN // 2048)
+        schedule = _compile(module, "_classify", target, dtype, tiles, Config(config.BM, config.BN, warps, 1))
         if schedule.error is not None:
             return schedule
     return found

@@ -1,15 +1,45 @@
-"""The built-in configs, for a GPU and shape without a record: they fit every GPU that Triton compiles for."""
+"""The built-in configs, for a GPU and shape without a record.
+
+Chosen by compiling the gallery: they fit each GPU's shared memory and spill no registers there. The exception is
+float32 beyond head_dim 64 on Hopper and newer, whose products take many registers: there they spill the least.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from flashgen.runtime.config import Config
 
+# The largest head dimension of each column below.
+_UP_TO = (64, 128, 256)
 
-def default_config(dtype: str, head_dim: int, v_head_dim: int) -> Config:
-    """A config whose tiles of q, k and v fit 64 KiB of shared memory, whatever the head dims."""
-    wide = max(head_dim, v_head_dim)
+_AMPERE = (Config(64, 64, 4, 3), Config(64, 64, 4, 3), Config(64, 32, 8, 2))
+_AMPERE_SMALL = (Config(64, 64, 4, 2), Config(64, 32, 4, 2), Config(64, 32, 8, 2))
+_HOPPER = (Config(64, 64, 4, 3), Config(64, 64, 4, 3), Config(64, 32, 4, 2))
+_BLACKWELL_SMALL = (Config(64, 64, 4, 2), Config(32, 64, 4, 2), Config(32, 64, 8, 2))
+# Also for a GPU that is not listed: 64 KiB of shared memory are enough.
+_OTHER = (Config(64, 64, 4, 2), Config(64, 64, 4, 1), Config(64, 32, 4, 1))
+
+# For 16-bit dtypes. What tells the members of a generation apart is their shared memory.
+_HALF = {
+    "sm_80": _AMPERE,
+    "sm_87": _AMPERE,
+    "sm_86": _AMPERE_SMALL,
+    "sm_89": _AMPERE_SMALL,
+    "sm_90": _HOPPER,
+    "sm_100": _HOPPER,
+    "sm_103": _HOPPER,
+    "sm_120": _BLACKWELL_SMALL,
+    "sm_121": _BLACKWELL_SMALL,
+}
+_SINGLE = (Config(32, 32, 4, 1), Config(16, 32, 4, 1), Config(16, 32, 4, 1))
+_SINGLE_BY_TMA = (Config(32, 32, 8, 1), Config(16, 32, 8, 1), Config(16, 16, 8, 1))
+_TMA = ("sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
+
+
+def default_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    """The config for a GPU of this capability, "sm_90" or "gfx942"; "" stands for one that is not known."""
+    column = bisect_left(_UP_TO, max(head_dim, v_head_dim))
     if dtype == "float32":
-        return Config(32, 32, 4, 1) if wide <= 64 else Config(16, 32, 4, 1) if wide <= 128 else Config(16, 16, 4, 1)
-    if wide <= 64:
-        return Config(64, 64, 4, 2)
-    return Config(64, 64, 4, 1) if wide <= 128 else Config(64, 32, 4, 1)
+        return (_SINGLE_BY_TMA if capability in _TMA else _SINGLE)[column]
+    return _HALF.get(capability, _OTHER)[column]

@@ -103,7 +103,7 @@ def choose_config(values: Sequence[int] | None, configs: Lookup, call: Call) -> 
         return Config(*values)
     s, q = call.sizes, call.q
     if q.device.type != "cuda":
-        return configs.default(str(q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim)
+        return configs.default("", str(q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim)
     heads = s.batch * s.heads
     return configs(
         q.device.index, q.dtype, s.head_dim, s.v_head_dim, heads, s.heads // s.kv_heads, s.q_len, s.kv_len

@@ -167,15 +167,15 @@ def forget() -> None:
 class Lookup:
     """Finds the configs of one kernel of one generated module; a bucket's second question costs one dict lookup.
 
-    `default` gives the built-in config from (dtype, head_dim, v_head_dim). `shipped` is the folder of the records
-    beside the module, `source` the spec's path as a warning should name it.
+    `default` gives the built-in config from (capability, dtype, head_dim, v_head_dim). `shipped` is the folder of
+    the records beside the module, `source` the spec's path as a warning should name it.
     """
 
     variant: str
     kernel: str
     spec: str
     templates: str
-    default: Callable[[str, int, int], Config]
+    default: Callable[[str, str, int, int], Config]
     shipped: Path
     source: str = "SPEC"
 
@@ -206,4 +206,4 @@ class Lookup:
         """The same from the disk, nothing remembered."""
         key = self.key(device, dtype, head_dim, v_head_dim, bucket)
         roots = {"user cache": user_root(), "shipped": self.shipped}
-        return lookup(key, roots, self.default(dtype, head_dim, v_head_dim), self.source)
+        return lookup(key, roots, self.default(device.capability, dtype, head_dim, v_head_dim), self.source)

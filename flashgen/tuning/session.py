@@ -48,12 +48,12 @@ class Options:
 class Session:
     """Tunes workloads of one variant one after another; what it learns of one helps the next.
 
-    `default` gives the built-in config from (dtype, head_dim, v_head_dim). `roots` are the folders of records, the
-    one to write to first.
+    `default` gives the built-in config from (capability, dtype, head_dim, v_head_dim). `roots` are the folders of
+    records, the one to write to first.
     """
 
     def __init__(
-        self, tools: Tools, preset: Preset, default: Callable[[str, int, int], Config], roots: Sequence[Path],
+        self, tools: Tools, preset: Preset, default: Callable[[str, str, int, int], Config], roots: Sequence[Path],
         options: Options = Options(), watch: Watch = lambda workload, trial, dropped: None,
     ) -> None:  # fmt: skip
         self._tools, self._preset, self._default, self._roots = tools, preset, default, roots
@@ -108,7 +108,11 @@ class Session:
         own = [record for root in self._roots if (record := read_record(root / key.path)) is not None]
         near = [record.config for record in own + neighbours(key, self._roots)[:4]]
         winners = self._winners.get((key.head_dim, key.v_head_dim), [])[-2:]
-        return list(dict.fromkeys([self._default(key.dtype, key.head_dim, key.v_head_dim), *winners, *near, *STARTS]))
+        return list(
+            dict.fromkeys(
+                [self._default(key.capability, key.dtype, key.head_dim, key.v_head_dim), *winners, *near, *STARTS]
+            )
+        )
 
     def _prune(self, workload: Workload, candidates: Sequence[Config], seconds: float | None) -> Pruned:
         """Compile what no earlier workload has compiled; shapes do not matter to the compiler, so most is known."""
