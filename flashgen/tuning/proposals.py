@@ -1,7 +1,7 @@
 """Which config of a space is measured next, as an Optuna study that several workers may share.
 
-Two proposals of three are a step from the fastest configs to a neighbour, the third is TPE's; what was asked for
-first comes before both.
+Two proposals of three come from a model of the speed of configs, which needs few measurements; the third is TPE's,
+which believes in no model. What was asked for first comes before both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import optuna
 from optuna.trial import TrialState
 
 from flashgen.runtime.config import Config
-from flashgen.tuning.climb import step
+from flashgen.tuning.surrogate import most_promising
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.trial import Trial
 
@@ -108,9 +108,9 @@ class Proposals:
             stale += 1
 
     def _ahead(self, free: Sequence[Config]) -> Config | None:
-        """A step from the fastest configs; None when it is TPE's turn, or there is nothing to step to."""
+        """What the model promises most of; None when it is TPE's turn, or too little is known."""
         times = {config: trial.timing.median_us for config, trial in self.known.items() if trial.timing}
-        return step(times, free) if self._turn % TPE_TURN else None
+        return most_promising(times, free) if self._turn % TPE_TURN else None
 
     def settle(self, asked: optuna.Trial, trial: Trial) -> None:
         """Tell the study what became of a config."""

@@ -14,12 +14,11 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import cache_folder, neighbours, read_record
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
-from flashgen.tuning.climb import distance
 from flashgen.tuning.finals import finals, tied
 from flashgen.tuning.outcome import Entry, Outcome, Work
 from flashgen.tuning.presets import Preset
 from flashgen.tuning.prune import Compiled, CompileRequest, Pruned, prune
-from flashgen.tuning.space import STARTS, search_space
+from flashgen.tuning.space import STARTS, distance, search_space
 from flashgen.tuning.storage import Place
 from flashgen.tuning.study import Budget, Searched, search
 from flashgen.tuning.timing import Timing

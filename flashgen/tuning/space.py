@@ -34,7 +34,9 @@ WARPS = (4, 8)
 STAGES = (1, 2, 3, 4)
 
 # Where a search begins after the configs that are known: shapes that have won on some GPU, far apart.
-STARTS = (Config(64, 64, 4, 3), Config(128, 64, 8, 3), Config(64, 128, 4, 2), Config(128, 64, 4, 3))
+STARTS = (
+    Config(64, 64, 4, 3), Config(128, 64, 8, 3), Config(64, 128, 4, 2), Config(128, 64, 4, 3), Config(128, 128, 8, 2),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,12 @@ def shared_bytes(config: Config, dtype: str, head_dim: int, v_head_dim: int) -> 
 def accumulators(config: Config, v_head_dim: int) -> int:
     """Float32 values of the score tile and the output tile that one thread holds."""
     return config.BM * (config.BN + padded(v_head_dim)) // (32 * config.num_warps)
+
+
+def distance(one: Config, two: Config) -> int:
+    """How many steps apart: doublings of tiles and warps, single stages."""
+    sizes = [(one.BM, two.BM), (one.BN, two.BN), (one.num_warps, two.num_warps)]
+    return sum(abs(a.bit_length() - b.bit_length()) for a, b in sizes) + abs(one.num_stages - two.num_stages)
 
 
 def search_space(

@@ -1,0 +1,75 @@
+"""A machine that answers from a table of what a real one measured."""
+
+import math
+import random
+from dataclasses import dataclass, field
+
+from flashgen.runtime.defaults import default_config
+from flashgen.tuning.presets import PRESETS
+from flashgen.tuning.session import Options, Session
+from flashgen.tuning.timing import Timing
+from flashgen.tuning.worker import RequestFailed
+
+
+@dataclass(frozen=True)
+class Compilation:
+    registers: int | None
+    spills: int | None
+    shared: int
+    serialized_wgmma: bool
+    error: str | None
+
+
+@dataclass
+class Replay:
+    """`noise` is the standard deviation of a measurement around the table's value, as a share."""
+
+    table: object
+    seed: int
+    noise: float = 0.003
+    launched: list = field(default_factory=list)
+
+    def __post_init__(self):
+        key = self.table.workload.key
+        self.device = type("Device", (), {"gpu": key.gpu, "capability": key.capability, "triton": key.triton})()
+        self.gpus = [self]
+        self._entries = {entry.config: entry for entry in self.table.entries}
+        self._chance = random.Random(self.seed)
+
+    def compile(self, requests, seconds):
+        return {request.config: self._compiled(request.config) for request in requests}
+
+    def _compiled(self, config):
+        entry = self._entries.get(config)
+        if entry is None or entry.dropped == "does not compile":
+            return Compilation(None, None, 0, False, "it does not compile")
+        if entry.shared is None:
+            return RequestFailed("timed out")
+        return Compilation(entry.registers, entry.spills, entry.shared, entry.serialized_wgmma, None)
+
+    def time(self, problem, config, milliseconds, best_us):
+        self.launched.append(config)
+        entry = self._entries[config]
+        if entry.timing is None:
+            raise RequestFailed(entry.failure)
+        factor = math.exp(self._chance.gauss(0, self.noise))
+        return Timing(entry.timing.median_us * factor, entry.timing.spread, entry.timing.repetitions)
+
+    def prove(self, problem, config):
+        return ""
+
+    def work(self, problem):
+        return self.table.work
+
+    def versions(self):
+        return {}
+
+    def state(self):
+        return {}
+
+
+def replay(table, seed, folder, preset="default", **options):
+    """Tune the table's workload with nothing known before; return the outcome and what was launched."""
+    tools = Replay(table, seed)
+    session = Session(tools, PRESETS[preset], default_config, [folder], Options(seed=seed, **options))
+    return session.tune(table.workload, None), tools.launched

@@ -1,0 +1,110 @@
+"""The default preset against tables of whole spaces: what it may miss, and what pruning may drop.
+
+The tables in data/ were measured by `flashgen tune --exhaustive --table tests/tuning/data`; the others come from a
+model of a GPU.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import synthetic
+from replay import Replay, replay
+from test_session import LONG as PROBLEM
+from test_session import FakeTools, session, workload
+
+from flashgen.errors import UsageError
+from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import default_config
+from flashgen.tuning.outcome import Entry
+from flashgen.tuning.presets import EXHAUSTIVE, PRESETS, chosen
+from flashgen.tuning.session import Options, Session
+from flashgen.tuning.table import Table, file_name, load, save
+
+RECORDED = {path.stem: path for path in sorted(Path(__file__).with_name("data").glob("*.json"))}
+SCHEDULED = ("document", "block_sparse")
+
+
+@pytest.fixture(scope="module", params=[*synthetic.TABLES, *RECORDED])
+def table(request):
+    if request.param in RECORDED:
+        return load(RECORDED[request.param])
+    return synthetic.table(*synthetic.TABLES[request.param])
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    return tmp_path / "tuned"
+
+
+def times(table):
+    return {entry.config: entry.timing.median_us for entry in table.entries if entry.timing}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fifth_of_the_measurements_comes_within_two_percent_of_the_best(table, cache, seed):
+    scheduled = table.workload.key.variant in SCHEDULED
+    outcome, launched = replay(table, seed, cache, scheduled=scheduled)
+    best = min(times(table).values())
+    assert times(table)[outcome.record.config] <= 1.02 * best
+    assert len(set(launched)) == outcome.tried <= len(table.measured) / 5
+
+
+def test_pruning_drops_no_winner(table):
+    assert table.best.dropped == ""
+    best = min(times(table).values())
+    assert all(entry.dropped == "" for entry in table.entries if entry.timing and entry.timing.median_us < 1.02 * best)
+
+
+def test_a_table_survives_its_file(table, tmp_path):
+    path = tmp_path / "table.json"
+    path.write_text(table.to_json())
+    assert load(path) == table
+    assert len(path.read_text().splitlines()) < len(table.entries) + 80
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "key": {}}'])
+def test_what_is_no_table_is_a_value_error(tmp_path, text):
+    (tmp_path / "table.json").write_text(text)
+    with pytest.raises(ValueError):
+        load(tmp_path / "table.json")
+
+
+def test_an_exhaustive_search_times_all_that_runs_also_what_pruning_drops(cache, tmp_path):
+    whole = synthetic.table(*synthetic.TABLES["softcap-d64-s8192"])
+    found = {entry.config: entry for entry in whole.entries}
+    slow = {config for config, entry in found.items() if entry.dropped in ("spills", "serialized WGMMA")}
+    assert slow
+
+    tools = Replay(whole, 0)
+    outcome = Session(tools, EXHAUSTIVE, default_config, [cache], Options()).tune(whole.workload, None)
+    assert set(tools.launched) == {config for config, entry in found.items() if entry.timing}
+    path = save(outcome, tmp_path / "tables")
+    assert path.name == file_name(whole.workload) == "softcap-forward-bfloat16-d64x64-bh32-g1-q8192-k8192.json"
+    measured = load(path)
+    assert {e.config for e in measured.entries} == set(found) and measured.best.config == whole.best.config
+    assert {e.config for e in measured.entries if e.timing and e.dropped} == slow
+
+
+def test_the_table_of_a_search_has_the_failures_and_the_final_timings(cache, tmp_path):
+    tools = FakeTools(fails={Config(64, 64, 4, 3): "out of resources"})
+    outcome = session(tools, cache, "default").tune(workload(PROBLEM), None)
+    made = Table.of(outcome)
+    entries = {entry.config: entry for entry in made.entries}
+    assert entries[Config(64, 64, 4, 3)].failure == "out of resources"
+    assert len(made.measured) == outcome.tried == PRESETS["default"].trials
+    assert all(entries[final.config].timing == final.timing for final in outcome.ranking)
+    assert made.measured_at == outcome.record.measured_at
+
+
+def test_a_table_without_a_time_has_no_best():
+    made = synthetic.table(*synthetic.TABLES["causal-d128-s2048"])
+    with pytest.raises(UsageError, match="has a time"):
+        dataclasses.replace(made, entries=(Entry(Config(64, 64, 4, 1), failure="crashed"),)).best  # noqa: B018
+
+
+def test_an_exhaustive_search_has_no_limits():
+    assert chosen("quick", exhaustive=True) is EXHAUSTIVE
+    with pytest.raises(UsageError, match="exhaustive"):
+        chosen("default", trials=5, exhaustive=True)
