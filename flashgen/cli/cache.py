@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flashgen.cli.failure import guarded
-from flashgen.cli.options import DEFAULT_OUT, Json, Out
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output, tile_text
+from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
+from flashgen.cli.specs import resolve
 from flashgen.errors import UsageError
 
 if TYPE_CHECKING:
     from flashgen.tuning.cache import Stored
 
-cache = typer.Typer(help="The tuned configs: list, show, clear, ship.", no_args_is_help=True)
+cache = typer.Typer(help="The tuned configs: list, show, explain, clear, ship.", no_args_is_help=True)
 
 Variant = Annotated[str | None, typer.Option("--variant", metavar="PATTERN", help="Only records of these variants.")]
 Gpu = Annotated[str | None, typer.Option("--gpu", metavar="PATTERN", help="Only records of these GPU models.")]
@@ -58,6 +60,38 @@ def show(
     output.line(f"{entry.path} ({entry.source})", style="bold")
     output.line(entry.record.to_json().rstrip())
     output.document({"source": entry.source, "path": entry.path, **as_document(entry)})
+
+
+@cache.command("explain")
+@guarded
+def explain(
+    spec: Spec,
+    shape: Shapes = None,
+    dtype: Dtypes = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="NAME", help="For this GPU model, not the one here.")
+    ] = None,
+    capability: Annotated[
+        str | None, typer.Option("--capability", metavar="TARGET", help="Its capability, for example sm_90.")
+    ] = None,
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
+) -> None:
+    """Say which record a call would use, and field by field why each earlier source has none."""
+    from flashgen.explain.sources import device_named, traced
+    from flashgen.spec import load
+    from flashgen.tuning.workloads import problems
+
+    output = Output.choose(json)
+    variant = load(resolve(spec))
+    asked = problems(variant, chosen_shapes(shape), chosen_dtypes(dtype))
+    for found in traced(variant, out, asked, device_named(gpu, capability)):
+        output.line(f"{found.problem}: {tile_text(found.choice.config)} from {found.choice.source}", style="bold")
+        for step in found.steps:
+            output.line(f"  {'used' if step.used else 'miss'}  {step.source}: {step.text}")
+            for difference in step.differences:
+                output.line(f"          {difference}")
+        output.document(found)
 
 
 @cache.command("clear")

@@ -1,0 +1,138 @@
+"""Which record would answer a call, and why each earlier source has none: `flashgen.runtime.lookup` in words."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+import triton
+
+from flashgen.codegen import render
+from flashgen.codegen.export import identity_of
+from flashgen.errors import EnvironmentProblem
+from flashgen.problems import Problem
+from flashgen.runtime import default_config, shipped_root
+from flashgen.runtime.lookup import Choice, current_device, lookup, records_below, user_root
+from flashgen.runtime.records import Device, Key, Record
+from flashgen.spec.variant import Variant
+from flashgen.tuning.workloads import workloads
+
+# What may differ between a key and the record that a source answers with.
+TOLERATED: Mapping[str, tuple[str, ...]] = {"nearest": ("bucket",), "same capability": ("bucket", "gpu")}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field of a key: what the call has, and what the record has."""
+
+    field: str
+    wanted: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.field} is {self.found}, not {self.wanted}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A source that was asked: whether its answer is used, in a sentence, and for one that has no answer how the
+    record that comes nearest differs."""
+
+    source: str
+    used: bool
+    text: str
+    differences: tuple[Difference, ...] = ()
+
+    def __str__(self) -> str:
+        return "; ".join([f"{self.source}: {self.text}", *map(str, self.differences)])
+
+
+@dataclass(frozen=True)
+class Traced:
+    """All sources that are asked for one problem, the one that answers last."""
+
+    problem: Problem
+    key: Key
+    choice: Choice
+    steps: tuple[Step, ...]
+
+
+def device_named(gpu: str | None, capability: str | None) -> Device:
+    """A GPU model by its name and capability, with the Triton that is installed; GPU 0 where neither is given."""
+    if gpu is not None and capability is not None:
+        return Device(gpu, capability, ".".join(triton.__version__.split(".")[:2]))
+    if not torch.cuda.is_available():
+        raise EnvironmentProblem(
+            "no GPU that torch can use was found; expected one, or both --gpu and --capability, "
+            "for example --gpu 'NVIDIA H200' --capability sm_90"
+        )
+    here = current_device(0)
+    return Device(gpu or here.gpu, capability or here.capability, here.triton)
+
+
+def traced(variant: Variant, out: Path, asked: list[Problem], device: Device) -> tuple[Traced, ...]:
+    """The sources for each problem; those in the same shape bucket stand together. `out` has the generated modules."""
+    identity = identity_of(render(variant))
+    roots = {"user cache": user_root(), "shipped": shipped_root(out / f"{variant.name}.py")}
+    found = []
+    for workload in workloads(asked, _Identity(variant.name, *identity), device):
+        key = workload.key
+        default = default_config(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        with warnings.catch_warnings():
+            # What a lookup warns of is what is said here.
+            warnings.simplefilter("ignore")
+            choice = lookup(key, roots, default, variant.source)
+            steps = _steps(key, roots, choice)
+        found.append(Traced(workload.problem, key, choice, steps))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Identity:
+    variant: str
+    spec: str
+    templates: str
+
+
+def _steps(key: Key, roots: Mapping[str, Path], choice: Choice) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    for source in (*roots, *TOLERATED, "default"):
+        if source == choice.source:
+            return (*steps, Step(source, True, choice.detail))
+        folders = [roots[source]] if source in roots else list(roots.values())
+        steps.append(_miss(source, key, folders))
+    return tuple(steps)
+
+
+def _miss(source: str, key: Key, folders: list[Path]) -> Step:
+    """Why a source has no answer."""
+    tolerated = TOLERATED.get(source, ())
+    records = [record for root in folders for record in records_below(root, variant=key.variant)]
+    differing = [(differences(key, record, tolerated), record) for record in records]
+    # For a neighbour the very record of the key would be no miss.
+    closest = min(
+        (entry for entry in differing if entry[0]),
+        key=lambda entry: (len(entry[0]), key.bucket.distance(entry[1].key.bucket)),
+        default=None,
+    )
+    damaged = [path for root in folders if (path := Path(f"{root / key.path}.damaged")).exists()]
+    text = f"no file {folders[0] / key.path}" if source not in TOLERATED else f"no record of {_reach(source, key)}"
+    if damaged:
+        text += f" ({damaged[0].name} is damaged and was set aside)"
+    if closest is None:
+        return Step(source, False, f"{text}; no record of {key.variant} at all")
+    return Step(source, False, f"{text}; the closest record is the one for {closest[1].key}", closest[0])
+
+
+def differences(key: Key, record: Record, tolerated: tuple[str, ...] = ()) -> tuple[Difference, ...]:
+    """The fields in which a record's key is another one, beside those that are tolerated."""
+    names = [field.name for field in fields(Key) if field.name not in tolerated]
+    pairs = [(name, str(getattr(key, name)), str(getattr(record.key, name))) for name in names]
+    return tuple(Difference(name, wanted, found) for name, wanted, found in pairs if wanted != found)
+
+
+def _reach(source: str, key: Key) -> str:
+    return f"{key.gpu} in any shape bucket" if source == "nearest" else f"{key.capability} in any shape bucket"

@@ -1,0 +1,114 @@
+"""Why a config is used, and why nothing better was."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flashgen import spec
+from flashgen.cli.shapes import parse_shape
+from flashgen.errors import EnvironmentProblem
+from flashgen.explain.sources import device_named, traced
+from flashgen.runtime import shipped_root
+from flashgen.runtime.config import Config
+from flashgen.runtime.lookup import user_root
+from flashgen.runtime.records import Record
+from flashgen.tuning.cache import write_record
+from flashgen.tuning.workloads import problems
+
+CONFIG = Config(128, 64, 8, 3)
+H200 = device_named("NVIDIA H200", "sm_90")
+
+
+@pytest.fixture
+def ask(tmp_path, monkeypatch):
+    """What is said of one problem of a variant, where the records are in a folder of the test."""
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+    variant = spec.load({"name": "traced", "causal": True})
+    asked = problems(variant, [parse_shape("batch=2,heads=16,q_len=8192,head_dim=128")], ["bfloat16"])
+
+    def call():
+        (found,) = traced(variant, tmp_path / "generated", asked, H200)
+        return found
+
+    call.shipped = shipped_root(tmp_path / "generated" / "traced.py")
+    return call
+
+
+def record(key, **changes):
+    return Record(replace(key, **changes), CONFIG, 800.0, 0.01, 20)
+
+
+def said(found):
+    return [(step.source, [d.field for d in step.differences]) for step in found.steps]
+
+
+def test_with_nothing_recorded_the_default_is_used_and_every_source_is_named(ask):
+    found = ask()
+    assert found.choice.source == "default"
+    assert [s.source for s in found.steps] == ["user cache", "shipped", "nearest", "same capability", "default"]
+    assert [s.used for s in found.steps] == [False] * 4 + [True]
+    assert str(user_root() / found.key.path) in found.steps[0].text
+    assert "no record of traced at all" in found.steps[0].text
+
+
+def test_the_users_record_answers_first(ask):
+    write_record(record(ask().key))
+    found = ask()
+    assert (found.choice.config, [s.source for s in found.steps]) == (CONFIG, ["user cache"])
+
+
+def test_a_shipped_record_answers_after_the_users_cache(ask):
+    write_record(record(ask().key), ask.shipped)
+    assert said(ask()) == [("user cache", []), ("shipped", [])]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "source"),
+    [
+        ("templates", "other", "default"),
+        ("spec", "other", "default"),
+        ("triton", "2.0", "default"),
+        ("dtype", "float16", "default"),
+        ("gpu", "NVIDIA H100", "same capability"),
+    ],
+)
+def test_the_field_that_differs_is_named(ask, field, value, source):
+    key = ask().key
+    write_record(record(key, **{field: value}))
+    found = ask()
+    assert found.choice.source == source
+    difference = found.steps[0].differences
+    assert [(d.field, d.wanted, d.found) for d in difference] == [(field, getattr(key, field), value)]
+    assert f"{field} is {value}, not {getattr(key, field)}" in str(found.steps[0])
+    # Shipped records are none, so that source has no closest one.
+    assert found.steps[1].differences == ()
+
+
+def test_another_bucket_on_this_gpu_is_the_nearest(ask):
+    key = ask().key
+    write_record(record(key, bucket=replace(key.bucket, q_len=4096, kv_len=4096)))
+    assert said(ask()) == [("user cache", ["bucket"]), ("shipped", []), ("nearest", [])]
+    assert re.search(r"bucket is bh32-g1-q4096-k4096, not bh32-g1-q8192-k8192", str(ask().steps[0]))
+
+
+def test_the_closest_record_is_the_one_that_differs_in_least(ask):
+    key = ask().key
+    write_record(record(key, dtype="float16", templates="other"))
+    write_record(record(key, triton="2.0"))
+    assert said(ask())[0] == ("user cache", ["triton"])
+
+
+def test_a_damaged_record_is_mentioned(ask):
+    path = user_root() / ask().key.path
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    found = ask()
+    assert f"{path.name}.damaged is damaged" in found.steps[0].text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_one_must_be_named():
+    with pytest.raises(EnvironmentProblem, match="--gpu and --capability"):
+        device_named("NVIDIA H200", None)
