@@ -1,7 +1,7 @@
 """The built-in configs, for a GPU and shape without a record.
 
-Chosen by compiling the gallery: they fit each GPU's shared memory and spill no registers there. The exception is
-float32 beyond head_dim 64 on Hopper and newer, whose products take many registers: there they spill the least.
+Chosen by compiling the gallery for each of them: they fit its shared memory and, for 16-bit dtypes, spill hardly any
+registers. Full-precision products of float32 take many; there these configs spill the least.
 """
 
 from __future__ import annotations
@@ -13,26 +13,20 @@ from flashgen.runtime.config import Config
 # The largest head dimension of each column below.
 _UP_TO = (64, 128, 256)
 
-_AMPERE = (Config(64, 64, 4, 3), Config(64, 64, 4, 3), Config(64, 32, 8, 2))
-_AMPERE_SMALL = (Config(64, 64, 4, 2), Config(64, 32, 4, 2), Config(64, 32, 8, 2))
+_AMPERE = (Config(64, 64, 4, 3), Config(32, 64, 4, 2), Config(32, 64, 8, 2))
 _HOPPER = (Config(64, 64, 4, 3), Config(64, 64, 4, 3), Config(64, 32, 4, 2))
-_BLACKWELL_SMALL = (Config(64, 64, 4, 2), Config(32, 64, 4, 2), Config(32, 64, 8, 2))
+# The members of a generation with little shared memory.
+_SMALL = (Config(64, 32, 4, 2), Config(32, 64, 4, 2), Config(32, 64, 8, 2))
 # Also for a GPU that is not listed: 64 KiB of shared memory are enough.
 _OTHER = (Config(64, 64, 4, 2), Config(64, 64, 4, 1), Config(64, 32, 4, 1))
 
-# For 16-bit dtypes. What tells the members of a generation apart is their shared memory.
+# For 16-bit dtypes.
 _HALF = {
-    "sm_80": _AMPERE,
-    "sm_87": _AMPERE,
-    "sm_86": _AMPERE_SMALL,
-    "sm_89": _AMPERE_SMALL,
-    "sm_90": _HOPPER,
-    "sm_100": _HOPPER,
-    "sm_103": _HOPPER,
-    "sm_120": _BLACKWELL_SMALL,
-    "sm_121": _BLACKWELL_SMALL,
+    **dict.fromkeys(("sm_80", "sm_87"), _AMPERE),
+    **dict.fromkeys(("sm_90", "sm_100", "sm_103"), _HOPPER),
+    **dict.fromkeys(("sm_86", "sm_89", "sm_120", "sm_121"), _SMALL),
 }
-_SINGLE = (Config(32, 32, 4, 1), Config(16, 32, 4, 1), Config(16, 32, 4, 1))
+_SINGLE = (Config(32, 32, 8, 1), Config(16, 32, 4, 1), Config(16, 32, 4, 1))
 _SINGLE_BY_TMA = (Config(32, 32, 8, 1), Config(16, 32, 8, 1), Config(16, 16, 8, 1))
 _TMA = ("sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
 
