@@ -32,6 +32,10 @@ Storage = Annotated[
 Table = Annotated[
     Path | None, typer.Option("--table", metavar="FOLDER", help="Save all that was measured as JSON, a file a shape.")
 ]
+Report = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FOLDER", help="Save pictures: history, space, spread, roofline; four a shape."),
+]
 
 
 @guarded
@@ -51,13 +55,13 @@ def tune(
     force: Annotated[bool, typer.Option("--force", help="Search also where there is a record.")] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Draws the order of proposals and rounds.")] = 0,
     table: Table = None,
+    report: Report = None,
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
     """Find and record the best configs on the GPUs at hand; what has a record is skipped."""
     from flashgen.codegen import generate
     from flashgen.spec import load
-    from flashgen.tuning.table import save
     from flashgen.tuning.tune import tune as tune_variant
 
     output = Output.choose(json)
@@ -85,10 +89,20 @@ def tune(
             output.line(f"{variant.name}: {outcome}")
             show_ranking(outcome, output)
             output.document(outcome)
-            if table is not None and outcome.entries:
-                output.line(f"saved {save(outcome, table)}")
+            for path in saved(outcome, table, report):
+                output.line(f"saved {path}")
 
     for_each(specs, one)
+
+
+def saved(outcome: Outcome, tables: Path | None, reports: Path | None) -> list[Path]:
+    """The files that are made of an outcome; none of one whose record was there."""
+    from flashgen.tuning.report import report
+    from flashgen.tuning.table import save
+
+    if not outcome.entries:
+        return []
+    return [*([save(outcome, tables)] if tables else []), *(report(outcome, reports) if reports else [])]
 
 
 def chosen_gpus(text: str) -> list[int] | None:

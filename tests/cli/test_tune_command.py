@@ -1,0 +1,115 @@
+"""`flashgen tune` from the command line to its files, on a pretended GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from flashgen.cli import main
+from flashgen.cli.tune import chosen_gpus
+from flashgen.errors import UsageError
+from flashgen.runtime.records import Device
+from flashgen.tuning import machine
+from flashgen.tuning import tune as tuning
+from flashgen.tuning.outcome import Work
+from flashgen.tuning.prune import CompileRequest
+from flashgen.tuning.table import load
+from flashgen.tuning.timing import Timing
+
+DEVICE = Device("NVIDIA H200", "sm_90", "3.6")
+SHAPE = "batch=1,heads=8,q_len=1024,head_dim=64"
+
+
+class Resources:
+    registers, spills, shared, serialized_wgmma, error = 128, 0, 65536, False, None
+
+
+class Pretended:
+    """A host with one GPU, on which the largest tiles are the fastest."""
+
+    device = DEVICE
+
+    def __init__(self, *_: object) -> None:
+        self.gpus = [self]
+
+    def __enter__(self) -> Pretended:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def time(self, problem, config, milliseconds, best_us):
+        return Timing(1e6 / (config.BM + config.BN), 0.004, 20)
+
+    def prove(self, *_: object) -> str:
+        return ""
+
+    def work(self, *_: object) -> Work:
+        return Work(1e12, 1e8, 700.0, 4000.0)
+
+    def compile(self, requests: list[CompileRequest], seconds: float) -> dict:
+        return {request.config: Resources() for request in requests}
+
+    def versions(self) -> dict:
+        return {}
+
+    state = versions
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(machine, "gpus_at_hand", lambda indices: (list(indices or [0, 1]), DEVICE))
+    monkeypatch.setattr(tuning, "Host", Pretended)
+    Path("mine.yaml").write_text("name: mine\ncausal: true\ndtype: bfloat16\n")
+
+    def call(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["flashgen", "tune", "mine.yaml", "--shape", SHAPE, *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed = capsys.readouterr()
+        return int(left.value.code or 0), printed.out + printed.err
+
+    return call
+
+
+def test_the_ranking_tells_speed_and_resources(run) -> None:
+    code, text = run("--preset", "quick")
+    assert code == 0
+    header = next(line for line in text.splitlines() if line.startswith("config"))
+    assert all(c in header for c in ("us", "spread", "of best", "registers", "shared KiB", "TFLOP/s", "matrix product"))
+    best = text.splitlines()[text.splitlines().index(header) + 1].split()
+    assert {"0.4%", "100.0%", "128", "64"} <= set(best)
+
+
+def test_tables_and_pictures_are_saved_where_they_are_asked_for(run) -> None:
+    code, text = run("--trials", "6", "--table", "tables", "--report", "pictures")
+    (table,) = Path("tables").glob("*.json")
+    assert code == 0 and str(table) in text
+    assert len(load(table).measured) == 6
+    assert len(list(Path("pictures").glob("*.png"))) == 4
+    assert run("--table", "again")[0] == 0
+    assert not Path("again").exists()  # Its record was there: nothing was measured.
+
+
+def test_the_document_has_every_entry(run) -> None:
+    code, text = run("--trials", "5", "--json")
+    document = next(json.loads(line) for line in text.splitlines() if line.startswith("{"))
+    assert code == 0 and document["status"] == "tuned" and len(document["entries"]) >= 5
+    assert document["work"]["ceiling_tflops"] == 700.0
+
+
+def test_gpus_are_a_list_or_all() -> None:
+    assert (chosen_gpus("all"), chosen_gpus("0"), chosen_gpus("0, 3")) == (None, [0], [0, 3])
+    for wrong in ("", "0,", "one", "-1"):
+        with pytest.raises(UsageError, match="--gpus"):
+            chosen_gpus(wrong)
+
+
+def test_limits_of_an_exhaustive_search_are_refused(run) -> None:
+    code, text = run("--exhaustive", "--trials", "5")
+    assert code == 2 and "exhaustive" in text
