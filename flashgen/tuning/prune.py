@@ -18,8 +18,9 @@ from flashgen.runtime.config import Config
 from flashgen.tuning.space import shared_limit
 from flashgen.tuning.worker import RequestFailed, Worker
 
-# A few spilled registers cost little; a kernel that spills more than this many bytes a thread never won.
-SPILL_LIMIT = 256
+# Spilled registers outside the inner loop cost little: on recorded tables of whole spaces a kernel that spills 1000
+# bytes a thread came within 2 % of the best, and none beyond this limit within 15 %.
+SPILL_LIMIT = 1024
 # Verdicts on configs that run all the same.
 ONLY_SLOW = ("spills", "serialized WGMMA")
 COMPILE_SECONDS = 90.0
