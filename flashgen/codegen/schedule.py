@@ -46,7 +46,7 @@ def schedule_view(variant: Variant) -> ScheduleView:
     mask = mask_function(variant, prologue)
     assert mask is not None, "a variant without a mask has no schedule"
     truth = tile_truth(variant.mask)
-    body = prologue.body(truth.every, truth.some)
+    body = prologue.body(truth.every, truth.some, inlined=True)
     free = prologue.free | set(mask.body.free) | set(body.free)
     used = variables(variant.mask)
     by_batch, by_head = "b" in used, bool({"h", "kv_h"} & used)

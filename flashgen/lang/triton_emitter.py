@@ -75,11 +75,15 @@ class Prologue:
         """An expression without k as text of its own, what it loads or reduces computed in front of it."""
         return self._statements.names.get(expr) or str(self._writer.spelled_out(expr))
 
-    def body(self, *roots: Expr) -> Body:
-        """Statements that compute the roots from q, k, qk and what the prologue holds."""
+    def body(self, *roots: Expr, inlined: bool = False) -> Body:
+        """Statements that compute the roots from q, k, qk and what the prologue holds.
+
+        They are for a function of their own, or `inlined` for the kernel itself, where they must hide nothing.
+        """
         roots = tuple(floats_at_leaves(root, self.ranges) for root in roots)
         # Written twice: once all that the body takes from the prologue has a name, none of its own may hide it.
-        return self._written(roots, avoid=self._written(roots).free)
+        avoid = {*self._written(roots).free}
+        return self._written(roots, avoid | self.free | self._statements.taken if inlined else avoid)
 
     def fork(self) -> Prologue:
         """A further place for statements, the epilogue, where everything computed here is at hand."""

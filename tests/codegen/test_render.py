@@ -267,19 +267,20 @@ def test_a_user_may_take_any_name_that_is_not_refused(start: int, tmp_path: Path
     call(load_module(generate(variant, tmp_path)), **own)
 
 
-def test_names_that_two_values_suggest_stay_apart(tmp_path: Path) -> None:
-    """doc[b, q + 1] and doc[b, k + 1] suggest one name, and so do x[b, q] and a param of the name x_b_q."""
+@pytest.mark.parametrize("param", ["other", "doc_b"])
+def test_names_that_two_values_suggest_stay_apart(param: str, tmp_path: Path) -> None:
+    """doc[b, q + 1] and doc[b, k + 1] suggest one name, which a param may have too."""
     variant = load(
         {
             "name": "apart",
-            "params": {"doc_b": {"value": 1, "runtime": True}},
+            "params": {param: {"value": 1, "runtime": True}},
             "inputs": {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}},
-            "score": "score + 0.1 * doc[b, k + 1] * (doc[b, k + 1] - doc[b, q + 1]) + doc_b",
-            "mask": "(doc[b, k + 1] == doc[b, q + 1]) | (doc[b, k + 1] < doc[b, q - 3] + doc_b)",
+            "score": f"score + 0.1 * doc[b, k + 1] * (doc[b, k + 1] - doc[b, q + 1] + {param} * k)",
+            "mask": f"(doc[b, k + 1] == doc[b, q + 1]) | (doc[b, k + 1] < doc[b, q - 3] + {param} * k)",
         }
     )
     doc = torch.randint(0, 4, (2, 50), dtype=torch.int32, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    call(load_module(generate(variant, tmp_path)), doc=doc, doc_b=2)
+    call(load_module(generate(variant, tmp_path)), doc=doc, **{param: 2})
 
 
 def test_an_index_kept_inside_by_the_batch_size(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ _RULES = {
     ],
     "key": [
         "k", "k", "(k + {row})", "(k - {row})", "({row} - k)", "(k * {factor})", "({factor} * k + {row})", "abs({key})",
-        "(q - k)", "min({key}, {row})", "max({key}, {row})", "max({key}, {key})", "(k // {modulus})", "(k % {modulus})",
-        "doc[b, k]", "off[doc[b, k]]", "(-{key})",
+        "(q - k)", "min({key}, {row})", "max({key}, {row})", "max({key}, {key})", "({key} // {modulus})",
+        "({key} % {modulus})", "doc[b, k]", "off[doc[b, k]]", "(-{key})",
     ],
     "line": ["k", "(k + {row})", "({row} - k)", "({row} - 2 * k)", "{row}"],
     "once": ["flag", "{row} {compare} {row}", "keep[b, q]", "(not {once})"],

@@ -49,6 +49,7 @@ def test_the_range_and_the_residual_are_the_mask(text: str, rows: list[dict]) ->
         ("2 * k <= q", None, "q // 2"),
         ("k >= off[doc[b, q]]", "off[doc[b, q]]", None),
         ("where(flag, k <= q, k <= n)", None, "where(flag, q, n)"),
+        ("where(flag, k >= n, k <= q)", "where(flag, n, 0)", "where(flag, kv_len - 1, q)"),
         ("flag | (k <= q)", None, "where(flag, kv_len - 1, q)"),
         ("max(k, n) <= q", None, "min(q, where(n <= q, kv_len - 1, -1))"),
     ],

@@ -152,6 +152,27 @@ def test_what_the_machine_can_hold(text: str, fits: bool, exact: bool) -> None:
     assert (found.fits_int32(expr), found.exact_in_float32(expr)) == (fits, exact)
 
 
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        ("n % 7", 0, 6),
+        ("n % (-7)", -6, 0),
+        ("n % (h % 3)", 0, 1),
+        ("k // 64", 0, MAX_LENGTH // 64),
+        ("(n % 7) // (-2)", -3, 0),
+        ("(n % 7) // (h % 3)", 0, 6),
+        ("abs(n % 7 - 4)", 0, 4),
+        ("(n % 7 - 3) ** 4", 0, 81),
+        ("(n % 7 - 3) ** 3", -27, 27),
+        ("(n % 7) << (h % 3)", 0, 24),
+        ("(n % 7) ^ (h % 9)", 0, 15),
+    ],
+)
+def test_intervals_are_tight(text: str, low: int, high: int) -> None:
+    found = ranges().of(compile(text))
+    assert (found.low, found.high) == (low, high)
+
+
 def test_the_longest_sequence_is_exact_in_float32() -> None:
     assert ranges().of(var("q", Type.INT)).within(-MAX_LENGTH, MAX_LENGTH)
     assert MAX_LENGTH < 2**24
