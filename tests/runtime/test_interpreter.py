@@ -1,0 +1,42 @@
+"""Scalars and bfloat16 under Triton's interpreter are what they are on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from flashgen.runtime.interpreter import interpreted
+
+pytestmark = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="the interpreter is off")
+
+
+@triton.jit
+def _tests(out_ptr, number, flag, SIZE: tl.constexpr):
+    keys = tl.arange(0, SIZE)
+    # A comparison of floats, and the negation of a bool, spread over a tile.
+    shown = (number > 1.5) & (keys < 3) | (~flag & (keys == 4))
+    tl.store(out_ptr + keys, shown.to(tl.int32) + (number <= 1.5).to(tl.int32))
+
+
+@triton.jit
+def _product(a_ptr, b_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    tl.store(out_ptr + at, tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at)))
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_floats_and_bools_are_scalars_of_the_kernel(flag: bool) -> None:
+    assert interpreted()
+    out = torch.zeros(8, dtype=torch.int32)
+    _tests[(1,)](out, 2.0, flag, SIZE=8)
+    assert out.tolist() == [1, 1, 1, 0, int(not flag), 0, 0, 0]
+
+
+def test_products_of_bfloat16() -> None:
+    assert interpreted()
+    a, b = torch.randn(2, 16, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
+    out = torch.zeros(16, 16)
+    _product[(1,)](a, b, out, SIZE=16)
+    torch.testing.assert_close(out, a.float() @ b.float(), rtol=1e-5, atol=1e-5)
