@@ -6,10 +6,14 @@ which believes in no model. What was asked for first comes before both.
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
 
 import optuna
 from optuna.trial import TrialState
@@ -26,8 +30,12 @@ TPE_TURN = 3
 # The attribute of an Optuna trial that holds our own account of it; answers from memory have none.
 ATTRIBUTE = "flashgen"
 
-# A trial that another process began longer ago has died with it.
+# The attribute that says which process has begun a trial.
+WORKER = "worker"
+
+# A trial that another host began longer ago has died with it; so has one whose process had not even signed it.
 DEAD_AFTER = timedelta(minutes=3)
+UNSIGNED_FOR = timedelta(seconds=5)
 
 
 class Proposals:
@@ -40,7 +48,8 @@ class Proposals:
         self.known: dict[Config, Trial] = {}
         self._space = dict.fromkeys(space)
         self._mine: set[Config] = set()
-        self._others: set[Config] = set()
+        self._others: dict[Config, int] = {}
+        self._numbers: set[int] = set()
         self._random = random.Random(seed)
         self._turn = 0
         self._distributions: dict[str, optuna.distributions.BaseDistribution] = {
@@ -50,27 +59,34 @@ class Proposals:
 
     def refresh(self) -> None:
         """Take in what an earlier run, or another process on the same study, has measured or measures now."""
-        self._others = set()
+        self._others = {}
         for trial in self.study.get_trials(deepcopy=False):
             config = self._config(trial)
             if config is None or config in self.known:
                 continue
             if ATTRIBUTE in trial.user_attrs and trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
                 self.known[config] = _restored(config, trial)
-            elif trial.state == TrialState.RUNNING and config not in self._mine and _alive(trial):
-                self._others.add(config)
+            elif trial.state == TrialState.RUNNING and trial.number not in self._numbers and _alive(trial):
+                self._others.setdefault(config, trial.number)
 
     def _config(self, trial: optuna.trial.FrozenTrial) -> Config | None:
-        """The config of a trial; None for one that is not begun, or not of this space."""
-        if set(trial.params) != set(self._distributions):
+        """The config of a trial; None for one that is not of this space. One that has just begun may lack params."""
+        params = trial.system_attrs.get("fixed_params", trial.params)
+        if set(params) != set(self._distributions):
             return None
-        config = Config(**trial.params)
+        config = Config(**params)
         return config if config in self._space else None
 
     @property
     def left(self) -> list[Config]:
-        """Configs that nobody has measured and that this process does not measure now."""
-        return [config for config in self._space if config not in self.known and config not in self._mine]
+        """Configs that nobody has measured, or measures now."""
+        taken = (self.known, self._mine, self._others)
+        return [config for config in self._space if not any(config in some for some in taken)]
+
+    @property
+    def awaited(self) -> bool:
+        """Whether another process measures something that this one does not know yet."""
+        return bool(self._others)
 
     @property
     def begun(self) -> int:
@@ -89,23 +105,36 @@ class Proposals:
             if free and asdict(config) not in waiting:
                 self.study.enqueue_trial(asdict(config))
 
-    def next(self) -> tuple[optuna.Trial, Config]:
-        """A config of what is left, one that no other process measures if there is such a one."""
-        wanted = [config for config in self.left if config not in self._others] or self.left
+    def next(self) -> tuple[optuna.Trial, Config] | None:
+        """A config of what is left; None where nothing is."""
         self._turn += 1
-        stale = 0
-        while True:
+        for attempt in count():
+            self.refresh()
+            left = self.left
+            if not left:
+                return None
             if not self._waiting():
-                ahead = self._random.choice(wanted) if stale >= STALE_PROPOSALS else self._ahead(wanted)
+                ahead = self._random.choice(left) if attempt >= STALE_PROPOSALS else self._ahead(left)
                 if ahead is not None:
                     self.study.enqueue_trial(asdict(ahead))
             asked = self.study.ask(self._distributions)
             config = Config(**asked.params)
-            if config in wanted:
-                self._mine.add(config)
+            if self._claim(asked, config):
                 return asked, config
             self._answer(asked, config)
-            stale += 1
+        return None
+
+    def _claim(self, asked: optuna.Trial, config: Config) -> bool:
+        """Make a config this process's own, unless it is none of what is left: of two processes that begin the same
+        config at the same moment the one with the lower trial number has it."""
+        asked.set_user_attr(WORKER, _worker())
+        self._numbers.add(asked.number)
+        self.refresh()
+        free = config in self._space and config not in self.known and config not in self._mine
+        if not free or self._others.get(config, asked.number) < asked.number:
+            return False
+        self._mine.add(config)
+        return True
 
     def _ahead(self, free: Sequence[Config]) -> Config | None:
         """What the model promises most of; None when it is TPE's turn, or too little is known."""
@@ -118,7 +147,6 @@ class Proposals:
         self._tell(asked, trial)
         self._mine.discard(trial.config)
         self.known[trial.config] = trial
-        self.refresh()
 
     def _waiting(self) -> list[optuna.trial.FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
@@ -140,8 +168,27 @@ class Proposals:
             self.study.tell(asked, trial.timing.median_us)
 
 
+def _worker() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid()}
+
+
 def _alive(trial: optuna.trial.FrozenTrial) -> bool:
-    return trial.datetime_start is not None and datetime.now() - trial.datetime_start < DEAD_AFTER
+    """Whether the process that began a trial may still be at it."""
+    worker = trial.user_attrs.get(WORKER, {})
+    if worker.get("host") == socket.gethostname():
+        return worker["pid"] != os.getpid() and _runs(worker["pid"])
+    limit = DEAD_AFTER if worker else UNSIGNED_FOR
+    return trial.datetime_start is not None and datetime.now() - trial.datetime_start < limit
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # It is another user's.
+    return True
 
 
 def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.tuning.journal import open_journal
 
 Place = Path | str
+
+TRIES = 4
 
 
 def open_storage(place: Place) -> BaseStorage:
@@ -34,8 +37,7 @@ def open_storage(place: Place) -> BaseStorage:
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     try:
-        # A connection that the server has closed meanwhile is opened again.
-        return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs={"pool_pre_ping": True})
+        return _database(url.render_as_string(hide_password=False))
     except ImportError as error:
         raise EnvironmentProblem(
             f"the storage {_shown(place)} needs a driver that is not installed ({error}); "
@@ -43,6 +45,17 @@ def open_storage(place: Place) -> BaseStorage:
         ) from error
     except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
         raise _unusable(place, error) from error
+
+
+def _database(url: str) -> RDBStorage:
+    """Of hosts that make the tables at the same moment all but one fail, and find them a little later."""
+    # A connection that the server has closed meanwhile is opened again.
+    options = {"pool_pre_ping": True}
+    for attempt in range(1, TRIES):
+        with suppress(IntegrityError, ProgrammingError, StorageInternalError):
+            return RDBStorage(url, engine_kwargs=options)
+        time.sleep(0.5 * attempt)
+    return RDBStorage(url, engine_kwargs=options)
 
 
 @contextmanager

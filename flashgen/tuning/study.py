@@ -22,6 +22,9 @@ from flashgen.tuning.timing import Timing
 from flashgen.tuning.trial import Trial
 from flashgen.tuning.worker import RequestFailed
 
+# How often to look whether another process is done with the last configs.
+POLL_SECONDS = 0.2
+
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -119,16 +122,22 @@ class _Search:
             with self._lock:
                 if self._is_over():
                     return
-                asked, config = self._proposals.next()
+                proposed = self._proposals.next()
                 best_us = self._proposals.best_us
-            trial = _attempt(measure, config, best_us)
-            with self._lock:
-                self._proposals.settle(asked, trial)
-                self._watch(trial)
+            if proposed is not None:
+                asked, config = proposed
+                trial = _attempt(measure, config, best_us)
+                with self._lock:
+                    self._proposals.settle(asked, trial)
+                    self._watch(trial)
+            elif self._proposals.awaited:
+                time.sleep(POLL_SECONDS)
+            else:
+                return
 
     def _is_over(self) -> bool:
         proposals, budget = self._proposals, self._budget
-        if self._error is not None or not proposals.left:
+        if self._error is not None:
             return True
         if budget.trials is not None and proposals.begun >= budget.trials:
             return True

@@ -1,0 +1,234 @@
+"""Several GPUs and several hosts on one study."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from test_session import DEVICE, FakeTools, session, workload
+from test_session import LONG as PROBLEM
+from test_study import BEST, SPACE, Fake
+
+from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.runtime.config import Config
+from flashgen.runtime.records import Device
+from flashgen.tuning.machine import one_model
+from flashgen.tuning.storage import open_storage
+from flashgen.tuning.study import Budget, search
+from flashgen.tuning.worker import RequestFailed
+
+HERE = Path(__file__).parent
+
+
+class Slow(Fake):
+    """A GPU that takes a while, as real ones do, and notes whether two measurements ever ran on it at once."""
+
+    def __init__(self, seconds=0.03):
+        super().__init__()
+        self.seconds, self.busy, self.overlapped = seconds, threading.Lock(), False
+
+    def __call__(self, config, best_us):
+        self.overlapped |= not self.busy.acquire(blocking=False)
+        time.sleep(self.seconds)
+        timing = super().__call__(config, best_us)
+        self.busy.release()
+        return timing
+
+
+def test_gpus_share_a_study_and_measure_nothing_twice(tmp_path):
+    gpus = [Slow(), Slow(), Slow()]
+    result = search(SPACE, gpus, place=tmp_path / "study.log")
+    asked = [config for gpu in gpus for config in gpu.asked]
+    assert len(asked) == len(set(asked)) == len(SPACE) and result.ranking[0].config == BEST
+    assert all(len(gpu.asked) > len(SPACE) / 6 and not gpu.overlapped for gpu in gpus)
+
+
+def test_the_budget_of_trials_is_for_all_gpus_together():
+    gpus = [Slow(0.01), Slow(0.01)]
+    result = search(SPACE, gpus, budget=Budget(trials=15), first=[Config(64, 64, 4, 2)])
+    assert len(result.trials) == sum(len(gpu.asked) for gpu in gpus) == 15
+
+
+def test_two_gpus_take_little_more_than_half_the_time():
+    seconds = []
+    for count in (1, 2):
+        start = time.monotonic()
+        search(SPACE, [Slow(0.05) for _ in range(count)])
+        seconds.append(time.monotonic() - start)
+    assert seconds[1] <= 0.65 * seconds[0]
+
+
+def test_a_gpu_that_fails_leaves_the_rest_to_the_other():
+    def broken(config, best_us):
+        raise RequestFailed("crashed")
+
+    fake = Fake()
+    result = search(SPACE[:20], [fake, broken])
+    assert len(result.trials) == 20 and len(result.ranking) == len(fake.asked)
+
+
+def test_an_error_on_one_gpu_ends_the_others_and_is_raised(tmp_path):
+    def interrupted(config, best_us):
+        time.sleep(0.1)
+        raise KeyboardInterrupt
+
+    gpu = Slow()
+    with pytest.raises(KeyboardInterrupt):
+        search(SPACE, [gpu, interrupted], place=tmp_path / "study.log")
+    assert 0 < len(gpu.asked) < len(SPACE)
+    again = Fake()
+    search(SPACE, [again], place=tmp_path / "study.log")
+    assert len(again.asked) == len(SPACE) - len(gpu.asked)
+
+
+class TwoGpus(FakeTools):
+    """A host with two GPUs."""
+
+    @property
+    def gpus(self):
+        return [self, self]
+
+
+def test_a_session_uses_all_gpus_of_its_host(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    tools = TwoGpus()
+    outcome = session(tools, tmp_path / "tuned", "default").tune(workload(PROBLEM), None)
+    assert outcome.record.config == BEST and outcome.tried == len({config for _, config in tools.timed})
+
+
+def test_gpus_of_different_models_are_refused():
+    assert one_model({0: DEVICE, 1: DEVICE}) == DEVICE
+    with pytest.raises(UsageError, match="GPU 1 is NVIDIA H100; expected GPUs of one model"):
+        one_model({0: DEVICE, 1: Device("NVIDIA H100", "sm_90", "3.6")})
+
+
+def test_gpus_of_different_models_share_no_study_whatever_the_storage(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    for gpu in ("NVIDIA H200", "NVIDIA H100", "NVIDIA H200"):
+        device = Device(gpu, "sm_90", "3.6")
+        tools = FakeTools(device=device)
+        task = workload(PROBLEM)
+        task = type(task)(task.problem, type(task.key)(**{**vars(task.key), "gpu": gpu}))
+        session(tools, tmp_path / "tuned", "quick", storage=url, force=True).tune(task, None)
+
+    names = optuna.study.get_all_study_names(storage=url)
+    assert len(names) == 2 and sum("NVIDIA H100" in name for name in names) == 1
+    # The third run found its trials measured, and only held the final rounds.
+    assert len({config for _, config in tools.timed}) <= 2
+
+
+JOIN = """
+    import sys, time
+    sys.path.insert(0, {here!r})
+    from test_study import SPACE, Fake
+    from flashgen.tuning.study import search
+    fake = Fake()
+    def slow(config, best_us):
+        time.sleep(0.05)
+        print(config.BM, config.BN, config.num_warps, config.num_stages, flush=True)
+        return fake(config, best_us)
+    result = search(SPACE[:48], [slow], place={url!r}, name="shared")
+    print("best", result.ranking[0].config.BM, len(result.trials), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    """The URL of a database in a cluster of the tests' own."""
+    pytest.importorskip("psycopg", reason="needs psycopg: pip install 'flashgen[postgres]'")
+    binaries = _binaries()
+    if binaries is None:
+        pytest.skip("needs PostgreSQL's initdb and postgres (Debian: apt-get install postgresql)")
+    folder = Path(tempfile.mkdtemp(prefix="flashgen-postgres-", dir="/tmp"))
+    user = _user()
+    if user is not None:
+        os.chown(folder, *user)
+    as_user = {} if user is None else {"user": user[0], "group": user[1], "extra_groups": []}
+    run = {"check": True, "stdout": subprocess.DEVNULL, "cwd": folder, **as_user}
+    data = folder / "data"
+    try:
+        subprocess.run(
+            [binaries / "initdb", "-D", data, "-U", "tuner", "-A", "trust", "-E", "UTF8", "--no-sync"], **run
+        )
+        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
+        control = [binaries / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
+        subprocess.run([*control, "-o", options, "start"], **run)
+        try:
+            yield f"postgresql://tuner@/postgres?host={folder}"
+        finally:
+            subprocess.run([*control, "-m", "immediate", "stop"], **run)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _binaries():
+    """The folder of PostgreSQL's programs, which Debian keeps off the path."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    on_path = shutil.which("initdb")
+    folders = [Path(on_path).resolve().parent] if on_path else [path.parent for path in found[-1:]]
+    return next((folder for folder in folders if (folder / "pg_ctl").exists()), None)
+
+
+def _user():
+    """PostgreSQL refuses to run as root: another user and group for it, None where this one will do."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name: (entry.pw_uid, entry.pw_gid) for entry in pwd.getpwall()}
+    return names.get("postgres") or names["nobody"]
+
+
+def test_two_processes_join_one_study_in_postgresql(postgres):
+    code = textwrap.dedent(JOIN.format(here=str(HERE), url=postgres))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        for _ in range(2)
+    ]
+    ended = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], ended
+    lines = [out.splitlines() for out, _ in ended]
+    measured = [line for one in lines for line in one if not line.startswith("best")]
+    shares = [len(one) - 1 for one in lines]
+    assert sorted(measured) == sorted(set(measured)) and len(measured) == 48 and min(shares) > 5
+    # Each waited for what the other still measured.
+    assert [one[-1].split()[2] for one in lines] == ["48", "48"]
+    fake = Fake()
+    result = search(SPACE[:48], [fake], place=postgres, name="shared")
+    assert fake.asked == [] and len(result.trials) == 48
+
+
+def test_a_session_resumes_from_postgresql(postgres, tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    outcomes = []
+    for _ in range(2):
+        tools = FakeTools()
+        outcomes.append(
+            session(tools, tmp_path / "t", "quick", storage=postgres, force=True).tune(workload(PROBLEM), None)
+        )
+    assert outcomes[0].record.config == outcomes[1].record.config
+    assert len({config for _, config in tools.timed}) <= 2
+    assert not (tmp_path / "studies").exists()
+
+
+def test_a_database_that_is_not_there_is_a_clear_error(postgres, tmp_path):
+    url = f"postgresql://tuner:secret@/postgres?host={tmp_path}"
+    with pytest.raises(EnvironmentProblem, match="cannot be used") as problem:
+        open_storage(url)
+    assert "secret" not in str(problem.value)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "sqlite:////nowhere/at/all/study.db"])
+def test_what_is_no_storage_is_a_clear_error(url):
+    with pytest.raises((UsageError, EnvironmentProblem), match=r"storage|study"):
+        open_storage(url)
