@@ -19,7 +19,7 @@ from flashgen.tuning.outcome import Entry, Outcome, Work
 from flashgen.tuning.presets import Preset
 from flashgen.tuning.prune import Compiled, CompileRequest, Pruned, prune
 from flashgen.tuning.space import STARTS, distance, search_space
-from flashgen.tuning.storage import Place
+from flashgen.tuning.storage import Place, storage_errors
 from flashgen.tuning.study import Budget, Searched, search
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.tools import Gpu, Tools
@@ -189,7 +189,9 @@ class Session:
     def _forget(self, workload: Workload) -> None:
         """Delete this host's journal; a study that hosts share stays."""
         if self._options.storage is None:
-            journal_path(workload).unlink(missing_ok=True)
+            path = journal_path(workload)
+            with storage_errors(path):
+                path.unlink(missing_ok=True)
 
 
 def journal_path(workload: Workload) -> Path:
