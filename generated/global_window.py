@@ -32,7 +32,7 @@ CONFIGS = runtime.Lookup(
     "forward",
     IDENTITY.spec,
     IDENTITY.templates,
-    runtime.default_config,
+    runtime.default_scheduled_config,
     runtime.shipped_root(__file__),
     IDENTITY.source,
 )

@@ -3,7 +3,7 @@
 from flashgen.runtime.alibi import alibi_slopes
 from flashgen.runtime.arguments import Sizes, check_input, check_scalar, check_types
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import default_config
+from flashgen.runtime.defaults import default_config, default_scheduled_config
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.launch import (
@@ -38,6 +38,7 @@ __all__ = [
     "compact",
     "config_values",
     "default_config",
+    "default_scheduled_config",
     "eager_attention",
     "fake_outputs",
     "is_empty",
