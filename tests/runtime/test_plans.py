@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashgen.runtime import Config, Plan, compact, plan_parts
+from flashgen.runtime import Config, Plan, compact, default_scheduled_config, plan_parts
 from flashgen.runtime.interpreter import interpreted
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -105,3 +105,11 @@ def test_nothing_to_plan(gallery_module: Callable[[str], ModuleType]) -> None:
     assert module.attention(Q[:, :, :0], K, K, doc=DOC, plan=plan).shape == (2, 4, 0, 16)
     keyless = module.plan(Q, K[:, :, :0], K[:, :, :0], doc=DOC[:, :0], config=SMALL)
     assert not module.attention(Q, K[:, :, :0], K[:, :, :0], doc=DOC[:, :0], plan=keyless).any()
+
+
+@pytest.mark.parametrize("capability", ["", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "gfx942"])
+@pytest.mark.parametrize(("dtype", "itemsize"), [("float32", 4), ("bfloat16", 2)])
+@pytest.mark.parametrize("head_dim", [16, 64, 128, 256])
+def test_a_schedule_is_small_in_the_default_config(capability: str, dtype: str, itemsize: int, head_dim: int) -> None:
+    config = default_scheduled_config(capability, dtype, head_dim, head_dim)
+    assert 4 / (config.BM * config.BN * itemsize) < 0.002
