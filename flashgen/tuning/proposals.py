@@ -187,7 +187,8 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # It is another user's.
+        # It runs, and is another user's.
+        return True
     return True
 
 
