@@ -293,7 +293,7 @@ def _schedule(call, block_mask, config):
 
 _attend = runtime.operator(
     f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
-    "(Tensor q, Tensor k, Tensor v, Tensor block_mask, float? scale, int[]? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
+    "(Tensor q, Tensor k, Tensor v, Tensor block_mask, float? scale, str? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,
 )
@@ -317,7 +317,7 @@ def attention(q, k, v, *, block_mask, scale=None, return_lse=False, plan=None, c
     """
     runtime.check_types(scale, q=q, k=k, v=v, block_mask=block_mask)
     counts, tiles, config = runtime.plan_parts(plan, config)
-    out, lse = _attend(q, k, v, block_mask, scale, runtime.config_values(config), counts, tiles)
+    out, lse = _attend(q, k, v, block_mask, scale, runtime.config_text(config), counts, tiles)
     return (out, lse) if return_lse else out
 
 
@@ -338,7 +338,7 @@ def plan(q, k, v, *, block_mask, config=None):
         call.q,
         may_be_one=(0, 1),
     )
-    config = runtime.choose_config(runtime.config_values(config), CONFIGS, call)
+    config = runtime.choose_config(runtime.config_text(config), CONFIGS, call)
     return runtime.Plan(*_schedule(call, block_mask, config), config)
 
 

@@ -249,7 +249,7 @@ def _schedule(call, config):
 
 _attend = runtime.operator(
     f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
-    "(Tensor q, Tensor k, Tensor v, float? scale, int[]? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
+    "(Tensor q, Tensor k, Tensor v, float? scale, str? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,
 )
@@ -273,7 +273,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, plan=None, config=None, 
     """
     runtime.check_types(scale, q=q, k=k, v=v)
     counts, tiles, config = runtime.plan_parts(plan, config)
-    out, lse = _attend(q, k, v, scale, runtime.config_values(config), counts, tiles)
+    out, lse = _attend(q, k, v, scale, runtime.config_text(config), counts, tiles)
     return (out, lse) if return_lse else out
 
 
@@ -282,7 +282,7 @@ def plan(q, k, v, *, config=None):
     runtime.check_types(None, q=q, k=k, v=v)
     call = runtime.prepare(q, k, v, None)
 
-    config = runtime.choose_config(runtime.config_values(config), CONFIGS, call)
+    config = runtime.choose_config(runtime.config_text(config), CONFIGS, call)
     return runtime.Plan(*_schedule(call, config), config)
 
 

@@ -264,7 +264,7 @@ def _schedule(call, doc, config):
 
 _attend = runtime.operator(
     f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
-    "(Tensor q, Tensor k, Tensor v, Tensor doc, float? scale, int[]? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
+    "(Tensor q, Tensor k, Tensor v, Tensor doc, float? scale, str? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,
 )
@@ -288,7 +288,7 @@ def attention(q, k, v, *, doc, scale=None, return_lse=False, plan=None, config=N
     """
     runtime.check_types(scale, q=q, k=k, v=v, doc=doc)
     counts, tiles, config = runtime.plan_parts(plan, config)
-    out, lse = _attend(q, k, v, doc, scale, runtime.config_values(config), counts, tiles)
+    out, lse = _attend(q, k, v, doc, scale, runtime.config_text(config), counts, tiles)
     return (out, lse) if return_lse else out
 
 
@@ -299,7 +299,7 @@ def plan(q, k, v, *, doc, config=None):
     batch = call.sizes.batch
     kv_len = call.sizes.kv_len
     doc = runtime.check_input("doc", doc, "[batch, kv_len]", (batch, kv_len), torch.int32, call.q)
-    config = runtime.choose_config(runtime.config_values(config), CONFIGS, call)
+    config = runtime.choose_config(runtime.config_text(config), CONFIGS, call)
     return runtime.Plan(*_schedule(call, doc, config), config)
 
 

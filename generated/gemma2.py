@@ -193,7 +193,7 @@ def _launch(q, k, v, scale, config):
 
 _attend = runtime.operator(
     f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
-    "(Tensor q, Tensor k, Tensor v, float? scale, int[]? config) -> (Tensor, Tensor)",
+    "(Tensor q, Tensor k, Tensor v, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,
 )
@@ -215,7 +215,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, determinist
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     runtime.check_types(scale, q=q, k=k, v=v)
-    out, lse = _attend(q, k, v, scale, runtime.config_values(config))
+    out, lse = _attend(q, k, v, scale, runtime.config_text(config))
     return (out, lse) if return_lse else out
 
 

@@ -266,7 +266,7 @@ def _schedule(call, is_global, config):
 
 _attend = runtime.operator(
     f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
-    "(Tensor q, Tensor k, Tensor v, Tensor is_global, float? scale, int[]? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
+    "(Tensor q, Tensor k, Tensor v, Tensor is_global, float? scale, str? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,
 )
@@ -290,7 +290,7 @@ def attention(q, k, v, *, is_global, scale=None, return_lse=False, plan=None, co
     """
     runtime.check_types(scale, q=q, k=k, v=v, is_global=is_global)
     counts, tiles, config = runtime.plan_parts(plan, config)
-    out, lse = _attend(q, k, v, is_global, scale, runtime.config_values(config), counts, tiles)
+    out, lse = _attend(q, k, v, is_global, scale, runtime.config_text(config), counts, tiles)
     return (out, lse) if return_lse else out
 
 
@@ -301,7 +301,7 @@ def plan(q, k, v, *, is_global, config=None):
     batch = call.sizes.batch
     kv_len = call.sizes.kv_len
     is_global = runtime.check_input("is_global", is_global, "[batch, kv_len]", (batch, kv_len), torch.bool, call.q)
-    config = runtime.choose_config(runtime.config_values(config), CONFIGS, call)
+    config = runtime.choose_config(runtime.config_text(config), CONFIGS, call)
     return runtime.Plan(*_schedule(call, is_global, config), config)
 
 

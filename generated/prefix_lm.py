@@ -179,7 +179,7 @@ def _launch(q, k, v, prefix, scale, config):
 
 _attend = runtime.operator(
     f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
-    "(Tensor q, Tensor k, Tensor v, int prefix, float? scale, int[]? config) -> (Tensor, Tensor)",
+    "(Tensor q, Tensor k, Tensor v, int prefix, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,
 )
@@ -202,7 +202,7 @@ def attention(q, k, v, *, prefix=1024, scale=None, return_lse=False, config=None
     """
     runtime.check_types(scale, q=q, k=k, v=v)
     runtime.check_scalar("prefix", prefix, int)
-    out, lse = _attend(q, k, v, prefix, scale, runtime.config_values(config))
+    out, lse = _attend(q, k, v, prefix, scale, runtime.config_text(config))
     return (out, lse) if return_lse else out
 
 

@@ -178,7 +178,7 @@ def _launch(q, k, v, rel, scale, config):
 
 _attend = runtime.operator(
     f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
-    "(Tensor q, Tensor k, Tensor v, Tensor rel, float? scale, int[]? config) -> (Tensor, Tensor)",
+    "(Tensor q, Tensor k, Tensor v, Tensor rel, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,
 )
@@ -200,7 +200,7 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, determ
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     runtime.check_types(scale, q=q, k=k, v=v, rel=rel)
-    out, lse = _attend(q, k, v, rel, scale, runtime.config_values(config))
+    out, lse = _attend(q, k, v, rel, scale, runtime.config_text(config))
     return (out, lse) if return_lse else out
 
 

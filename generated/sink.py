@@ -183,7 +183,7 @@ def _launch(q, k, v, sinks, scale, config):
 
 _attend = runtime.operator(
     f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
-    "(Tensor q, Tensor k, Tensor v, Tensor sinks, float? scale, int[]? config) -> (Tensor, Tensor)",
+    "(Tensor q, Tensor k, Tensor v, Tensor sinks, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,
 )
@@ -205,7 +205,7 @@ def attention(q, k, v, *, sinks, scale=None, return_lse=False, config=None, dete
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     runtime.check_types(scale, q=q, k=k, v=v, sinks=sinks)
-    out, lse = _attend(q, k, v, sinks, scale, runtime.config_values(config))
+    out, lse = _attend(q, k, v, sinks, scale, runtime.config_text(config))
     return (out, lse) if return_lse else out
 
 

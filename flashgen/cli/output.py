@@ -81,8 +81,10 @@ class Output:
 
 
 def tile_text(config: Config) -> str:
-    """A config as tables show it: "64x32 w4 s2" is BM 64, BN 32, 4 warps, 2 stages."""
-    return f"{config.BM}x{config.BN} w{config.num_warps} s{config.num_stages}"
+    """A config as tables show it: "64x32 w4 s2" is BM 64, BN 32, 4 warps, 2 stages, then what else it says."""
+    tile = f"{config.BM}x{config.BN} w{config.num_warps} s{config.num_stages}"
+    further = list(config.as_dict().items())[4:]
+    return " ".join([tile, *(f"{name}={value}" for name, value in further)])
 
 
 def plain_table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -97,6 +99,8 @@ def _is_number(text: str) -> bool:
 
 def to_json(value: Any) -> Any:
     """Dataclasses, enums and paths as plain JSON values; a number that JSON cannot write becomes null."""
+    if hasattr(value, "as_dict"):
+        return to_json(value.as_dict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):

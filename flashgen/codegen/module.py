@@ -141,7 +141,7 @@ def _signature(variant: Variant, scheduled: bool) -> str:
     parts = ["Tensor q", "Tensor k", "Tensor v"]
     parts += [f"Tensor{'' if t.default is None else '?'} {t.name}" for t in variant.inputs]
     parts += [f"{_SCALARS[p.type.value]} {p.name}" for p in variant.runtime_params]
-    parts += ["float? scale", "int[]? config"]
+    parts += ["float? scale", "str? config"]
     return ", ".join([*parts, *(["Tensor? counts", "Tensor? tiles"] if scheduled else [])])
 
 

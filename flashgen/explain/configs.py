@@ -28,8 +28,7 @@ class Used:
     detail: str
 
     def __str__(self) -> str:
-        c = self.config
-        return f"{self.problem}: BM {c.BM}, BN {c.BN}, {c.num_warps} warps, {c.num_stages} stages ({self.detail})"
+        return f"{self.problem}: {self.config.label} ({self.detail})"
 
 
 def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:

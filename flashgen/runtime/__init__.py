@@ -9,7 +9,7 @@ from flashgen.runtime.identity import Identity
 from flashgen.runtime.launch import (
     Call,
     choose_config,
-    config_values,
+    config_text,
     fake_outputs,
     is_empty,
     nothing_seen,
@@ -36,7 +36,7 @@ __all__ = [
     "check_types",
     "choose_config",
     "compact",
-    "config_values",
+    "config_text",
     "default_config",
     "default_scheduled_config",
     "eager_attention",

@@ -1,24 +1,41 @@
-"""The tile sizes and launch options of one kernel."""
+"""The tile sizes, launch options and further choices of one kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
+
+# What a kernel of a backend lets one choose beyond tiles and launch options: each axis with its values.
+AXES: Mapping[tuple[str, str], Mapping[str, tuple[int, ...]]] = {
+    ("forward", "portable"): {},
+    ("backward_kv", "portable"): {"fuse_dq": (0, 1)},
+    ("backward_q", "portable"): {},
+}
+BACKENDS = tuple(dict.fromkeys(backend for _, backend in AXES))
 
 
 @dataclass(frozen=True)
 class Config:
-    """BM query rows and BN keys a tile, warps a program, and stages of the load pipeline."""
+    """BM query rows and BN keys a tile, warps a program, and stages of the load pipeline, for one backend.
+
+    The axes after `backend` are None in a config of a kernel that does not have them. `fuse_dq` 1: the kernel that
+    makes dK and dV also adds up dQ, by atomics. The text form is "BM=64 BN=128 num_warps=4 num_stages=2 fuse_dq=1".
+    """
 
     BM: int
     BN: int
     num_warps: int
     num_stages: int
+    backend: str = "portable"
+    fuse_dq: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if isinstance(value, bool) or not isinstance(value, int):
+        if self.backend not in BACKENDS:
+            raise ValueError(f"config backend is {self.backend!r}; expected {' or '.join(BACKENDS)}")
+        for name, value in self.as_dict().items():
+            if name != "backend" and (isinstance(value, bool) or not isinstance(value, int)):
                 raise TypeError(f"config {name} is {value!r}; expected an int")
         for name in ("BM", "BN"):
             size = getattr(self, name)
@@ -30,11 +47,64 @@ class Config:
             raise ValueError(f"config num_stages is {self.num_stages}; expected 1 to 8")
 
     @classmethod
-    def of(cls, config: Config | Mapping[str, Any]) -> Config:
-        """A Config as it is, or one from a mapping with exactly its fields."""
+    def of(cls, config: Config | Mapping[str, Any] | str) -> Config:
+        """A Config as it is, or one from a mapping of its fields or from its text."""
         if isinstance(config, Config):
             return config
-        names = [field.name for field in fields(cls)]
-        if not isinstance(config, Mapping) or set(config) != set(names):
-            raise TypeError(f"config is {config!r}; expected a Config or a mapping of {', '.join(names)}")
+        if isinstance(config, str):
+            return cls.parse(config)
+        if not isinstance(config, Mapping) or not set(_NEEDED) <= set(config) <= set(_NAMES):
+            raise TypeError(
+                f"config is {config!r}; expected a Config or a mapping of {', '.join(_NEEDED)} and its kernel's axes"
+            )
         return cls(**config)
+
+    @classmethod
+    def parse(cls, text: str) -> Config:
+        """A Config from its text form; ValueError or TypeError for another text."""
+        return _parsed(text)
+
+    def for_kernel(self, kernel: str) -> Config:
+        """This config, if `kernel` has its backend and exactly its axes; ValueError otherwise."""
+        axes = AXES.get((kernel, self.backend))
+        if axes is None:
+            backends = " or ".join(backend for name, backend in AXES if name == kernel)
+            raise ValueError(f"config backend is {self.backend!r}; expected {backends}, as {kernel} has it")
+        given = {name: value for name, value in self.as_dict().items() if name not in (*_NEEDED, "backend")}
+        for name in dict.fromkeys((*axes, *given)):
+            if name not in axes:
+                raise ValueError(f"config {name} is {given[name]}; expected none, {kernel} has no such axis")
+            if given.get(name) not in axes[name]:
+                values = " or ".join(map(str, axes[name]))
+                raise ValueError(f"config {name} is {given.get(name)}; expected {values} for {kernel}")
+        return self
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, without axes that are None, and without the backend where it is the portable one."""
+        values = {name: getattr(self, name) for name in _NAMES}
+        if self.backend == "portable":
+            del values["backend"]
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def label(self) -> str:
+        """The same for people: "64x128, 4 warps, 2 stages", then what else it says."""
+        stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
+        further = [f"{name} {value}" for name, value in self.as_dict().items() if name not in _NEEDED]
+        return ", ".join([f"{self.BM}x{self.BN}", f"{self.num_warps} warps", stages, *further])
+
+    def __str__(self) -> str:
+        return " ".join([f"{name}={value}" for name, value in self.as_dict().items()])
+
+
+_NAMES = tuple(field.name for field in fields(Config))
+_NEEDED = _NAMES[:4]
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Config:
+    pairs = [part.partition("=") for part in text.split()]
+    values = {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
+    if len(values) < len(pairs) or not set(_NEEDED) <= set(values) <= set(_NAMES):
+        raise ValueError(f"config is {text!r}; expected a text such as 'BM=64 BN=128 num_warps=4 num_stages=2'")
+    return Config(**values)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,18 +89,15 @@ def nothing_seen(out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, to
     return out.zero_(), lse.fill_(-math.inf)
 
 
-def config_values(config: Config | Mapping[str, Any] | None) -> list[int] | None:
+def config_text(config: Config | Mapping[str, Any] | str | None) -> str | None:
     """A config as the operator takes it."""
-    if config is None:
-        return None
-    config = Config.of(config)
-    return [config.BM, config.BN, config.num_warps, config.num_stages]
+    return None if config is None else str(Config.of(config))
 
 
-def choose_config(values: Sequence[int] | None, configs: Lookup, call: Call) -> Config:
+def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
     """The config that the caller names, else the one that is on record for this GPU and these sizes."""
-    if values is not None:
-        return Config(*values)
+    if text is not None:
+        return Config.parse(text).for_kernel(configs.kernel)
     s, q = call.sizes, call.q
     if q.device.type != "cuda":
         return configs.default("", str(q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim)

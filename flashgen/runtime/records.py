@@ -128,7 +128,7 @@ class Record:
     note: str = ""
 
     def to_json(self) -> str:
-        fields = {**asdict(self), "format": RECORD_FORMAT}
+        fields = {**asdict(self), "config": self.config.as_dict(), "format": RECORD_FORMAT}
         fields["key"]["bucket"] = str(self.key.bucket)
         return json.dumps(fields, indent=2, sort_keys=True) + "\n"
 
@@ -148,11 +148,11 @@ class Record:
                 raise ValueError(f"a value of {name} has the wrong type")
         if not (math.isfinite(fields["median_us"]) and fields["median_us"] > 0):
             raise ValueError(f"median_us is {fields['median_us']}; expected a positive time")
+        key = Key(**{**fields["key"], "bucket": Bucket.parse(fields["key"]["bucket"])})
         try:
-            config = Config.of(fields["config"])
+            config = Config.of(fields["config"]).for_kernel(key.kernel)
         except TypeError as error:
             raise ValueError(str(error)) from error
-        key = Key(**{**fields["key"], "bucket": Bucket.parse(fields["key"]["bucket"])})
         return cls(**{**fields, "key": key, "config": config})
 
 

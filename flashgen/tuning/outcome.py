@@ -97,11 +97,8 @@ class Outcome:
     def __str__(self) -> str:
         if self.record is None:
             return f"{self.workload.problem}: no config worked; {self._counts()}"
-        config, record = self.record.config, self.record
-        text = (
-            f"{self.workload.problem}: BM {config.BM} BN {config.BN}, {config.num_warps} warps, "
-            f"{config.num_stages} stages, {record.median_us:.1f} us"
-        )
+        record = self.record
+        text = f"{self.workload.problem}: {record.config.label}, {record.median_us:.1f} us"
         return f"{text} (recorded)" if self.status == "found" else f"{text} ±{record.spread:.1%}; {self._counts()}"
 
     def _counts(self) -> str:

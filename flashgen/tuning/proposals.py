@@ -42,7 +42,7 @@ class Proposals:
     """What a study knows of its space, and what comes next. Not for several threads at once."""
 
     def __init__(
-        self, study: optuna.Study, space: Sequence[Config], choices: Mapping[str, list[int]], seed: int
+        self, study: optuna.Study, space: Sequence[Config], choices: Mapping[str, list[Any]], seed: int
     ) -> None:
         self.study = study
         self.known: dict[Config, Trial] = {}
@@ -55,6 +55,7 @@ class Proposals:
         self._distributions: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
         }
+        self._by_params = {tuple(self._params(config).values()): config for config in self._space}
         self.refresh()
 
     def refresh(self) -> None:
@@ -74,8 +75,16 @@ class Proposals:
         params = trial.system_attrs.get("fixed_params", trial.params)
         if set(params) != set(self._distributions):
             return None
-        config = Config(**params)
-        return config if config in self._space else None
+        return self._named(params)
+
+    def _named(self, params: Mapping[str, Any]) -> Config | None:
+        """The config of the space that has these params; None where there is none."""
+        return self._by_params.get(tuple(params[name] for name in self._distributions))
+
+    def _params(self, config: Config) -> dict[str, Any]:
+        """A config as the study has it: None for an axis that other configs of the space have."""
+        values = config.as_dict()
+        return {name: values.get(name) for name in self._distributions}
 
     @property
     def left(self) -> list[Config]:
@@ -102,8 +111,8 @@ class Proposals:
         waiting = [trial.system_attrs.get("fixed_params") for trial in self._waiting()]
         for config in dict.fromkeys(configs):
             free = config in self._space and config not in self.known and config not in self._others
-            if free and asdict(config) not in waiting:
-                self.study.enqueue_trial(asdict(config))
+            if free and self._params(config) not in waiting:
+                self.study.enqueue_trial(self._params(config))
 
     def next(self) -> tuple[optuna.Trial, Config] | None:
         """A config of what is left; None where nothing is."""
@@ -116,10 +125,10 @@ class Proposals:
             if not self._waiting():
                 ahead = self._random.choice(left) if attempt >= STALE_PROPOSALS else self._ahead(left)
                 if ahead is not None:
-                    self.study.enqueue_trial(asdict(ahead))
+                    self.study.enqueue_trial(self._params(ahead))
             asked = self.study.ask(self._distributions)
-            config = Config(**asked.params)
-            if self._claim(asked, config):
+            config = self._named(asked.params)
+            if config is not None and self._claim(asked, config):
                 return asked, config
             self._answer(asked, config)
         return None
@@ -130,8 +139,7 @@ class Proposals:
         asked.set_user_attr(WORKER, _worker())
         self._numbers.add(asked.number)
         self.refresh()
-        free = config in self._space and config not in self.known and config not in self._mine
-        if not free or self._others.get(config, asked.number) < asked.number:
+        if config in self.known or config in self._mine or self._others.get(config, asked.number) < asked.number:
             return False
         self._mine.add(config)
         return True
@@ -144,28 +152,28 @@ class Proposals:
     def settle(self, asked: optuna.Trial, trial: Trial) -> None:
         """Tell the study what became of a config."""
         asked.set_user_attr(ATTRIBUTE, {"failure": trial.failure, **(asdict(trial.timing) if trial.timing else {})})
-        self._tell(asked, trial)
+        self._tell(asked, trial.timing)
         self._mine.discard(trial.config)
         self.known[trial.config] = trial
 
     def _waiting(self) -> list[optuna.trial.FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
 
-    def _answer(self, asked: optuna.Trial, config: Config) -> None:
-        """Settle a proposal that needs no measurement: it is known, being measured, or outside the space."""
-        if config in self.known:
-            self._tell(asked, self.known[config])
-        elif config in self._space:
-            self.study.tell(asked, state=TrialState.FAIL)
+    def _answer(self, asked: optuna.Trial, config: Config | None) -> None:
+        """Settle a proposal that needs no measurement: it is outside the space (None), known, or being measured."""
+        if config is None:
+            self._tell(asked, None)
+        elif config in self.known:
+            self._tell(asked, self.known[config].timing)
         else:
-            self._tell(asked, Trial(config, None, "outside the space"))
+            self.study.tell(asked, state=TrialState.FAIL)
 
-    def _tell(self, asked: optuna.Trial, trial: Trial) -> None:
-        """A failed config is told as pruned: unlike a failed trial, the sampler learns from it to stay away."""
-        if trial.timing is None:
+    def _tell(self, asked: optuna.Trial, timing: Timing | None) -> None:
+        """A config without a time is told as pruned: unlike a failed trial, the sampler learns to stay away."""
+        if timing is None:
             self.study.tell(asked, state=TrialState.PRUNED)
         else:
-            self.study.tell(asked, trial.timing.median_us)
+            self.study.tell(asked, timing.median_us)
 
 
 def _worker() -> dict[str, Any]:

@@ -107,7 +107,7 @@ def spread(table: Table) -> Any:
         behind = f"{timing.median_us / medians[0] - 1:+.1%}" if place else "best"
         axes.annotate(f"{behind}, spread {timing.spread:.1%}", (1.01, place), fontsize=7, va="center",
                       xycoords=("axes fraction", "data"))  # fmt: skip
-    axes.set_yticks(places, [_label(entry.config) for entry, _ in fastest], fontsize=8)
+    axes.set_yticks(places, [entry.config.label for entry, _ in fastest], fontsize=8)
     axes.invert_yaxis()
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_xlabel("median time in µs, and the middle half of the repetitions")
@@ -165,7 +165,3 @@ def _cell(entry: Entry | None, share: float) -> tuple[str, Any]:
         return (f"{share:.2f}", {**look, "fontweight": "bold" if share == 1 else "normal"})
     short = {"spills": "spills", "shared memory": "shared", "serialized WGMMA": "serial", "does not compile": "error"}
     return short.get(entry.dropped or entry.failure, "failed"), {**look, "color": "#808080", "fontsize": 5.5}
-
-
-def _label(config: Config) -> str:
-    return f"{config.BM}x{config.BN}, {config.num_warps} warps, {config.num_stages} stages"

@@ -10,8 +10,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import optuna
 
@@ -79,7 +79,7 @@ def search(
     includes them; without one the study stays in memory. `watch` sees each new trial. An exception other than
     RequestFailed ends the search; the study keeps what was learned.
     """
-    choices = {field: sorted({getattr(config, field) for config in space}) for field in asdict(space[0])}
+    choices = choices_of(space)
     # Trials over other choices would not fit this study, so the choices are part of its name.
     text = " ".join(f"{field}={','.join(map(str, values))}" for field, values in choices.items())
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(4, len(space) // 10)))
@@ -90,6 +90,14 @@ def search(
         proposals.enqueue([*first, *(space if whole else ())])
         _Search(proposals, budget, watch).run(measures)
     return Searched(tuple(proposals.known.values()), not proposals.left)
+
+
+def choices_of(space: Sequence[Config]) -> dict[str, list[Any]]:
+    """What a space has of each field, in order; None, last, stands for configs without it."""
+    flat = [config.as_dict() for config in space]
+    names = dict.fromkeys(name for config in flat for name in config)
+    found = {name: {config.get(name) for config in flat} for name in names}
+    return {name: sorted(values, key=lambda value: (value is None, value)) for name, values in found.items()}
 
 
 class _Search:

@@ -70,7 +70,7 @@ class Table:
             "clocks": dict(self.clocks),
             "measured_at": self.measured_at,
         }
-        lines = ",\n    ".join(json.dumps(asdict(entry), sort_keys=True) for entry in self.entries)
+        lines = ",\n    ".join(json.dumps(_fields(entry), sort_keys=True) for entry in self.entries)
         return json.dumps(head, indent=2, sort_keys=True)[:-2] + f',\n  "entries": [\n    {lines}\n  ]\n}}\n'
 
     @classmethod
@@ -110,6 +110,10 @@ def load(path: Path) -> Table:
     return Table.from_json(path.read_text(encoding="utf-8"))
 
 
+def _fields(entry: Entry) -> dict[str, Any]:
+    return {**asdict(entry), "config": entry.config.as_dict()}
+
+
 def _entry(fields: dict[str, Any]) -> Entry:
     timing = fields["timing"] and Timing(**fields["timing"])
-    return Entry(**{**fields, "config": Config(**fields["config"]), "timing": timing})
+    return Entry(**{**fields, "config": Config.of(fields["config"]), "timing": timing})

@@ -40,8 +40,7 @@ class Progress:
     def __str__(self) -> str:
         best = "nothing yet"
         if self.best is not None:
-            c = self.best
-            best = f"best {self.best_us:.1f} us (BM {c.BM} BN {c.BN}, {c.num_warps} warps, {c.num_stages} stages)"
+            best = f"best {self.best_us:.1f} us ({self.best.label})"
         left = "" if self.seconds_left is None else f", {self.seconds_left:.0f} s left"
         counts = f"{self.tried} tried, {self.dropped} dropped, {self.failed} failed"
         return f"[{self.workload}/{self.workloads}] {self.problem}: {best}, {counts}{left}"

@@ -69,7 +69,7 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "config of other names": (
         {"config": {"BM": 64}},
         TypeError,
-        "config is {'BM': 64}; expected a Config or a mapping of BM, BN, num_warps, num_stages",
+        "config is {'BM': 64}; expected a Config or a mapping of BM, BN, num_warps, num_stages and its kernel's axes",
     ),
     "config of an odd size": (
         {"config": {"BM": 48, "BN": 32, "num_warps": 4, "num_stages": 1}},

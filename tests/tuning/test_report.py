@@ -54,7 +54,7 @@ def test_spread_shows_the_fastest_first():
     axes = pictures.spread(table).axes[0]
     best = table.best.config
     first = axes.get_yticklabels()[0].get_text()
-    assert first == f"{best.BM}x{best.BN}, {best.num_warps} warps, {best.num_stages} stages"
+    assert first == best.label
     assert axes.yaxis_inverted() and axes.texts[0].get_text().startswith("best")
 
 

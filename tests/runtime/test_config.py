@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from flashgen.runtime.config import AXES, Config
+
+PLAIN = Config(64, 128, 4, 2)
+FUSED = Config(64, 128, 8, 1, fuse_dq=1)
+
+
+@pytest.mark.parametrize("config", [PLAIN, FUSED, Config(16, 16, 1, 8, fuse_dq=0)], ids=str)
+def test_texts_and_mappings_say_all_of_a_config(config: Config) -> None:
+    assert Config.parse(str(config)) == config
+    assert Config.of(str(config)) == config
+    assert Config.of(config.as_dict()) == config
+    assert Config.of(config) is config
+
+
+def test_how_a_config_is_written() -> None:
+    assert str(FUSED) == "BM=64 BN=128 num_warps=8 num_stages=1 fuse_dq=1"
+    assert FUSED.as_dict() == {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 1, "fuse_dq": 1}
+    assert FUSED.label == "64x128, 8 warps, 1 stage, fuse_dq 1"
+    assert PLAIN.label == "64x128, 4 warps, 2 stages"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "fast", "BM=64 BN=64 num_warps=4", "BM=64 BN=64 num_warps=4 num_stages=2 BK=1",
+        "BM=64 BM=64 BN=64 num_warps=4 num_stages=2", "BM=64 BN=64 num_warps=4 num_stages=2 fuse_dq",
+        "BM=-64 BN=64 num_warps=4 num_stages=2", "BM=64 BN=64 num_warps=4 num_stages=2 backend=best",
+    ],
+)  # fmt: skip
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises((ValueError, TypeError), match="config"):
+        Config.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("config", "kernel", "message"),
+    [
+        (FUSED, "forward", "config fuse_dq is 1; expected none, forward has no such axis"),
+        (PLAIN, "backward_kv", "config fuse_dq is None; expected 0 or 1 for backward_kv"),
+        (Config(64, 64, 4, 1, fuse_dq=2), "backward_kv", "config fuse_dq is 2; expected 0 or 1 for backward_kv"),
+        (PLAIN, "sideways", "config backend is 'portable'; expected"),
+    ],
+)
+def test_a_config_of_another_kernel_is_refused(config: Config, kernel: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config.for_kernel(kernel)
+
+
+def test_each_kernel_takes_its_own_configs() -> None:
+    assert PLAIN.for_kernel("forward") is PLAIN
+    assert PLAIN.for_kernel("backward_q") is PLAIN
+    assert FUSED.for_kernel("backward_kv") is FUSED
+    assert {kernel for kernel, _ in AXES} == {"forward", "backward_kv", "backward_q"}
