@@ -15,7 +15,7 @@ from flashgen.lang.triton_emitter import Body, Prologue, Tensor, level, user_nam
 from flashgen.spec.variant import Variant
 
 Q, Q_FIRST, Q_LAST = (var(name, Type.INT) for name in ("q", "q_first", "q_last"))
-_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
+SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
 LOG2E, LN2 = "1.4426950408889634", "0.6931471805599453"
 
 
@@ -118,10 +118,36 @@ def mask_function(variant: Variant, prologue: Prologue) -> Function | None:
     return Function("_visible", prologue.body(variant.mask), f"{show(variant.mask, variant.lets)}.")
 
 
-def forward_view(variant: Variant) -> ForwardView:
-    """Work the holes out."""
-    prologue = new_prologue(variant)
-    keys = key_range(variant.mask)
+@dataclass(frozen=True)
+class Pairs:
+    """How a kernel gets from the dot products of a tile to its logits; `shown` is what a tile that needs it keeps.
+
+    `score` is None where the logit is the dot product times `qk_scale`; `spread` where it is less than a whole tile.
+    `row` is what is left out of the logits, constant along a row. `free` are names that score and mask read.
+    """
+
+    score: Function | None
+    spread: bool
+    mask: Function | None
+    shown: str
+    clamps_k: bool
+    row: Expr | None
+
+    @property
+    def free(self) -> set[str]:
+        return {name for f in (self.score, self.mask) if f is not None for name in f.body.free}
+
+    @property
+    def score_reads_k(self) -> bool:
+        return self.score is not None and "k" in self.score.body.free
+
+    @property
+    def logit(self) -> str:
+        return "qk" if self.score is None else "x"
+
+
+def pairs(variant: Variant, keys: KeyRange, prologue: Prologue) -> Pairs:
+    """The score and mask of a pair; what is free of k goes into the prologue."""
     found = logits(variant.score, variant.mask)
     score = None
     if found.scaled is not None:
@@ -129,33 +155,41 @@ def forward_view(variant: Variant) -> ForwardView:
     else:
         note = "in units of log2" + ("" if found.row is None else ", less what is constant along a row")
         score = Function("_score", prologue.body(found.pair), f"{show(variant.score, variant.lets)}, {note}.")
-    # A score that ignores the keys, or the queries, is spread over the tile.
-    spread = "" if level(found.pair) == level(var("qk", Type.FLOAT)) else "tl.zeros([BM, BN], tl.float32) + "
     mask = mask_function(variant, prologue)
     clamps_k = _reads_tensors_along_k(variant.mask, found.pair)
     checks = clamps_k or not _ends_before_kv_len(variant, keys)
-    limits: tuple[str, ...] = ()
-    if mask is not None:
-        limits = _limits(variant, keys, prologue) if keys.closed else _scheduled_tiles(variant)
-    epilogue = prologue.fork()
-    row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
     in_range = [f"{'col' if clamps_k else 'k'} < kv_len"] if checks else []
     shown = " & ".join([mask.call, *(f"({test})" for test in in_range)] if mask is not None else in_range)
-    reads_k = score is not None and "k" in score.body.free
-    free = prologue.free | {name for f in (score, mask) if f is not None for name in f.body.free}
+    # A score that ignores the keys, or the queries, is spread over the tile.
+    spread = level(found.pair) != level(var("qk", Type.FLOAT))
+    return Pairs(score, spread, mask, shown, clamps_k, found.row)
+
+
+def forward_view(variant: Variant) -> ForwardView:
+    """Work the holes out."""
+    prologue = new_prologue(variant)
+    keys = key_range(variant.mask)
+    found = pairs(variant, keys, prologue)
+    limits: tuple[str, ...] = ()
+    if found.mask is not None:
+        limits = limit_lines(variant, keys, prologue) if keys.closed else _scheduled_tiles(variant)
+    epilogue = prologue.fork()
+    row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
+    free = prologue.free | found.free
     arguments = extra_arguments(variant, free | ({"sinks_ptr"} if variant.sink else set()))
+    spread = "tl.zeros([BM, BN], tl.float32) + " if found.spread else ""
     return ForwardView(
-        scaled=score is None,
-        score=score,
-        score_call="" if score is None else spread + score.call,
-        mask=mask,
-        logit="qk" if score is None else "x",
-        shown=shown,
-        clamps_k=clamps_k,
-        score_reads_k=reads_k,
+        scaled=found.score is None,
+        score=found.score,
+        score_call="" if found.score is None else spread + found.score.call,
+        mask=found.mask,
+        logit=found.logit,
+        shown=found.shown,
+        clamps_k=found.clamps_k,
+        score_reads_k=found.score_reads_k,
         scheduled=not keys.closed,
         two_sided=bool(keys.lower),
-        longest_first=keys.closed and not keys.lower and bool(keys.upper) and _rises(keys.upper_bound),
+        longest_first=longest_first(keys),
         q_vector="q" in free,
         precise="PRECISE" in free,
         precision="tf32" if variant.allow_tf32 else "ieee",
@@ -167,7 +201,7 @@ def forward_view(variant: Variant) -> ForwardView:
         epilogue=(*epilogue.lines, *row_shift),
         row_shift=bool(row_shift),
         sink=variant.sink,
-        arguments=(*_SCHEDULE, *arguments) if not keys.closed else arguments,
+        arguments=(*SCHEDULE, *arguments) if not keys.closed else arguments,
         unspecialized=unspecialized(variant, free, scheduled=not keys.closed),
         helpers=tuple(sorted(prologue.helpers)),
     )
@@ -212,8 +246,9 @@ def _ends_before_kv_len(variant: Variant, keys: KeyRange) -> bool:
     return False
 
 
-def _rises(bound: Expr | None) -> bool:
-    return bound is not None and increasing_in_q(bound) == 1
+def longest_first(keys: KeyRange) -> bool:
+    """Whether later queries see more keys."""
+    return keys.closed and not keys.lower and keys.upper_bound is not None and increasing_in_q(keys.upper_bound) == 1
 
 
 def _extremes(bound: Expr, prologue: Prologue) -> tuple[str, str]:
@@ -231,7 +266,7 @@ def _extremes(bound: Expr, prologue: Prologue) -> tuple[str, str]:
     return f"_clip({least})", f"_clip({greatest})"
 
 
-def _limits(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[str, ...]:
+def limit_lines(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[str, ...]:
     """Statements for `first`, `full_start`, `full_end` and `stop`, the ends of the loops over keys."""
     lines = ["", "# Keys [first, stop) are seen by some row of the tile, [full_start, full_end) by each row."]
     inside = _ends_before_kv_len(variant, keys)
@@ -258,19 +293,24 @@ def _limits(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[str, 
 
 def _scheduled_tiles(variant: Variant) -> tuple[str, ...]:
     """Statements that read this tile's row of the schedule."""
-    used = variables(variant.mask)
-    group = ["b"] if "b" in used else []
-    if used & {"h", "kv_h"}:
-        group = ["b * heads + h"] if group else ["h"]
-    row = f"({group[0]}).to(tl.int64) * num_tiles + tile" if group else "tile.to(tl.int64)"
     return (
         "",
         "# What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.",
-        f"row = {row.replace('(b)', 'b').replace('(h)', 'h')}",
+        f"row = {schedule_row(variant, 'num_tiles', 'tile')}",
         "num_mixed = tl.load(counts_ptr + 2 * row)",
         "num_full = tl.load(counts_ptr + 2 * row + 1)",
         "tiles_ptr += row * num_k_tiles",
     )
+
+
+def schedule_row(variant: Variant, num_tiles: str, tile: str) -> str:
+    """The row of the schedule for a tile of queries, one of `num_tiles`: batch and heads as far as the mask tells."""
+    used = variables(variant.mask)
+    by_head = bool(used & {"h", "kv_h"})
+    if "b" in used:
+        group = "(b * heads + h)" if by_head else "b"
+        return f"{group}.to(tl.int64) * {num_tiles} + {tile}"
+    return f"h.to(tl.int64) * {num_tiles} + {tile}" if by_head else f"{tile}.to(tl.int64)"
 
 
 def _row_shift(row: Expr, epilogue: Prologue) -> str:
