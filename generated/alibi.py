@@ -24,18 +24,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates="058de2fbeed2",
+    templates={"forward": "058de2fbeed2"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -190,7 +187,7 @@ def _launch(q, k, v, slopes, scale, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, Tensor? slopes, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

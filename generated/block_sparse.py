@@ -23,18 +23,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates="c052b3fa4cb4",
+    templates={"forward": "c052b3fa4cb4"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_scheduled_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -292,7 +289,7 @@ def _schedule(call, block_mask, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, Tensor block_mask, float? scale, str? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

@@ -20,18 +20,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates="b1deacd08602",
+    templates={"forward": "b1deacd08602"},
     source="variants/causal.yaml",
     arguments={},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -170,7 +167,7 @@ def _launch(q, k, v, scale, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

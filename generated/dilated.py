@@ -21,18 +21,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates="a429cef8f283",
+    templates={"forward": "a429cef8f283"},
     source="variants/dilated.yaml",
     arguments={},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_scheduled_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -248,7 +245,7 @@ def _schedule(call, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, float? scale, str? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

@@ -23,18 +23,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates="f7c22c95e304",
+    templates={"forward": "f7c22c95e304"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_scheduled_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -263,7 +260,7 @@ def _schedule(call, doc, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, Tensor doc, float? scale, str? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

@@ -19,18 +19,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates="49d2ef02bf1a",
+    templates={"forward": "49d2ef02bf1a"},
     source="variants/full.yaml",
     arguments={},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -157,7 +154,7 @@ def _launch(q, k, v, scale, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

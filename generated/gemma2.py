@@ -22,18 +22,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates="07357de057bc",
+    templates={"forward": "07357de057bc"},
     source="variants/gemma2.yaml",
     arguments={},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -192,7 +189,7 @@ def _launch(q, k, v, scale, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

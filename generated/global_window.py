@@ -23,18 +23,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates="737a4c81c5c1",
+    templates={"forward": "737a4c81c5c1"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_scheduled_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -265,7 +262,7 @@ def _schedule(call, is_global, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, Tensor is_global, float? scale, str? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

@@ -20,18 +20,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates="3d0333212ff7",
+    templates={"forward": "3d0333212ff7"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -178,7 +175,7 @@ def _launch(q, k, v, prefix, scale, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, int prefix, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

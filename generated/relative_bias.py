@@ -23,18 +23,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates="4d8b399b67a9",
+    templates={"forward": "4d8b399b67a9"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -177,7 +174,7 @@ def _launch(q, k, v, rel, scale, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, Tensor rel, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

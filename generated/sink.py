@@ -24,18 +24,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates="2e6eb3460e28",
+    templates={"forward": "2e6eb3460e28"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -182,7 +179,7 @@ def _launch(q, k, v, sinks, scale, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, Tensor sinks, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

@@ -20,18 +20,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates="466bcd89eda0",
+    templates={"forward": "466bcd89eda0"},
     source="variants/sliding_window.yaml",
     arguments={},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -168,7 +165,7 @@ def _launch(q, k, v, scale, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

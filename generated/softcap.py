@@ -22,18 +22,15 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates="0352eae788e5",
+    templates={"forward": "0352eae788e5"},
     source="variants/softcap.yaml",
     arguments={},
 )
 CONFIGS = runtime.Lookup(
-    IDENTITY.variant,
+    IDENTITY,
     "forward",
-    IDENTITY.spec,
-    IDENTITY.templates,
     runtime.default_config,
     runtime.shipped_root(__file__),
-    IDENTITY.source,
 )
 
 
@@ -195,7 +192,7 @@ def _launch(q, k, v, scale, config):
 
 
 _attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates}",
+    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
     "(Tensor q, Tensor k, Tensor v, float? scale, str? config) -> (Tensor, Tensor)",
     _launch,
     runtime.fake_outputs,

@@ -59,7 +59,9 @@ class Session:
 
     def _case(self, variant: Variant, module: ModuleType, problem: Problem) -> Case:
         identity = module.IDENTITY
-        return Case(variant.name, identity.spec, identity.templates, problem, self._gpu, self._torch, self._triton)
+        return Case(
+            variant.name, identity.spec, identity.templates["forward"], problem, self._gpu, self._torch, self._triton
+        )
 
     def _time_is_up(self) -> bool:
         return self.bench.seconds is not None and self.clock() - self._start > self.bench.seconds

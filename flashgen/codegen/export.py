@@ -15,6 +15,7 @@ from pathlib import Path
 import flashgen
 from flashgen.codegen.render import formatted, render
 from flashgen.codegen.write import write_if_changed
+from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Record
 from flashgen.spec.variant import Variant
 
@@ -51,7 +52,8 @@ def export_module(variant: Variant, records: Iterable[Record], path: Path) -> Ex
     """Write the variant's module as one file. Records of another spec or other templates are left out."""
     generated = render(variant)
     identity = identity_of(generated)
-    fitting = {r.key.path.as_posix(): r for r in records if (r.key.spec, r.key.templates) == identity}
+    kernels = {(kernel, identity.spec, digest) for kernel, digest in identity.templates.items()}
+    fitting = {r.key.path.as_posix(): r for r in records if (r.key.kernel, r.key.spec, r.key.templates) in kernels}
     text = formatted(bundle(generated, [(place, record.to_json()) for place, record in sorted(fitting.items())]))
     write_if_changed(path, text)
     return Exported(path, text.count("\n"), len(fitting))
@@ -101,12 +103,11 @@ def split(text: str) -> Source:
     return Source("\n".join(lines).strip("\n"), runtime, tuple(imports), tuple(names), summary)
 
 
-def identity_of(generated: str) -> tuple[str, str]:
-    """The digests of spec and templates in a generated module's IDENTITY."""
+def identity_of(generated: str) -> Identity:
+    """The IDENTITY of a generated module."""
     calls = [node for node in ast.walk(ast.parse(generated)) if isinstance(node, ast.Call)]
-    keywords = {k.arg: k.value for call in calls for k in call.keywords if ast.unparse(call.func) == "runtime.Identity"}
-    spec, templates = (ast.literal_eval(keywords[name]) for name in ("spec", "templates"))
-    return spec, templates
+    keywords = [k for call in calls for k in call.keywords if ast.unparse(call.func) == "runtime.Identity"]
+    return Identity(**{str(k.arg): ast.literal_eval(k.value) for k in keywords})
 
 
 def _merged(imports: Iterable[ast.Import | ast.ImportFrom]) -> str:

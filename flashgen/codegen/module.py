@@ -28,7 +28,7 @@ class ModuleView:
     source_path: str
     argument_types: dict[str, str]
     spec_digest: str
-    templates_digest: str
+    templates: dict[str, str]
     imports_math: bool
     imports_torch: bool
     kernels: str
@@ -53,8 +53,9 @@ class ModuleView:
 
 
 def module_view(
-    variant: Variant, forward: ForwardView, schedule: ScheduleView | None, kernels: str, spec: str, templates: str
-) -> ModuleView:
+    variant: Variant, forward: ForwardView, schedule: ScheduleView | None, kernels: str, spec: str,
+    templates: dict[str, str],
+) -> ModuleView:  # fmt: skip
     """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity."""
     names = [*(i.name for i in variant.inputs), *(p.name for p in variant.runtime_params)]
     sizes_lines, checks_math = _checks(variant, names)
@@ -71,7 +72,7 @@ def module_view(
         argument_types={t.name: t.dtype for t in variant.inputs}
         | {p.name: p.type.value for p in variant.runtime_params},
         spec_digest=spec,
-        templates_digest=templates,
+        templates=templates,
         imports_math=reference.imports_math or checks_math,
         imports_torch=bool(variant.inputs) or forward.scheduled or reference.imports_torch,
         kernels=kernels,

@@ -24,7 +24,8 @@ def render(variant: Variant) -> str:
     forward = forward_view(variant)
     schedule = schedule_view(variant) if uses_schedule(variant) else None
     kernels = _environment().get_template("kernels.py.jinja").render(forward=forward, schedule=schedule)
-    view = module_view(variant, forward, schedule, kernels, specs.digest(variant), templates_digest(kernels))
+    templates = {"forward": templates_digest(kernels)}
+    view = module_view(variant, forward, schedule, kernels, specs.digest(variant), templates)
     return formatted(_environment().get_template("module.py.jinja").render(v=view))
 
 

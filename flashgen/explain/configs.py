@@ -40,9 +40,8 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     if not torch.cuda.is_available():
         detail = "built-in default: no GPU here, so no record applies"
         return tuple(Used(p, default_config("", p.dtype, p.head_dim, p.v_head_dim), "default", detail) for p in asked)
-    spec, templates = identity_of(render(variant))
     shipped = shipped_root(out / f"{variant.name}.py")
-    configs = Lookup(variant.name, "forward", spec, templates, default_config, shipped, variant.source)
+    configs = Lookup(identity_of(render(variant)), "forward", default_config, shipped)
     device = current_device(0)
     found = []
     with warnings.catch_warnings():

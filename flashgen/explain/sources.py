@@ -78,7 +78,7 @@ def traced(variant: Variant, out: Path, asked: list[Problem], device: Device) ->
     identity = identity_of(render(variant))
     roots = {"user cache": user_root(), "shipped": shipped_root(out / f"{variant.name}.py")}
     found = []
-    for workload in workloads(asked, _Identity(variant.name, *identity), device):
+    for workload in workloads(asked, identity, device):
         key = workload.key
         default = default_config(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         with warnings.catch_warnings():
@@ -88,13 +88,6 @@ def traced(variant: Variant, out: Path, asked: list[Problem], device: Device) ->
             steps = _steps(key, roots, choice)
         found.append(Traced(workload.problem, key, choice, steps))
     return tuple(found)
-
-
-@dataclass(frozen=True)
-class _Identity:
-    variant: str
-    spec: str
-    templates: str
 
 
 def _steps(key: Key, roots: Mapping[str, Path], choice: Choice) -> tuple[Step, ...]:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from flashgen.runtime.config import Config
+from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Bucket, Device, Key, Record, gpu_slug
 
 
@@ -167,17 +168,14 @@ def forget() -> None:
 class Lookup:
     """Finds the configs of one kernel of one generated module; a bucket's second question costs one dict lookup.
 
-    `default` gives the built-in config from (capability, dtype, head_dim, v_head_dim). `shipped` is the folder of
-    the records beside the module, `source` the spec's path as a warning should name it.
+    `identity` is the module's, `kernel` one of those that it has the digests of. `default` gives the built-in config
+    from (capability, dtype, head_dim, v_head_dim). `shipped` is the folder of the records beside the module.
     """
 
-    variant: str
+    identity: Identity
     kernel: str
-    spec: str
-    templates: str
     default: Callable[[str, str, int, int], Config]
     shipped: Path
-    source: str = "SPEC"
 
     def __call__(
         self, index: int, dtype: Any, head_dim: int, v_head_dim: int, batch_heads: int, group: int, q_len: int,
@@ -197,13 +195,14 @@ class Lookup:
         return choice
 
     def key(self, device: Device, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket) -> Key:
+        identity = self.identity
         return Key(
-            device.gpu, device.capability, device.triton, self.variant, self.kernel, dtype, head_dim, v_head_dim,
-            bucket, self.spec, self.templates,
+            device.gpu, device.capability, device.triton, identity.variant, self.kernel, dtype, head_dim, v_head_dim,
+            bucket, identity.spec, identity.templates[self.kernel],
         )  # fmt: skip
 
     def find(self, device: Device, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket) -> Choice:
         """The same from the disk, nothing remembered."""
         key = self.key(device, dtype, head_dim, v_head_dim, bucket)
         roots = {"user cache": user_root(), "shipped": self.shipped}
-        return lookup(key, roots, self.default(device.capability, dtype, head_dim, v_head_dim), self.source)
+        return lookup(key, roots, self.default(device.capability, dtype, head_dim, v_head_dim), self.identity.source)

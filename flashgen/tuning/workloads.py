@@ -44,7 +44,7 @@ def workloads(problems: Iterable[Problem], identity: Any, device: Device) -> lis
         )
         key = Key(
             device.gpu, device.capability, device.triton, identity.variant, "forward", problem.dtype,
-            problem.head_dim, problem.v_head_dim, bucket, identity.spec, identity.templates,
+            problem.head_dim, problem.v_head_dim, bucket, identity.spec, identity.templates["forward"],
         )  # fmt: skip
         found.setdefault(key, Workload(problem, key))
     return sorted(found.values(), key=lambda w: (w.key.dtype, w.key.head_dim, w.key.v_head_dim))

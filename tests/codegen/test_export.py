@@ -84,7 +84,7 @@ def record(module: ModuleType, spec: str | None = None) -> Record:
     identity = module.IDENTITY
     key = Key(
         DEVICE.gpu, DEVICE.capability, DEVICE.triton, identity.variant, "forward", "float16", 64, 64, BUCKET,
-        spec or identity.spec, identity.templates,
+        spec or identity.spec, identity.templates["forward"],
     )  # fmt: skip
     return Record(key, Config(128, 32, 8, 3), 12.5, 0.01, 20)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flashgen.runtime import lookup as found_by
 from flashgen.runtime.config import Config
+from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import Lookup, RecordWarning, cache_folder, lookup, read_record, records_below
 from flashgen.runtime.records import Bucket, Device, Key, Record
 
@@ -237,7 +238,8 @@ def test_damage_beside_good_records_does_not_hide_them(tmp_path):
 def test_a_module_remembers_a_bucket_until_told_to_forget(tmp_path, monkeypatch):
     monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(found_by, "current_device", lambda index: Device(KEY.gpu, KEY.capability, KEY.triton))
-    find = Lookup("alibi", "forward", KEY.spec, KEY.templates, lambda *_: DEFAULT, tmp_path / "shipped")
+    identity = Identity("alibi", KEY.spec, {"forward": KEY.templates}, "variants/alibi.yaml", {})
+    find = Lookup(identity, "forward", lambda *_: DEFAULT, tmp_path / "shipped")
     with pytest.warns(RecordWarning):
         assert find(0, "torch.bfloat16", 128, 128, 32, 1, 8000, 8000).source == "default"
     store(tmp_path / "tuned", RECORD)

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass
 
 from flashgen.problems import Problem
+from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device
 from flashgen.tuning.outcome import Entry, Work
 from flashgen.tuning.prune import verdict
@@ -19,14 +20,8 @@ from flashgen.tuning.timing import Timing
 from flashgen.tuning.workloads import workloads
 
 DEVICE = Device("NVIDIA H200", "sm_90", "3.6")
+KERNELS = ("forward", "backward_kv", "backward_q")
 MULTIPROCESSORS, REGISTERS, SHARED = 132, 65536, 227 * 1024
-
-
-@dataclass(frozen=True)
-class Identity:
-    variant: str
-    spec: str = "0123456789ab"
-    templates: str = "ba9876543210"
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,8 @@ def median_us(kind, size, config, found, noise):
 def table(kind, head_dim, length):
     """Everything in the space of one workload, measured."""
     size = problem(head_dim, length)
-    (workload,) = workloads([size], Identity(kind.variant), DEVICE)
+    identity = Identity(kind.variant, "0123456789ab", dict.fromkeys(KERNELS, "ba9876543210"), "", {})
+    (workload,) = workloads([size], identity, DEVICE)
     space = search_space(
         DEVICE.capability, size.dtype, head_dim, head_dim, length, length, scheduled=kind.scheduled
     ).configs

@@ -139,7 +139,7 @@ def test_a_record_of_another_kernel_is_neither_found_nor_applied_nor_a_start(cac
     module = load_module(generate(variant, tmp_path / "generated"))
     task = workload(PROBLEM)
     identity = module.IDENTITY
-    key = replace(task.key, variant=variant.name, spec=identity.spec, templates=identity.templates)
+    key = replace(task.key, variant=variant.name, spec=identity.spec, templates=identity.templates["forward"])
     odd = Config(32, 32, 8, 1)
     write_record(Record(replace(key, **{field: "another text"}), odd, 1.0, 0.01, 20), user_root())
     with pytest.warns(RecordWarning, match="no record"):

@@ -8,6 +8,7 @@ from fake_bench import median_us
 
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
+from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.presets import PRESETS
@@ -22,11 +23,9 @@ BEST = Config(128, 64, 8, 3)
 SHORT, LONG = (Problem(2, 16, 16, length, length, 128, 128, "bfloat16") for length in (2048, 8192))
 
 
-@dataclass(frozen=True)
-class Identity:
-    variant: str = "alibi"
-    spec: str = "0123456789ab"
-    templates: str = "ba9876543210"
+IDENTITY = Identity(
+    "alibi", "0123456789ab", dict.fromkeys(("forward", "backward_kv", "backward_q"), "ba9876543210"), "alibi.yaml", {}
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def session(tools, cache, preset="full", **options):
 
 
 def workload(problem):
-    (only,) = workloads([problem], Identity(), DEVICE)
+    (only,) = workloads([problem], IDENTITY, DEVICE)
     return only
 
 
@@ -173,4 +172,4 @@ def test_winners_of_a_run_help_its_other_dtypes_and_compilations_are_shared(cach
 
 def test_problems_of_one_bucket_are_one_workload():
     near = replace(LONG, q_len=8000, kv_len=8000)
-    assert [w.problem for w in workloads([LONG, near, SHORT], Identity(), DEVICE)] == [LONG, SHORT]
+    assert [w.problem for w in workloads([LONG, near, SHORT], IDENTITY, DEVICE)] == [LONG, SHORT]
