@@ -3,7 +3,15 @@
 from flashgen.runtime.alibi import alibi_slopes
 from flashgen.runtime.arguments import Sizes, check_input, check_scalar, check_types
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import default_config, default_scheduled_config
+from flashgen.runtime.defaults import (
+    built_in,
+    default_backward_kv_config,
+    default_backward_q_config,
+    default_config,
+    default_scheduled_backward_kv_config,
+    default_scheduled_backward_q_config,
+    default_scheduled_config,
+)
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.launch import (
@@ -30,6 +38,7 @@ __all__ = [
     "Plan",
     "Sizes",
     "alibi_slopes",
+    "built_in",
     "check_input",
     "check_plan",
     "check_scalar",
@@ -37,7 +46,11 @@ __all__ = [
     "choose_config",
     "compact",
     "config_text",
+    "default_backward_kv_config",
+    "default_backward_q_config",
     "default_config",
+    "default_scheduled_backward_kv_config",
+    "default_scheduled_backward_q_config",
     "default_scheduled_config",
     "eager_attention",
     "fake_outputs",

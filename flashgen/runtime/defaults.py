@@ -7,43 +7,102 @@ registers. Full-precision products of float32 take many; there these configs spi
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from flashgen.runtime.config import Config
 
 # The largest head dimension of each column below.
 _UP_TO = (64, 128, 256)
+_Row = tuple[Config, Config, Config]
 
-_AMPERE = (Config(64, 64, 4, 3), Config(32, 64, 4, 2), Config(32, 64, 8, 2))
-_HOPPER = (Config(64, 64, 4, 3), Config(64, 64, 4, 3), Config(64, 32, 4, 2))
-# The members of a generation with little shared memory.
-_SMALL = (Config(64, 32, 4, 2), Config(32, 64, 4, 2), Config(32, 64, 8, 2))
-# Also for a GPU that is not listed: 64 KiB of shared memory are enough.
-_OTHER = (Config(64, 64, 4, 2), Config(64, 64, 4, 1), Config(64, 32, 4, 1))
-
-# For 16-bit dtypes.
-_HALF = {
-    **dict.fromkeys(("sm_80", "sm_87"), _AMPERE),
-    **dict.fromkeys(("sm_90", "sm_100", "sm_103"), _HOPPER),
-    **dict.fromkeys(("sm_86", "sm_89", "sm_120", "sm_121"), _SMALL),
+# GPUs by what suits them. "small": the members of a generation with little shared memory; "other": also for a GPU that
+# is not listed, 64 KiB of shared memory are enough.
+_KIND = {
+    **dict.fromkeys(("sm_80", "sm_87"), "ampere"),
+    **dict.fromkeys(("sm_90", "sm_100", "sm_103"), "hopper"),
+    **dict.fromkeys(("sm_86", "sm_89", "sm_120", "sm_121"), "small"),
 }
-_SINGLE = (Config(32, 32, 8, 1), Config(16, 32, 4, 1), Config(16, 32, 4, 1))
-_SINGLE_BY_TMA = (Config(32, 32, 8, 1), Config(16, 32, 8, 1), Config(16, 16, 8, 1))
 _TMA = ("sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
+
+_FORWARD: Mapping[str, _Row] = {
+    "ampere": (Config(64, 64, 4, 3), Config(32, 64, 4, 2), Config(32, 64, 8, 2)),
+    "hopper": (Config(64, 64, 4, 3), Config(64, 64, 4, 3), Config(64, 32, 4, 2)),
+    "small": (Config(64, 32, 4, 2), Config(32, 64, 4, 2), Config(32, 64, 8, 2)),
+    "other": (Config(64, 64, 4, 2), Config(64, 64, 4, 1), Config(64, 32, 4, 1)),
+    "float32": (Config(32, 32, 8, 1), Config(16, 32, 4, 1), Config(16, 32, 4, 1)),
+    "float32 by TMA": (Config(32, 32, 8, 1), Config(16, 32, 8, 1), Config(16, 16, 8, 1)),
+}
+_BACKWARD_KV: Mapping[str, _Row] = {
+    "ampere": (Config(64, 64, 4, 2), Config(32, 64, 8, 2), Config(32, 32, 8, 1)),
+    "hopper": (Config(64, 128, 8, 2), Config(64, 128, 8, 2), Config(64, 64, 8, 1)),
+    "small": (Config(32, 64, 4, 2), Config(32, 64, 8, 1), Config(32, 32, 8, 1)),
+    "other": (Config(32, 64, 4, 1), Config(32, 32, 4, 1), Config(16, 32, 8, 1)),
+    "float32": (Config(32, 32, 8, 1), Config(16, 32, 8, 1), Config(16, 16, 8, 1)),
+    "float32 by TMA": (Config(32, 32, 8, 1), Config(16, 32, 8, 1), Config(16, 16, 8, 1)),
+}
+_BACKWARD_Q: Mapping[str, _Row] = {
+    "ampere": (Config(64, 64, 4, 2), Config(64, 32, 8, 2), Config(32, 32, 8, 1)),
+    "hopper": (Config(128, 64, 8, 2), Config(128, 64, 8, 2), Config(64, 64, 8, 1)),
+    "small": (Config(64, 32, 4, 2), Config(64, 32, 8, 1), Config(32, 32, 8, 1)),
+    "other": (Config(64, 32, 4, 1), Config(32, 32, 4, 1), Config(32, 16, 8, 1)),
+    "float32": (Config(32, 32, 8, 1), Config(32, 16, 8, 1), Config(16, 16, 8, 1)),
+    "float32 by TMA": (Config(32, 32, 8, 1), Config(32, 16, 8, 1), Config(16, 16, 8, 1)),
+}
 
 
 def default_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
-    """The config for a GPU of this capability, "sm_90" or "gfx942"; "" stands for one that is not known."""
-    column = bisect_left(_UP_TO, max(head_dim, v_head_dim))
-    if dtype == "float32":
-        return (_SINGLE_BY_TMA if capability in _TMA else _SINGLE)[column]
-    return _HALF.get(capability, _OTHER)[column]
+    """The forward's config for a GPU of this capability, "sm_90" or "gfx942"; "" stands for one that is not known."""
+    return _chosen(_FORWARD, capability, dtype, head_dim, v_head_dim)
 
 
 def default_scheduled_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
-    """The same for a variant with a schedule: tiles of at least 512 pairs, each with an index of 4 bytes.
+    """The same for a variant with a schedule."""
+    return _scheduled(default_config(capability, dtype, head_dim, v_head_dim))
 
-    The schedule then takes under 0.2 % of one score matrix in float32, the dtype with the smallest tiles.
+
+def default_backward_kv_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    """The config of the kernel that makes dK and dV; dQ is left to the other one."""
+    return replace(_chosen(_BACKWARD_KV, capability, dtype, head_dim, v_head_dim), fuse_dq=0)
+
+
+def default_scheduled_backward_kv_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    """The same for a variant with a schedule."""
+    return _scheduled(default_backward_kv_config(capability, dtype, head_dim, v_head_dim))
+
+
+def default_backward_q_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    """The config of the kernel that makes dQ."""
+    return _chosen(_BACKWARD_Q, capability, dtype, head_dim, v_head_dim)
+
+
+def default_scheduled_backward_q_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    """The same for a variant with a schedule."""
+    return _scheduled(default_backward_q_config(capability, dtype, head_dim, v_head_dim))
+
+
+def built_in(kernel: str, scheduled: bool) -> Callable[[str, str, int, int], Config]:
+    """The defaults of a kernel by its name."""
+    return {
+        ("forward", False): default_config,
+        ("forward", True): default_scheduled_config,
+        ("backward_kv", False): default_backward_kv_config,
+        ("backward_kv", True): default_scheduled_backward_kv_config,
+        ("backward_q", False): default_backward_q_config,
+        ("backward_q", True): default_scheduled_backward_q_config,
+    }[kernel, scheduled]
+
+
+def _chosen(table: Mapping[str, _Row], capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    kind = _KIND.get(capability, "other")
+    if dtype == "float32":
+        kind = "float32 by TMA" if capability in _TMA else "float32"
+    return table[kind][bisect_left(_UP_TO, max(head_dim, v_head_dim))]
+
+
+def _scheduled(config: Config) -> Config:
+    """Tiles of at least 512 pairs, each with an index of 4 bytes in the schedule.
+
+    It then takes under 0.2 % of one score matrix in float32, the dtype with the smallest tiles.
     """
-    config = default_config(capability, dtype, head_dim, v_head_dim)
     return config if config.BM * config.BN >= 512 else replace(config, BN=512 // config.BM)
