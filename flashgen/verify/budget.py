@@ -89,10 +89,10 @@ def judge(
     if bool(own_lse.isfinite()[full].all()):
         eager_lse = own_lse
     steps = math.ceil(call.k.shape[2] / KEYS_PER_STEP)
-    score = _score_magnitude(call, scale) + truth.lse.abs().where(full, 0.0)
+    score = score_magnitude(call, scale) + truth.lse.abs().where(full, 0.0)
 
     eager = _pooled(_row_error(eager_out, truth.out) / truth.magnitude, full)
-    relative = 2 * eager + 2 * _roundoff(call.q) + U32 * (4 + 4 * steps + 4 * score)
+    relative = 2 * eager + 2 * roundoff(call.q) + U32 * (4 + 4 * steps + 4 * score)
     underflow = _underflow(call) / truth.magnitude
     of_out = _worst("out", _row_error(out, truth.out) / truth.magnitude, relative + underflow, full)
 
@@ -141,8 +141,8 @@ def _row_error(out: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     return (out.double() - truth).abs().amax(-1)
 
 
-def _score_magnitude(call: Call, scale: float | None) -> torch.Tensor:
-    """The first part of S for each row, [batch, heads, q_len]."""
+def score_magnitude(call: Call, scale: float | None) -> torch.Tensor:
+    """The first part of S for each row: |scale| max over j of sum_d |q_d k_jd|, [batch, heads, q_len]."""
     group = call.q.shape[1] // call.k.shape[1]
     q = call.q.double().abs()
     k = call.k.double().abs().repeat_interleave(group, dim=1)
@@ -150,10 +150,14 @@ def _score_magnitude(call: Call, scale: float | None) -> torch.Tensor:
     return (q @ k.transpose(-1, -2)).amax(-1) * factor
 
 
-def _roundoff(q: torch.Tensor) -> float:
+def roundoff(q: torch.Tensor) -> float:
     """u, of the dtype and where it is computed."""
-    cut_off = q.dtype == torch.bfloat16 and q.device.type == "cpu"
-    return torch.finfo(q.dtype).eps / (1 if cut_off else 2)
+    return torch.finfo(q.dtype).eps / (1 if cut_off(q) else 2)
+
+
+def cut_off(q: torch.Tensor) -> bool:
+    """Whether a kernel on these tensors cuts off what does not fit its dtype, instead of rounding it."""
+    return q.dtype == torch.bfloat16 and q.device.type == "cpu"
 
 
 def _underflow(call: Call) -> float:

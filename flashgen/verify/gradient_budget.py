@@ -1,0 +1,261 @@
+"""How far gradients may stray from those of the formula, derived from the data and the formats, and whether they do.
+
+The truth is autograd through the eager formula in float64 on the upcast inputs, for the same gradients d_out and d_lse
+of a loss. With P the weights, dP = d_out v^T and dS = P (dP - rowsum(P dP) + d_lse) the gradient of the scores, let
+
+    w_i = sum_j P_ij |dP_ij| + |d_out_i * out_i| + |d_lse_i|      what dS adds up before dP cancels with its mean
+    N = |truth| + |gradient of sum_i w_i lse_i|      for q, k and learned inputs: what a gradient is if nothing cancels
+    N = gradient under |d_out|      for v
+
+Let u be the unit roundoff of the kernel's dtype, u32 that of float32. Two things are asked of each gradient:
+
+- Row by row (one query, one key; of a learned input one element), relative to the row's N: at most 2 E + 4 u + f.
+  E is what eager autograd loses in float32, in which a kernel computes whatever the dtype: the worst row, which
+  stands for every rounding inside the expressions. 4 u: the weights, dS, out (in rowsum(P dP) = d_out . out) and the
+  result are each rounded to the dtype once.
+- As a whole, in the Euclidean norm: at most 2 E + f |truth| + 2 u |N|^2 / sum N, E now what eager autograd loses in the
+  kernel's own dtype. The last term is for few rows, where what either loses is luck: of n alike, 2 u |N| / sqrt(n).
+
+f = 2e-5 + 4 u32 S: float32 arithmetic, where S is the largest magnitude that scores are added up from (see
+`budget`). Triton's interpreter cuts bfloat16 off instead of rounding it: there f has 2 u more as a whole.
+
+Some errors are absolute. The derivative of a score is itself a difference (1 - tanh^2), good to some 8 u32 of the
+gradient that an unmodified score would have (for a learned input: of one heavy pair's); and what lies below the
+smallest normal number of a format may vanish.
+
+A gradient that is exactly 0 because no pair is visible must be exactly 0. NaN never passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from flashgen.problems import Call
+from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude
+
+RELATIVE = 2e-5
+DERIVATIVE = 8 * U32
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The gradients of a loss that come down to a call: d_out as out, d_lse [batch, heads, q_len] float32 or None.
+
+    `learned` names the inputs that get gradients beside q, k and v.
+    """
+
+    d_out: torch.Tensor
+    d_lse: torch.Tensor | None
+    learned: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("q", "k", "v", *self.learned)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """Of one gradient: the truth, N and the absolute error of a right kernel, element by element; f, u, and what f
+    has more as a whole.
+    """
+
+    truth: torch.Tensor
+    magnitude: torch.Tensor
+    absolute: torch.Tensor
+    float32: float
+    u: float
+    cut: float
+
+
+OfRow = Callable[[torch.Tensor], torch.Tensor]
+
+
+def judge_gradients(
+    found: Mapping[str, torch.Tensor], call: Call, loss: Loss, reference: Reference, scale: float | None = None
+) -> Verdict:
+    """Compare a kernel's gradients, by argument, with those of the formula on the same call."""
+    malformed = _malformed(found, call, loss)
+    if malformed:
+        return Verdict(math.inf, 0.0, False, malformed)
+    bounds = _bounds(call, loss, reference, scale)
+    exact, own = (eager_gradients(call, loss, reference, scale, d) for d in (torch.float32, call.q.dtype))
+    verdicts = []
+    for name, bound in bounds.items():
+        if not bool(bound.truth.isfinite().all()):
+            return Verdict(math.inf, 0.0, False, f"d_{name} of the formula itself is not finite, in float64")
+        if bound.truth.numel():
+            of_row: OfRow = _last_axis if name in ("q", "k", "v") else _each
+            answer = found[name].double()
+            verdicts.append(_row_by_row(name, answer, exact[name].double(), bound, of_row))
+            verdicts.append(_as_a_whole(name, answer, own[name].double(), bound, of_row))
+    return max(verdicts, key=_closeness, default=Verdict(0.0, 0.0, True, "every gradient is empty"))
+
+
+def _last_axis(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.amax(-1)
+
+
+def _each(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _closeness(verdict: Verdict) -> tuple[bool, float]:
+    share = verdict.error / verdict.budget if verdict.budget else (math.inf if verdict.error else 0.0)
+    return not verdict.ok, share
+
+
+def gradients_of(
+    outputs: tuple[torch.Tensor, torch.Tensor], leaves: Mapping[str, torch.Tensor], loss: Loss, keep: bool = False
+) -> dict[str, torch.Tensor]:
+    """Autograd from out and lse down to each leaf."""
+    out, lse = outputs
+    heads: list[torch.Tensor] = [out]
+    upstream = [loss.d_out.to(out.dtype)]
+    if loss.d_lse is not None:
+        heads.append(lse)
+        upstream.append(loss.d_lse.to(lse.dtype))
+    found = torch.autograd.grad(
+        heads, list(leaves.values()), upstream, retain_graph=keep, allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(leaves, found, strict=True))
+
+
+def leaves_of(call: Call, loss: Loss, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+    """The arguments that get gradients, with their own strides.
+
+    q, k and v in `dtype` where it is given; then learned inputs too, if it is wider than theirs.
+    """
+    tensors = {"q": call.q, "k": call.k, "v": call.v}
+    tensors = {name: tensor.to(dtype or tensor.dtype) for name, tensor in tensors.items()}
+    for name in loss.learned:
+        tensor = call.inputs[name]
+        tensors[name] = tensor.to(torch.promote_types(tensor.dtype, dtype or tensor.dtype))
+    return {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
+
+
+def eager_gradients(
+    call: Call, loss: Loss, reference: Reference, scale: float | None, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """What eager autograd gives where q, k and v are in `dtype`."""
+    leaves = leaves_of(call, loss, dtype)
+    return gradients_of(_evaluate(reference, call, leaves, scale), leaves, loss)
+
+
+def _evaluate(
+    reference: Reference, call: Call, leaves: Mapping[str, torch.Tensor], scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    learned = {name: leaf for name, leaf in leaves.items() if name not in ("q", "k", "v")}
+    keywords = {**call.keywords, **learned, "scale": scale, "return_lse": True}
+    result: tuple[torch.Tensor, torch.Tensor] = reference(leaves["q"], leaves["k"], leaves["v"], **keywords)
+    return result
+
+
+def _bounds(call: Call, loss: Loss, reference: Reference, scale: float | None) -> dict[str, _Bound]:
+    leaves = leaves_of(call, loss, torch.float64)
+    out, lse = _evaluate(reference, call, leaves, scale)
+    d_out, d_lse = loss.d_out.double(), loss.d_lse.double() if loss.d_lse is not None else torch.zeros_like(lse)
+    truth = gradients_of((out, lse), leaves, loss, keep=True)
+
+    with torch.no_grad():
+        spread, row = _uncancelled(call, leaves, d_out, d_lse, reference, scale)
+    others = {name: leaf for name, leaf in leaves.items() if name != "v"}
+    single = gradients_of((out, lse), others, Loss(torch.zeros_like(d_out), row), keep=True)
+    magnitudes = {name: truth[name].abs() + gradient.abs() for name, gradient in single.items()}
+    magnitudes["v"] = gradients_of((out, lse), {"v": leaves["v"]}, Loss(d_out.abs(), None))["v"]
+
+    seen = lse.detach()[lse.isfinite()]
+    scores = float(score_magnitude(call, scale).max()) + (float(seen.abs().max()) if seen.numel() else 0.0)
+    u, cut = roundoff(call.q), 2 * roundoff(call.q) if cut_off(call.q) else 0.0
+    float32 = RELATIVE + 4 * U32 * scores
+    absolute = _absolute(call, loss, leaves, spread, row, magnitudes, scale)
+    return {name: _Bound(truth[name], magnitudes[name], absolute[name], float32, u, cut) for name in loss.names}
+
+
+def _uncancelled(
+    call: Call, leaves: Mapping[str, torch.Tensor], d_out: torch.Tensor, d_lse: torch.Tensor, reference: Reference,
+    scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """P (|dP| + w) for each pair, and w for each row."""
+    kv_heads, kv_len = call.k.shape[1:3]
+    # With the identity for v, out is the matrix of weights.
+    unit = torch.eye(kv_len, dtype=torch.float64, device=call.q.device).expand(len(call.q), kv_heads, kv_len, kv_len)
+    weights = _evaluate(reference, call, {**leaves, "v": unit}, scale)[0]
+    d_weights = (d_out @ _grouped(leaves["v"], call).transpose(-1, -2)).abs()
+    out = weights @ _grouped(leaves["v"], call)
+    row = (weights * d_weights).sum(-1) + (d_out * out).norm(dim=-1) + d_lse.abs()
+    return weights * (d_weights + row[..., None]), row
+
+
+def _absolute(
+    call: Call, loss: Loss, leaves: Mapping[str, torch.Tensor], spread: torch.Tensor,
+    row: torch.Tensor, magnitudes: Mapping[str, torch.Tensor], scale: float | None,
+) -> dict[str, torch.Tensor]:  # fmt: skip
+    """What is lost of a score's derivative, and below the smallest number of the formats."""
+    factor = 1 / math.sqrt(call.q.shape[3]) if scale is None else abs(scale)
+    batch, kv_heads, kv_len, head_dim = call.k.shape
+    heads, q_len = call.q.shape[1:3]
+    with torch.no_grad():
+        unmodified = {
+            "q": factor * spread @ _grouped(leaves["k"].abs(), call),
+            "k": (factor * spread.transpose(-1, -2) @ leaves["q"].abs())
+            .view(batch, kv_heads, heads // kv_heads, kv_len, head_dim)
+            .sum(2),
+        }
+        # A weight or a gradient of a score below `least` may be off by as much, in each pair that is added up.
+        least = 2.0**-25 if call.q.dtype == torch.float16 else 2.0**-125
+        largest = max(1.0, float(spread.amax())) * max(1.0, factor)
+        values = (leaves["q"], leaves["k"], leaves["v"], loss.d_out)
+        pairs = max(q_len * heads // kv_heads, kv_len)
+        vanishing = least * (1 + pairs * largest * max(float(tensor.abs().max()) for tensor in values))
+        return {
+            name: vanishing * (magnitude > 0) + DERIVATIVE * unmodified.get(name, row.max() * (magnitude > 0))
+            for name, magnitude in magnitudes.items()
+        }
+
+
+def _row_by_row(name: str, found: torch.Tensor, eager: torch.Tensor, bound: _Bound, of_row: OfRow) -> Verdict:
+    scale = of_row(bound.magnitude)
+    lost = of_row((eager - bound.truth).abs()) / scale.clamp_min(torch.finfo(torch.float64).tiny)
+    # Where eager overflows it says nothing of what is lost.
+    lost = torch.where((scale > 0) & lost.isfinite(), lost, 0.0)
+    error = of_row((found - bound.truth).abs())
+    budget = (2 * lost.max() + 4 * bound.u + bound.float32) * scale + of_row(bound.absolute)
+    share = torch.where(error == 0, 0.0, error / budget)
+    # NaN compares false with everything: count it as the worst there is.
+    share = share.where(~share.isnan(), math.inf)
+    at = int(share.argmax())
+    row = [int(n) for n in torch.unravel_index(torch.tensor(at), share.shape)]
+    worst, allowed = float(error.flatten()[at]), float(budget.flatten()[at])
+    worst = math.inf if math.isnan(worst) else worst
+    where = "[batch, head, row]" if name in ("q", "k", "v") else "element"
+    return Verdict(worst, allowed, bool(share.flatten()[at] <= 1), f"d_{name} at {where} {row}")
+
+
+def _as_a_whole(name: str, found: torch.Tensor, eager: torch.Tensor, bound: _Bound, of_row: OfRow) -> Verdict:
+    size = float(bound.magnitude.norm())
+    lost = float((eager - bound.truth).norm())
+    lost = lost if math.isfinite(lost) else 2 * bound.u * size
+    rows = of_row(bound.magnitude)
+    luck = 2 * bound.u * size * float(rows.norm() / rows.sum()) if size else 0.0
+    relative = (bound.float32 + bound.cut) * float(bound.truth.norm())
+    budget = 2 * lost + relative + luck + float(bound.absolute.norm())
+    error = float((found - bound.truth).norm())
+    error = math.inf if math.isnan(error) else error
+    return Verdict(error, budget, error <= budget, f"d_{name} as a whole")
+
+
+def _malformed(found: Mapping[str, torch.Tensor], call: Call, loss: Loss) -> str | None:
+    for name, leaf in leaves_of(call, loss).items():
+        gradient = found[name]
+        if gradient.shape != leaf.shape or gradient.dtype != leaf.dtype:
+            return f"d_{name} is {gradient.dtype} {tuple(gradient.shape)}; expected {leaf.dtype} {tuple(leaf.shape)}"
+    return None
+
+
+def _grouped(tensor: torch.Tensor, call: Call) -> torch.Tensor:
+    """A tensor of the keys, repeated for each head of a group."""
+    return tensor.repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=1)
