@@ -193,8 +193,8 @@ class _Writer:
         name, operands = node.name, self._operands(node)
         if name == "where":
             return self._where(node, operands)
-        if name in ("floordiv", "mod") and node.type is Type.INT:
-            return self._integer_division(node, operands)
+        if name in ("floordiv", "mod"):
+            return (self._integer_division if node.type is Type.INT else self._float_division)(node, operands)
         if name in ("shl", "shr"):
             return binary(SYMBOLS[name], operands[0], self._shift_count(node.args[1]))
         if name in ("min", "max"):
@@ -265,6 +265,13 @@ class _Writer:
             binary(symbol, dividend, call("torch.where", is_nonzero, divisor, "1")),
             "0",
         )
+
+    def _float_division(self, node: Op, operands: list[Text]) -> Text:
+        """Autograd refuses tensors under `//`, and a number % tensor; it takes these forms of them."""
+        dividend = operands[0] if node.args[0] in self._tensors else self._as_tensor(node.args[0])
+        if node.name == "mod":
+            return binary("%", dividend, operands[1])
+        return call("torch.div", dividend, operands[1], 'rounding_mode="floor"')
 
     def _shift_count(self, node: Expr) -> Text:
         if isinstance(node, Const):

@@ -34,7 +34,14 @@ def digest(variant: Variant) -> str:
         "params": [[p.name, p.type.value, repr(p.value)] for p in variant.runtime_params],
         **({"allow_tf32": True} if variant.allow_tf32 else {}),
         "inputs": [
-            [i.name, i.dtype, i.grad, i.default, [[number[d.size], d.binds, d.may_be_one] for d in i.dims]]
+            # What has a default is learned when the caller passes it and asks for its gradient: no choice of the spec.
+            [
+                i.name,
+                i.dtype,
+                i.grad and i.default is None,
+                i.default,
+                [[number[d.size], d.binds, d.may_be_one] for d in i.dims],
+            ]
             for i in variant.inputs
         ],
     }

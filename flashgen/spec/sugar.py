@@ -34,7 +34,7 @@ def inputs(spec: SpecForm) -> tuple[SugarInput, ...]:
     """The inputs that the spec's sugar adds after its own."""
     found = []
     if spec.bias is not None:
-        found.append(SugarInput("slopes", ("heads",), "float32", "bias", default="alibi_slopes"))
+        found.append(SugarInput("slopes", ("heads",), "float32", "bias", grad=True, default="alibi_slopes"))
     if spec.sink is not None:
         found.append(SugarInput("sinks", ("heads",), "float32", "sink", grad=True))
     if spec.block_sparse is not None:

@@ -182,7 +182,7 @@ def test_block_sparse_counts_rows_from_the_first_query(align: str) -> None:
 def test_sink_and_slopes_are_inputs() -> None:
     variant = load({"name": "a", "sink": "learned", "bias": "alibi"})
     slopes, sinks = variant.inputs
-    assert (slopes.name, slopes.dtype, slopes.grad, slopes.default) == ("slopes", "float32", False, "alibi_slopes")
+    assert (slopes.name, slopes.dtype, slopes.grad, slopes.default) == ("slopes", "float32", True, "alibi_slopes")
     assert (sinks.name, sinks.dtype, sinks.grad, sinks.default) == ("sinks", "float32", True, None)
     assert variant.sink
 

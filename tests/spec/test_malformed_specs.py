@@ -96,6 +96,10 @@ FORM = {
         "name: a\ninputs: {doc: {shape: [2], dtype: int4}}\n",
         ":2:35: 'int4'; expected bool or int8 or uint8 or int16 or int32 or int64 or float16 or bfloat16 or float32",
     ),
+    "gradient of a bool": (
+        "name: a\ninputs: {keep: {shape: [2], grad: true, dtype: bool}}\n",
+        ":2:35: true; expected grad: true only with dtype float16, bfloat16, float32",
+    ),
     "gradient of an integer": (
         "name: a\ninputs: {doc: {shape: [2], dtype: int32, grad: true}}\n",
         ":2:48: true; expected grad: true only with dtype float16, bfloat16, float32",
