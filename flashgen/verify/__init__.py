@@ -12,12 +12,22 @@ from flashgen.codegen import load_module, uses_schedule
 from flashgen.errors import UsageError
 from flashgen.runtime import Config
 from flashgen.spec.variant import Variant
-from flashgen.verify.cases import LEVELS, Case, cases_for
+from flashgen.verify.cases import LEVELS, Case, cases_for, gradient_cases_for
 from flashgen.verify.isolated import run_isolated
 from flashgen.verify.report import CaseResult, Report
 from flashgen.verify.run import run_case, run_cases, verify_config
 
-__all__ = ["Case", "CaseResult", "Report", "cases_for", "run_case", "run_cases", "verify", "verify_config"]
+__all__ = [
+    "Case",
+    "CaseResult",
+    "Report",
+    "cases_for",
+    "gradient_cases_for",
+    "run_case",
+    "run_cases",
+    "verify",
+    "verify_config",
+]
 
 DEFAULT_SECONDS = {"quick": 120.0, "full": 900.0}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import cycle, product
 
 from flashgen.lang.nodes import Const, walk
 from flashgen.problems import Problem
@@ -17,8 +18,24 @@ LONGEST_REACH = 8192
 
 
 @dataclass(frozen=True)
+class Backward:
+    """Gradients to prove. `d_out` says how the gradient of out lies in memory: "dense", "transposed" (its last
+    dimension not contiguous) or "expanded" (one number for all, as sum() gives).
+
+    `lse`: a gradient of lse comes in beside it. `deterministic`: asked for, and two runs must agree in every bit.
+    """
+
+    d_out: str = "dense"
+    lse: bool = True
+    deterministic: bool = False
+    kv: Config | None = None
+    q: Config | None = None
+
+
+@dataclass(frozen=True)
 class Case:
-    """One call to prove. None for config: what the module chooses. `gain` multiplies q, for large scores; `below`
+    """One call to prove: its outputs, or with `backward` its gradients. None for a config: what the module chooses.
+    `gain` multiplies q, for large scores; `below`
     makes q positive and k negative, for scores below zero.
 
     `params` replaces values of runtime params; `planned` passes a schedule prepared by plan(); `defaults` leaves
@@ -37,6 +54,7 @@ class Case:
     defaults: bool = False
     broadcast: bool = False
     seed: int = 0
+    backward: Backward | None = None
 
 
 def _problem(text: str, dtype: str) -> Problem:
@@ -89,22 +107,72 @@ _LONG = (
     Case("long, large scores", _problem("1 4/4 2048x2048 64/64", "bfloat16"), gain=100.0),
 )
 
+_FUSED = Backward(kv=Config(32, 32, 4, 1, fuse_dq=1), q=_SMALL)
+_APART = Backward(kv=Config(32, 32, 4, 1, fuse_dq=0), q=_SMALL)
+_UNEVEN = Backward("transposed", kv=Config(32, 64, 4, 1, fuse_dq=0), q=Config(64, 32, 4, 1))
+_EXPANDED = replace(_FUSED, d_out="expanded", lse=False, deterministic=True)
+
+# Head dims that share one tile width, so that a GPU compiles each dtype once.
+_GRADIENTS = (
+    Case("gradients", _problem("2 4/2 45x61 40/56", "float32"), _SMALL, backward=_FUSED),
+    Case("gradients, more queries", _problem("1 2/2 75x37 48/40", "float32"), _SMALL, backward=_EXPANDED),
+    Case("gradients, one query", _problem("2 4/1 1x67 64/64", "float16"), _SMALL, backward=_APART),
+    Case("gradients, length 1", _problem("1 2/1 1x1 64/64", "bfloat16"), _SMALL, backward=_FUSED),
+    Case("gradients, whole tiles", _problem("1 2/1 64x64 64/64", "bfloat16"), _SMALL, "bshd", backward=_UNEVEN),
+    Case("gradients, large scores", _problem("1 2/2 40x50 40/40", "float32"), _SMALL, gain=100.0, backward=_FUSED),
+    Case("gradients, saturation", _problem("1 2/1 40x50 64/40", "bfloat16"), _SMALL, gain=20.0, backward=_APART),
+    Case("gradients, negative scale", _problem("1 2/2 40x35 40/64", "float16"), _SMALL, scale=-0.3, backward=_FUSED),
+)
+
 
 def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level. `gpu`: leave tile sizes to the module and go to sizes that an interpreter cannot."""
-    cases = [*_QUICK, *_reach(variant), *_params(variant)]
-    if any(i.default for i in variant.inputs):
-        cases.append(replace(_QUICK[0], name="default inputs", defaults=True))
-    if any(dim.may_be_one for i in variant.inputs for dim in i.dims):
-        cases.append(replace(_QUICK[0], name="broadcast inputs", broadcast=True))
-    if scheduled:
-        cases.append(replace(_QUICK[0], name="planned", planned=True))
+    cases = [*_QUICK, *_reach(variant), *_own(variant, _QUICK[0], scheduled)]
     if level == "full":
         cases += [*_PAIRWISE, *_DIMS, *(_LONG if gpu else ()), *(_tuned(variant) if gpu else ())]
-    return tuple(
-        replace(case, seed=seed, config=None if gpu else case.config, params=_within(variant, case))
-        for seed, case in enumerate(cases)
-    )
+    return _seeded(variant, cases, gpu)
+
+
+def gradient_cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
+    """The cases of a level that prove gradients; at the full level on a GPU, all the others' problems too."""
+    reach = [replace(case, name=f"gradients, {case.name}", backward=_UNEVEN) for case in _reach(variant)]
+    cases = [*_GRADIENTS, *reach, *_own(variant, _GRADIENTS[0], scheduled)]
+    if level == "full":
+        cases += _backward(cases_for(variant, level, gpu, scheduled) if gpu else _DIMS)
+    return _seeded(variant, cases, gpu)
+
+
+def _seeded(variant: Variant, cases: Iterable[Case], gpu: bool) -> tuple[Case, ...]:
+    """Cases with seeds of their own; on a GPU with the module's configs."""
+    seeded = (replace(case, seed=seed, params=_within(variant, case)) for seed, case in enumerate(cases))
+    return tuple(_without_configs(case) if gpu else case for case in seeded)
+
+
+def _without_configs(case: Case) -> Case:
+    backward = case.backward and replace(case.backward, kv=None, q=None)
+    return replace(case, config=None, backward=backward)
+
+
+def _own(variant: Variant, base: Case, scheduled: bool) -> list[Case]:
+    """What a variant's params, inputs and schedule ask for, on the problem of `base`."""
+    prefix = "gradients, " if base.backward else ""
+    cases = _params(variant, base)
+    if any(i.default for i in variant.inputs):
+        cases.append(replace(base, name="default inputs", defaults=True))
+    if any(dim.may_be_one for i in variant.inputs for dim in i.dims):
+        cases.append(replace(base, name="broadcast inputs", broadcast=True))
+    if scheduled:
+        cases.append(replace(base, name="planned", planned=True))
+    return [replace(case, name=prefix + case.name) for case in cases]
+
+
+def _backward(cases: Iterable[Case]) -> list[Case]:
+    """The same problems for gradients, each kind of loss in turn."""
+    kinds = cycle((_FUSED, _EXPANDED, _UNEVEN))
+    return [
+        replace(case, name=f"{case.name}, gradients", config=_SMALL, backward=kind)
+        for case, kind in zip(cases, kinds, strict=False)
+    ]
 
 
 def _reach(variant: Variant) -> list[Case]:
@@ -120,9 +188,8 @@ def _reach(variant: Variant) -> list[Case]:
     return [Case(f"reach {reach}", _problem(f"1 2/1 {queries}x{keys} 32/32", "float32"), Config(64, 128, 4, 1))]
 
 
-def _params(variant: Variant) -> list[Case]:
+def _params(variant: Variant, base: Case) -> list[Case]:
     """Each runtime param at other values than the one in the spec."""
-    base = _QUICK[0]
     return [
         replace(base, name=f"{param.name} = {value}", params=((param.name, value),))
         for param in variant.runtime_params

@@ -18,6 +18,7 @@ from flashgen.runtime.lookup import RecordWarning
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Case
+from flashgen.verify.gradients import prove_gradients
 from flashgen.verify.poison import poisoned
 from flashgen.verify.report import CaseResult, Report
 
@@ -88,6 +89,9 @@ def verify_config(
 
 def _prove(module: ModuleType, variant: Variant, case: Case, device: str) -> Verdict:
     call = _call(variant, case, device)
+    if case.backward is not None:
+        with _products(variant.allow_tf32):
+            return prove_gradients(module, variant, case, case.backward, call)
     out, lse = _poisoned_answer(module, case, call)
     with _products(variant.allow_tf32):
         return judge(out, lse, call, module.reference, case.scale)
