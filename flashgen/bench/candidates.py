@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.bench.flex import flex_attention
+from flashgen.bench.passes import FORWARD, Forward
 from flashgen.codegen.pairwise import Pairwise
 from flashgen.lang.nodes import TRUE, Expr, Type, op, var
 from flashgen.problems import Call, Problem
@@ -15,53 +15,57 @@ from flashgen.spec.variant import Variant
 if TYPE_CHECKING:
     from torch import Tensor
 
-Run = Callable[[], "Tensor"]
-
-FLASHGEN, UNPLANNED, FLEX = "flashgen", "flashgen, no plan", "FlexAttention"
-FLASH, CUDNN, EAGER = "torch flash", "torch cuDNN", "eager"
-OURS = (FLASHGEN, UNPLANNED)
+FLASHGEN, UNPLANNED, DETERMINISTIC = "flashgen", "flashgen, no plan", "flashgen, deterministic"
+FLEX, FLASH, CUDNN, EAGER = "FlexAttention", "torch flash", "torch cuDNN", "eager"
+OURS = (FLASHGEN, UNPLANNED, DETERMINISTIC)
 CANDIDATES = (*OURS, FLEX, FLASH, CUDNN, EAGER)
 
-# Float32 tensors of score size that the eager formula holds at its peak.
-EAGER_SCORE_TENSORS = 6
+# Float32 tensors of score size that the eager formula holds at its peak: forward alone, and with the backward pass.
+EAGER_SCORE_TENSORS = {True: 6, False: 12}
 
 
 class Unavailable(Exception):
     """A candidate cannot do this case; the text says why."""
 
 
-def prepare(name: str, variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise) -> Run:
-    """The candidate as a call, compiled and planned; raises Unavailable where it cannot do the case."""
-    arguments = call.keywords
-    if name == FLASHGEN:
-        planned = {"plan": _plan(module, call, arguments)} if hasattr(module, "plan") else {}
-        return lambda: module.attention(call.q, call.k, call.v, **arguments, **planned)
-    if name == UNPLANNED:
-        if not hasattr(module, "plan"):
-            raise Unavailable("this variant needs no plan")
-        return lambda: module.attention(call.q, call.k, call.v, **arguments)
+def prepare(
+    name: str, variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise, step: str
+) -> Forward:
+    """The candidate's forward pass as a call, compiled and planned; raises Unavailable where it cannot do the case."""
+    if name in OURS:
+        return _generated(name, module, call, step)
     if name == FLEX:
         return flex_attention(variant, problem, call, pairwise)
     if name == EAGER:
-        return _eager(module, problem, call, arguments)
+        return _eager(module, problem, call, step)
     return _sdpa(name, variant, problem, call)
 
 
-def _plan(module: ModuleType, call: Call, arguments: Mapping[str, Any]) -> object:
-    return module.plan(call.q, call.k, call.v, **arguments)
+def _generated(name: str, module: ModuleType, call: Call, step: str) -> Forward:
+    arguments: dict[str, Any] = {**call.keywords}
+    if name == UNPLANNED and not hasattr(module, "plan"):
+        raise Unavailable("this variant needs no plan")
+    if name == DETERMINISTIC:
+        if step == FORWARD:
+            raise Unavailable("the forward pass is always deterministic")
+        arguments["deterministic"] = True
+    if name != UNPLANNED and hasattr(module, "plan"):
+        arguments["plan"] = module.plan(call.q, call.k, call.v, **call.keywords)
+    return lambda: module.attention(call.q, call.k, call.v, **arguments)
 
 
-def _eager(module: ModuleType, problem: Problem, call: Call, arguments: Mapping[str, Any]) -> Run:
+def _eager(module: ModuleType, problem: Problem, call: Call, step: str) -> Forward:
     import torch
 
-    needed = 4 * EAGER_SCORE_TENSORS * problem.batch * problem.heads * problem.q_len * problem.kv_len
+    tensors = EAGER_SCORE_TENSORS[step == FORWARD]
+    needed = 4 * tensors * problem.batch * problem.heads * problem.q_len * problem.kv_len
     free = torch.cuda.mem_get_info()[0]
     if needed > free:
         raise Unavailable(f"needs about {needed >> 30} GiB, {free >> 30} GiB are free")
-    return lambda: module.reference(call.q, call.k, call.v, **arguments)
+    return lambda: module.reference(call.q, call.k, call.v, **call.keywords)
 
 
-def _sdpa(name: str, variant: Variant, problem: Problem, call: Call) -> Run:
+def _sdpa(name: str, variant: Variant, problem: Problem, call: Call) -> Forward:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 

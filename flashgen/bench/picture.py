@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flashgen.bench.candidates import FLASHGEN
+from flashgen.bench.passes import FORWARD
 from flashgen.bench.rows import Case, Row
 
 COLOURS = ("#1f4e79", "#7fa7c9", "#d98032", "#6b9e5f", "#8a6fae", "#a0a0a0")
@@ -41,4 +42,5 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def label(case: Case) -> str:
-    return f"{case.variant}\n{case.problem}"
+    step = "" if case.step == FORWARD else f", {case.step}"
+    return f"{case.variant}{step}\n{case.problem}"

@@ -12,7 +12,7 @@ from flashgen.problems import Problem
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured, and with what: rows of equal cases are comparable."""
+    """What is measured, and with what: rows of equal cases are comparable. `step` is one of `passes.PASSES`."""
 
     variant: str
     spec: str
@@ -21,6 +21,7 @@ class Case:
     gpu: str
     torch: str
     triton: str
+    step: str = "forward"
 
     @property
     def key(self) -> str:

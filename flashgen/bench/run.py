@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from flashgen.bench.agreement import disagreements
-from flashgen.bench.candidates import CANDIDATES, FLASHGEN, OURS, Run, Unavailable, prepare
+from flashgen.bench.candidates import CANDIDATES, FLASHGEN, OURS, Unavailable, prepare
+from flashgen.bench.passes import FORWARD, PASSES, Run, flops, leaves, run_of, trainable
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
@@ -16,7 +17,7 @@ from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.spec.variant import Variant
 from flashgen.tuning.timing import Timing
-from flashgen.work import CEILING_SIZE, density, useful_flops
+from flashgen.work import CEILING_SIZE, density
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,17 +30,24 @@ class Bench:
     """How to measure. `seconds` is the time after which no further case starts, None for no limit."""
 
     candidates: tuple[str, ...] = CANDIDATES
+    passes: tuple[str, ...] = (FORWARD,)
     rounds: int = 15
     seconds: float | None = None
 
     @classmethod
-    def choose(cls, candidates: Sequence[str] | None, rounds: int, seconds: float | None) -> Bench:
-        """The candidates of these names, all of them for None; the generated kernel always takes part."""
-        unknown = [name for name in candidates or () if name not in CANDIDATES]
-        if unknown:
-            raise UsageError(f"no candidate {unknown[0]!r}; expected one of {', '.join(CANDIDATES)}")
+    def choose(
+        cls, candidates: Sequence[str] | None, passes: Sequence[str] | None, rounds: int, seconds: float | None
+    ) -> Bench:
+        """The candidates of these names, all of them for None; the generated kernel always takes part.
+
+        The passes of these names, forward alone for None.
+        """
+        for kind, given, known in (("candidate", candidates, CANDIDATES), ("pass", passes, PASSES)):
+            unknown = [name for name in given or () if name not in known]
+            if unknown:
+                raise UsageError(f"no {kind} {unknown[0]!r}; expected one of {', '.join(known)}")
         chosen = tuple(n for n in CANDIDATES if n == FLASHGEN or not candidates or n in candidates)
-        return cls(chosen, rounds, seconds)
+        return cls(chosen, tuple(passes or (FORWARD,)), rounds, seconds)
 
 
 def machine() -> tuple[str, str, str]:
@@ -63,25 +71,31 @@ def measure_case(variant: Variant, module: ModuleType, case: Case, bench: Bench)
     torch.compiler.reset()
     torch.cuda.empty_cache()
     call = make_inputs(variant, problem, device="cuda")
+    training = case.step != FORWARD
+    if training:
+        call = trainable(variant, call)
     pairwise = make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)
-    share = density(pairwise, problem, "cuda")
     with torch.no_grad():
-        ready, notes = ready_candidates(bench.candidates, variant, module, problem, call, pairwise)
-        notes |= disagreements(ready, FLASHGEN, call.v)
+        share = density(pairwise, problem, "cuda")
+    with torch.set_grad_enabled(training):
+        ready, notes = ready_candidates(bench.candidates, variant, module, problem, call, pairwise, case.step)
+        notes |= disagreements(ready, FLASHGEN, case.step, call.v, leaves(variant, call))
         peaks = {name: peak_bytes(run) for name, run in ready.items()}
         timings = time_all(ready, problem, bench.rounds, cuda_timer())
     return rows(case, bench.candidates, share, timings, peaks, notes)
 
 
 def ready_candidates(
-    names: Iterable[str], variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise
-) -> tuple[dict[str, Run], dict[str, str]]:
-    """The candidates that ran once, compiled and planned, and why the others did not."""
+    names: Iterable[str], variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise,
+    step: str,
+) -> tuple[dict[str, Run], dict[str, str]]:  # fmt: skip
+    """The candidates whose pass ran once, compiled and planned, and why the others did not."""
     ready: dict[str, Run] = {}
     notes: dict[str, str] = {}
     for name in names:
         try:
-            run = prepare(name, variant, module, problem, call, pairwise)
+            forward = prepare(name, variant, module, problem, call, pairwise, step)
+            run = run_of(step, forward, variant, call)
             run()
             ready[name] = run
         except Unavailable as reason:
@@ -118,13 +132,13 @@ def rows(
 ) -> list[Row]:
     """One row for each candidate, measured or not."""
     ceiling = 2 * CEILING_SIZE**3 / timings[CEILING].median_us / 1e6
-    flops = useful_flops(case.problem, share)
+    work = flops(case.step, case.problem, share)
     result = []
     for name in candidates:
         row = Row(case, name, share, ceiling=ceiling, note=notes.get(name, ""))
         if name in timings:
             timing = timings[name]
-            tflops = flops / timing.median_us / 1e6
+            tflops = work / timing.median_us / 1e6
             row = replace(
                 row,
                 median_ms=timing.median_us / 1e3,

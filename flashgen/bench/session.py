@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
+from flashgen.bench.passes import digests
 from flashgen.bench.rows import Case, Row, read, write
 from flashgen.bench.run import Bench, machine, measure_case
 from flashgen.codegen import generate, load_module
@@ -42,10 +44,10 @@ class Session:
                 self._known.setdefault(row.case.key, []).append(row)
 
     def run(self, variant: Variant, problems: Sequence[Problem]) -> Iterator[list[Row]]:
-        """The rows of each problem in turn, those that a resumed file has included."""
+        """The rows of each problem and pass in turn, those that a resumed file has included."""
         module = load_module(generate(variant, self.out))
-        for problem in problems:
-            case = self._case(variant, module, problem)
+        for problem, step in product(problems, self.bench.passes):
+            case = self._case(variant, module, problem, step)
             rows = [row for row in self._known.get(case.key, ()) if row.candidate in self.bench.candidates]
             if {row.candidate for row in rows} != set(self.bench.candidates):
                 if self._time_is_up():
@@ -57,10 +59,17 @@ class Session:
             self.rows.extend(rows)
             yield rows
 
-    def _case(self, variant: Variant, module: ModuleType, problem: Problem) -> Case:
+    def _case(self, variant: Variant, module: ModuleType, problem: Problem, step: str) -> Case:
         identity = module.IDENTITY
         return Case(
-            variant.name, identity.spec, identity.templates["forward"], problem, self._gpu, self._torch, self._triton
+            variant.name,
+            identity.spec,
+            digests(step, identity.templates),
+            problem,
+            self._gpu,
+            self._torch,
+            self._triton,
+            step,
         )
 
     def _time_is_up(self) -> bool:

@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 
 from flashgen.tuning.timing import Timing
 
+# Of the scratch memory before each call: some 60 us each on an H200.
+WRITES = 6
+
 Run = Callable[[], object]
 # Microseconds of one call.
 Timer = Callable[[Run], float]
@@ -32,7 +35,8 @@ def interleave(candidates: Mapping[str, Run], timer: Timer, rounds: int, seed: i
 def cuda_timer(repeats: int = 5, enough_us: float = 50e3, flush_bytes: int = 256 << 20) -> Timer:
     """Times with CUDA events, the median of a few calls, each after a write that empties the L2 cache.
 
-    That write also keeps the GPU busy while the host launches, so launch overhead is not part of a long kernel's time.
+    Such writes also keep the GPU busy while the host launches, so that launch overhead, which autograd adds to, is not
+    part of a long kernel's time.
     A call of more than `enough_us` microseconds is not repeated.
     """
     import torch
@@ -43,7 +47,8 @@ def cuda_timer(repeats: int = 5, enough_us: float = 50e3, flush_bytes: int = 256
         spans = []
         for _ in range(count):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            scratch.zero_()
+            for _ in range(WRITES):
+                scratch.zero_()
             start.record()
             run()
             end.record()

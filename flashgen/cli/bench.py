@@ -17,7 +17,7 @@ from flashgen.errors import UsageError
 if TYPE_CHECKING:
     from flashgen.bench.rows import Row
 
-COLUMNS = ("variant", "problem", "candidate", "ms", "±%", "TFLOP/s", "ceiling", "share", "peak MiB", "")
+COLUMNS = ("variant", "problem", "pass", "candidate", "ms", "±%", "TFLOP/s", "ceiling", "share", "peak MiB", "")
 
 
 @guarded
@@ -27,6 +27,10 @@ def bench(
     dtype: Dtypes = None,
     candidate: Annotated[
         list[str] | None, typer.Option("--candidate", metavar="NAME", help="Only these candidates; repeatable.")
+    ] = None,
+    passes: Annotated[
+        list[str] | None,
+        typer.Option("--pass", metavar="PASS", help="forward (the default), backward or forward+backward; repeatable."),
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Interleaved rounds of measurement.")] = 15,
     rows_file: Annotated[
@@ -49,7 +53,7 @@ def bench(
     if resume and rows_file is None:
         raise UsageError("--resume was given without --rows; expected the file to resume from")
     output = Output.choose(json)
-    session = Session(Bench.choose(candidate, rounds, seconds), out, rows_file, resume)
+    session = Session(Bench.choose(candidate, passes, rounds, seconds), out, rows_file, resume)
 
     def one(spec: str) -> None:
         variant = load(resolve(spec))
@@ -78,6 +82,7 @@ def cells(row: Row) -> list[str | None]:
     return [
         row.case.variant,
         str(row.case.problem),
+        row.case.step,
         row.candidate,
         number(row.median_ms, 3),
         number(row.spread, 1, 100),

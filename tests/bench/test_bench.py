@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -13,9 +14,10 @@ import torch
 from torch.nn.attention.flex_attention import create_mask
 
 from flashgen.bench import Bench, Session
-from flashgen.bench.agreement import disagreement, disagreements
+from flashgen.bench.agreement import disagreement, disagreements, gradient_disagreement
 from flashgen.bench.candidates import CANDIDATES, Unavailable, sdpa_causal
 from flashgen.bench.flex import flex_attention
+from flashgen.bench.passes import BACKWARD, BOTH, FORWARD, digests, flops, leaves, run_of, trainable
 from flashgen.bench.picture import draw
 from flashgen.bench.rows import Case, Row, read, write
 from flashgen.bench.run import CEILING, CEILING_SIZE, ready_candidates, rows
@@ -82,7 +84,7 @@ class Clock:
 
 def session(folder: Path, resume: bool, clock: Clock, measured: Counter[str], seconds: float | None = None) -> Session:
     def measure(variant: Variant, module: ModuleType, case: Case, bench: Bench) -> list[Row]:
-        measured[str(case.problem)] += 1
+        measured[str(case.problem) + case.step.replace(FORWARD, "", 1)] += 1
         clock.now += 10
         return [Row(case, name, 1.0) for name in bench.candidates]
 
@@ -113,6 +115,15 @@ def test_a_case_without_every_candidate_is_measured_again(tmp_path: Path) -> Non
     assert measured[str(problem)] == 2
 
 
+def test_each_pass_is_a_case_of_its_own(tmp_path: Path) -> None:
+    variant, measured, problem = load({"name": "plain"}), Counter[str](), Problem(1, 1, 1, 16, 16, 16, 16, "float32")
+    list(session(tmp_path, False, Clock(), measured).run(variant, [problem]))
+    again = session(tmp_path, True, Clock(), measured)
+    again.bench = Bench(("flashgen", "eager"), (FORWARD, BACKWARD))
+    assert [rows[0].case.step for rows in again.run(variant, [problem])] == [FORWARD, BACKWARD]
+    assert measured == {str(problem): 1, f"{problem}backward": 1}
+
+
 def test_a_changed_variant_is_not_resumed(tmp_path: Path) -> None:
     measured, problem = Counter[str](), Problem(1, 1, 1, 16, 16, 16, 16, "float32")
     list(session(tmp_path, True, Clock(), measured).run(load({"name": "plain"}), [problem]))
@@ -121,10 +132,13 @@ def test_a_changed_variant_is_not_resumed(tmp_path: Path) -> None:
 
 
 def test_candidates_are_chosen_by_name_and_always_with_the_kernel_itself() -> None:
-    assert Bench.choose(None, 3, None).candidates == CANDIDATES
-    assert Bench.choose(["eager"], 3, None).candidates == ("flashgen", "eager")
+    assert Bench.choose(None, None, 3, None) == Bench(CANDIDATES, ("forward",), 3)
+    assert Bench.choose(["eager"], None, 3, None).candidates == ("flashgen", "eager")
     with pytest.raises(UsageError, match="no candidate 'flash'; expected one of flashgen, "):
-        Bench.choose(["flash"], 3, None)
+        Bench.choose(["flash"], None, 3, None)
+    assert Bench.choose(None, ["backward", "forward"], 3, None).passes == ("backward", "forward")
+    with pytest.raises(UsageError, match=r"no pass 'back'; expected one of forward, backward, forward\+backward"):
+        Bench.choose(None, ["back"], 3, None)
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
@@ -150,12 +164,79 @@ def test_outputs_agree_within_rounding_and_not_with_another_mask_or_nan() -> Non
 def test_a_candidate_that_disagrees_is_named_and_not_timed() -> None:
     v = torch.ones(1, 1, 4, 4)
 
-    def unwritten() -> torch.Tensor:
-        return torch.full_like(v, torch.nan)
-
-    ready = {"flashgen": lambda: v, "good": lambda: v + 1e-8, "bad": lambda: v + 1, "nan": unwritten}
-    assert set(disagreements(ready, "flashgen", v)) == {"bad", "nan"}
+    others = {"flashgen": v, "good": v + 1e-8, "bad": v + 1, "nan": torch.full_like(v, torch.nan)}
+    ready = {name: (lambda out=out: (out,)) for name, out in others.items()}
+    assert set(disagreements(ready, "flashgen", FORWARD, v, ("q", "k", "v"))) == {"bad", "nan"}
     assert set(ready) == {"flashgen", "good"}
+
+
+def test_gradients_agree_within_rounding_and_not_with_another_mask_or_nan() -> None:
+    torch.manual_seed(0)
+    causal = torch.ones(256, 256, dtype=torch.bool).tril()
+    q, k, v, d_out = (torch.randn(1, 2, 256, 32).bfloat16() for _ in range(4))
+
+    def gradients(dtype: torch.dtype, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given = [tensor.detach().to(dtype).requires_grad_() for tensor in (q, k, v)]
+        found = torch.autograd.grad(attention(*given, mask), given, d_out.to(dtype))
+        return tuple(gradient.bfloat16() for gradient in found)
+
+    exact, rounded = gradients(torch.float32, causal), gradients(torch.bfloat16, causal)
+    # One more key in a single row.
+    other = causal.clone()
+    other[3, 4] = True
+    wrong = gradients(torch.float32, other)
+    for right, close, far in zip(exact, rounded, wrong, strict=True):
+        assert gradient_disagreement("q", close, right, v) is None
+        assert "its gradient of q differs" in str(gradient_disagreement("q", far, right, v))
+    ready = {"flashgen": lambda: exact, "good": lambda: rounded, "bad": lambda: wrong}
+    ready["nan"] = lambda: (*exact[:2], exact[2] * torch.nan)
+    notes = disagreements(ready, "flashgen", BACKWARD, v, ("q", "k", "v"))
+    assert set(notes) == {"bad", "nan"} and "gradient of v differs" in notes["nan"]
+
+
+def test_the_backward_pass_counts_two_and_a_half_times_the_work() -> None:
+    square = Problem(2, 16, 16, 1000, 1000, 64, 64, "bfloat16")
+    assert flops(FORWARD, square, 0.5) == useful_flops(square, 0.5)
+    assert flops(BACKWARD, square, 0.5) == 2.5 * useful_flops(square, 0.5)
+    assert flops(BOTH, square, 0.5) == 3.5 * useful_flops(square, 0.5)
+    uneven = Problem(1, 1, 1, 100, 100, 64, 128, "bfloat16")
+    assert flops(BACKWARD, uneven, 1.0) == 2 * 100 * 100 * (3 * 64 + 2 * 128)
+
+
+def test_a_pass_runs_what_its_name_says_on_what_is_learned() -> None:
+    variant = load(Path(__file__).parents[2] / "variants/relative_bias.yaml")
+    call = trainable(variant, make_inputs(variant, PROBLEM))
+    assert leaves(variant, call) == ("q", "k", "v", "rel")
+    forwards = 0
+
+    def forward() -> torch.Tensor:
+        nonlocal forwards
+        forwards += 1
+        group = PROBLEM.heads // PROBLEM.kv_heads
+        k, v = (tensor.repeat_interleave(group, 1) for tensor in (call.k, call.v))
+        return (call.q @ k.mT + call.inputs["rel"][:, :1, None]).softmax(-1) @ v
+
+    shapes = [tensor.shape for tensor in (call.q, call.k, call.v, call.inputs["rel"])]
+    for step, each in ((BACKWARD, 0), (BOTH, 1)):
+        run = run_of(step, forward, variant, call)
+        before = forwards
+        first, second = run(), run()
+        assert forwards - before == 2 * each
+        assert [gradient.shape for gradient in first] == shapes
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert run_of(FORWARD, forward, variant, call)()[0].shape == call.q.shape
+
+
+def test_slopes_with_a_default_are_not_learned_in_a_benchmark() -> None:
+    variant = load(Path(__file__).parents[2] / "variants/alibi.yaml")
+    call = trainable(variant, make_inputs(variant, PROBLEM))
+    assert leaves(variant, call) == ("q", "k", "v")
+    assert call.q.requires_grad and not call.inputs["slopes"].requires_grad
+
+
+def test_a_case_names_the_kernels_of_its_pass() -> None:
+    templates = {"forward": "a", "backward_kv": "b", "backward_q": "c"}
+    assert [digests(step, templates) for step in (FORWARD, BACKWARD, BOTH)] == ["a", "b+c", "a+b+c"]
 
 
 SHAPES = {"equal": PROBLEM, "uneven": Problem(1, 2, 2, 64, 48, 16, 16, "float32")}
@@ -202,10 +283,11 @@ def test_flex_attention_gets_the_variant_itself(path: Path, gallery_module: Call
 
 
 def test_candidates_that_cannot_do_the_variant_say_why(gallery_module: Callable[[str], ModuleType]) -> None:
-    names = ("flashgen", "flashgen, no plan", "torch flash")
+    names = ("flashgen", "flashgen, no plan", "flashgen, deterministic", "torch flash")
+    always = {"flashgen, deterministic": "the forward pass is always deterministic"}
     for spec, expected in (
-        ("causal", {"flashgen, no plan": "this variant needs no plan"}),
-        ("document", {"torch flash": "has no such mask"}),
+        ("causal", always | {"flashgen, no plan": "this variant needs no plan"}),
+        ("document", always | {"torch flash": "has no such mask"}),
     ):
         variant, problem = (
             load(Path(__file__).parents[2] / f"variants/{spec}.yaml"),
@@ -213,10 +295,10 @@ def test_candidates_that_cannot_do_the_variant_say_why(gallery_module: Callable[
         )
         call = make_inputs(variant, problem)
         pairwise = make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)
-        ready, notes = ready_candidates(names, variant, gallery_module(spec), problem, call, pairwise)
+        ready, notes = ready_candidates(names, variant, gallery_module(spec), problem, call, pairwise, FORWARD)
         assert notes == expected
         assert set(ready) == set(names) - set(expected)
-        assert disagreements(ready, "flashgen", call.v) == {}
+        assert disagreements(ready, "flashgen", FORWARD, call.v, ()) == {}
         assert len(ready) == 2
 
 
@@ -225,13 +307,12 @@ def test_a_failure_of_our_own_kernel_is_not_a_note(gallery_module: Callable[[str
     call = make_inputs(variant, problem)
     wrong = Call(call.q, call.k[:, :, :7], call.v)
     with pytest.raises(ValueError, match="v has shape"):
-        ready_candidates(
-            ("flashgen",), variant, gallery_module("causal"), problem, wrong, make(variant, dict.fromkeys(SIZES, 1), {})
-        )
+        pairwise = make(variant, dict.fromkeys(SIZES, 1), {})
+        ready_candidates(("flashgen",), variant, gallery_module("causal"), problem, wrong, pairwise, FORWARD)
 
 
 def test_the_picture_is_a_png_with_or_without_results(tmp_path: Path) -> None:
     draw([Row(CASE, "flashgen", 0.5, tflops=10.0), Row(CASE, "eager", 0.5, note="no")], tmp_path / "a.png")
-    draw([Row(CASE, "eager", 0.5, note="no")], tmp_path / "b.png")
+    draw([Row(replace(CASE, step=BACKWARD), "eager", 0.5, note="no")], tmp_path / "b.png")
     for name in ("a.png", "b.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
