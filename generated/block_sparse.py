@@ -260,14 +260,13 @@ def _launch(q, k, v, block_mask, scale, config, counts, tiles):
         counts, tiles = _schedule(call, block_mask, config)
     else:
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, True), call.q)
-    grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
-    with runtime.on_device(call.q):
-        _forward[grid](
-            call.q, call.k, call.v, out, lse,
-            counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
-            *call.strides, call.scale, *call.lengths,
-            **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
-        )  # fmt: skip
+    runtime.launch(
+        _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+        call.q, call.k, call.v, out, lse,
+        counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
+        *call.strides, call.scale, *call.lengths,
+        **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+    )  # fmt: skip
     return out, lse
 
 
@@ -278,13 +277,13 @@ def _schedule(call, block_mask, config):
     states = torch.empty(shape, dtype=torch.int8, device=call.q.device)
     # Long chunks share work, short ones keep the GPU busy.
     chunk = 32 if states.numel() > 1 << 17 else 8
-    with runtime.on_device(call.q):
-        _classify[(triton.cdiv(kv_tiles, chunk) * q_tiles * batch * heads,)](
-            states,
-            block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
-            call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
-            BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
-        )  # fmt: skip
+    runtime.launch(
+        _classify, -(-kv_tiles // chunk) * q_tiles * batch * heads,
+        states,
+        block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
+        call.sizes.q_len, call.sizes.kv_len, kv_tiles, heads,
+        BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
+    )  # fmt: skip
     return runtime.compact(states)
 
 
@@ -312,7 +311,7 @@ def attention(q, k, v, *, block_mask, scale=None, return_lse=False, plan=None, c
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
-    runtime.check_types(scale, q=q, k=k, v=v, block_mask=block_mask)
+    runtime.check_types(q, k, v, scale, block_mask=block_mask)
     counts, tiles, config = runtime.plan_parts(plan, config)
     out, lse = _attend(q, k, v, block_mask, scale, runtime.config_text(config), counts, tiles)
     return (out, lse) if return_lse else out
@@ -320,7 +319,7 @@ def attention(q, k, v, *, block_mask, scale=None, return_lse=False, plan=None, c
 
 def plan(q, k, v, *, block_mask, config=None):
     """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them."""
-    runtime.check_types(None, q=q, k=k, v=v, block_mask=block_mask)
+    runtime.check_types(q, k, v, None, block_mask=block_mask)
     call = runtime.prepare(q, k, v, None)
     batch = call.sizes.batch
     heads = call.sizes.heads

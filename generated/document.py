@@ -231,14 +231,13 @@ def _launch(q, k, v, doc, scale, config, counts, tiles):
         counts, tiles = _schedule(call, doc, config)
     else:
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, False), call.q)
-    grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
-    with runtime.on_device(call.q):
-        _forward[grid](
-            call.q, call.k, call.v, out, lse,
-            counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-            *call.strides, call.scale, *call.lengths,
-            **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
-        )  # fmt: skip
+    runtime.launch(
+        _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+        call.q, call.k, call.v, out, lse,
+        counts, tiles, tiles.shape[-1], doc, doc.stride(0),
+        *call.strides, call.scale, *call.lengths,
+        **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+    )  # fmt: skip
     return out, lse
 
 
@@ -249,13 +248,13 @@ def _schedule(call, doc, config):
     states = torch.empty(shape, dtype=torch.int8, device=call.q.device)
     # Long chunks share work, short ones keep the GPU busy.
     chunk = 32 if states.numel() > 1 << 17 else 8
-    with runtime.on_device(call.q):
-        _classify[(triton.cdiv(kv_tiles, chunk) * q_tiles * batch * heads,)](
-            states,
-            doc, doc.stride(0),
-            call.sizes.q_len, call.sizes.kv_len, kv_tiles,
-            BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
-        )  # fmt: skip
+    runtime.launch(
+        _classify, -(-kv_tiles // chunk) * q_tiles * batch * heads,
+        states,
+        doc, doc.stride(0),
+        call.sizes.q_len, call.sizes.kv_len, kv_tiles,
+        BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
+    )  # fmt: skip
     return runtime.compact(states)
 
 
@@ -283,7 +282,7 @@ def attention(q, k, v, *, doc, scale=None, return_lse=False, plan=None, config=N
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
-    runtime.check_types(scale, q=q, k=k, v=v, doc=doc)
+    runtime.check_types(q, k, v, scale, doc=doc)
     counts, tiles, config = runtime.plan_parts(plan, config)
     out, lse = _attend(q, k, v, doc, scale, runtime.config_text(config), counts, tiles)
     return (out, lse) if return_lse else out
@@ -291,7 +290,7 @@ def attention(q, k, v, *, doc, scale=None, return_lse=False, plan=None, config=N
 
 def plan(q, k, v, *, doc, config=None):
     """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them."""
-    runtime.check_types(None, q=q, k=k, v=v, doc=doc)
+    runtime.check_types(q, k, v, None, doc=doc)
     call = runtime.prepare(q, k, v, None)
     batch = call.sizes.batch
     kv_len = call.sizes.kv_len

@@ -167,14 +167,13 @@ def _launch(q, k, v, sinks, scale, config):
     if runtime.is_empty(call):
         return runtime.nothing_seen(out, lse)
     config = runtime.choose_config(config, CONFIGS, call)
-    grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
-    with runtime.on_device(call.q):
-        _forward[grid](
-            call.q, call.k, call.v, out, lse,
-            sinks,
-            *call.strides, call.scale, *call.lengths,
-            **call.blocks(config), **runtime.options(config),
-        )  # fmt: skip
+    runtime.launch(
+        _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+        call.q, call.k, call.v, out, lse,
+        sinks,
+        *call.strides, call.scale, *call.lengths,
+        **call.blocks(config), **runtime.options(config),
+    )  # fmt: skip
     return out, lse
 
 
@@ -201,7 +200,7 @@ def attention(q, k, v, *, sinks, scale=None, return_lse=False, config=None, dete
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
-    runtime.check_types(scale, q=q, k=k, v=v, sinks=sinks)
+    runtime.check_types(q, k, v, scale, sinks=sinks)
     out, lse = _attend(q, k, v, sinks, scale, runtime.config_text(config))
     return (out, lse) if return_lse else out
 

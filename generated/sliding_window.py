@@ -154,13 +154,12 @@ def _launch(q, k, v, scale, config):
     if runtime.is_empty(call):
         return runtime.nothing_seen(out, lse)
     config = runtime.choose_config(config, CONFIGS, call)
-    grid = (triton.cdiv(call.sizes.q_len, config.BM) * call.sizes.batch * call.sizes.heads,)
-    with runtime.on_device(call.q):
-        _forward[grid](
-            call.q, call.k, call.v, out, lse,
-            *call.strides, call.scale, *call.lengths,
-            **call.blocks(config), **runtime.options(config),
-        )  # fmt: skip
+    runtime.launch(
+        _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+        call.q, call.k, call.v, out, lse,
+        *call.strides, call.scale, *call.lengths,
+        **call.blocks(config), **runtime.options(config),
+    )  # fmt: skip
     return out, lse
 
 
@@ -187,7 +186,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, determinist
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
-    runtime.check_types(scale, q=q, k=k, v=v)
+    runtime.check_types(q, k, v, scale)
     out, lse = _attend(q, k, v, scale, runtime.config_text(config))
     return (out, lse) if return_lse else out
 

@@ -38,7 +38,7 @@ class ModuleView:
     parameters: str
     signature: str
     checks: str
-    tensors: str
+    input_keywords: str
     scalar_checks: tuple[str, ...]
     forward_arguments: tuple[str, ...]
     schedule_arguments: tuple[str, ...]
@@ -82,7 +82,7 @@ def module_view(
         parameters="".join(f", {text}" for text in _parameters(variant)),
         signature=_signature(variant, forward.scheduled),
         checks="\n".join(sizes_lines),
-        tensors=", ".join(f"{name}={name}" for name in ("q", "k", "v", *(t.name for t in variant.inputs))),
+        input_keywords="".join(f", {t.name}={t.name}" for t in variant.inputs),
         scalar_checks=tuple(
             f'runtime.check_scalar("{p.name}", {p.name}, {_SCALARS[p.type.value]})' for p in variant.runtime_params
         ),

@@ -2,6 +2,17 @@
 
 from flashgen.runtime.alibi import alibi_slopes
 from flashgen.runtime.arguments import Sizes, check_input, check_scalar, check_types
+from flashgen.runtime.call import (
+    Call,
+    choose_config,
+    config_text,
+    fake_outputs,
+    is_empty,
+    nothing_seen,
+    options,
+    outputs,
+    prepare,
+)
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import (
     built_in,
@@ -14,18 +25,7 @@ from flashgen.runtime.defaults import (
 )
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.launch import (
-    Call,
-    choose_config,
-    config_text,
-    fake_outputs,
-    is_empty,
-    nothing_seen,
-    on_device,
-    options,
-    outputs,
-    prepare,
-)
+from flashgen.runtime.kernels import launch
 from flashgen.runtime.lookup import Lookup, shipped_root
 from flashgen.runtime.operator import operator
 from flashgen.runtime.schedule import Plan, check_plan, compact, plan_parts, state_shape
@@ -55,8 +55,8 @@ __all__ = [
     "eager_attention",
     "fake_outputs",
     "is_empty",
+    "launch",
     "nothing_seen",
-    "on_device",
     "operator",
     "options",
     "outputs",

@@ -26,20 +26,26 @@ class Sizes:
     v_head_dim: int
 
 
-def check_types(scale: object, **tensors: object) -> None:
-    """Refuse what a torch operator would not take, before it says so less clearly. None is for later checks."""
-    for name, tensor in tensors.items():
+def check_types(q: object, k: object, v: object, scale: object, **inputs: object) -> None:
+    """Refuse what a torch operator would not take, before it says so less clearly. An input of None is judged later."""
+    if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
+        _refuse_all_but_tensors(q=q, k=k, v=v)
+    for name, tensor in inputs.items():
         if tensor is not None and not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor")
+            _refuse_all_but_tensors(**{name: tensor})
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
         raise TypeError(f"scale is {type(scale).__name__}; expected a float")
+
+
+def _refuse_all_but_tensors(**tensors: object) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor")
 
 
 def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:
     """The sizes of a call, its shapes, dtypes and devices checked against each other."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor")
         if tensor.ndim != 4:
             raise ValueError(
                 f"{name} has shape {tuple(tensor.shape)}; expected 4 dimensions, [batch, heads, length, head_dim]"
@@ -84,6 +90,8 @@ def check_input(
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor of shape {dims} and dtype {dtype}")
+    if tensor.shape == shape and tensor.dtype == dtype and tensor.device == q.device and 1 in tensor.stride()[-1:]:
+        return tensor
     if tensor.dtype != dtype:
         raise TypeError(f"{name} has dtype {tensor.dtype}; expected {dtype}")
     if tensor.device != q.device:
@@ -119,16 +127,21 @@ def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "cuda" and not _loads_by_tma(tensor.device.index):
         return tensor
     unit = 16 // tensor.element_size()
-    batch, heads, length, dim = tensor.shape
-    strides = [
-        stride if size > 1 else -(-dim // unit) * unit
-        for stride, size in zip(tensor.stride()[:3], (batch, heads, length), strict=True)
-    ]
-    if tensor.data_ptr() % 16 == 0 and all(s % unit == 0 for s in strides) and (strides[2] > 0 or length <= 1):
-        return tensor if strides == list(tensor.stride()[:3]) else tensor.as_strided(tensor.shape, (*strides, 1))
+    strides = row_strides(tensor)
+    if tensor.data_ptr() % 16 == 0 and all(s % unit == 0 for s in strides) and strides[2] > 0:
+        return tensor
     _say_once(name, f"{name} is not aligned to 16 bytes in each row; it is copied on each call")
+    batch, heads, length, dim = tensor.shape
     padded = tensor.new_empty(batch, heads, length, -(-dim // unit) * unit)
     return padded[..., :dim].copy_(tensor)
+
+
+def row_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Strides of batch, heads and length in elements; for a dimension of size 1, where none is used, one that fits."""
+    fitting = -(-tensor.shape[3] // 8) * 8
+    return tuple(
+        stride if size > 1 else fitting for stride, size in zip(tensor.stride()[:3], tensor.shape[:3], strict=True)
+    )
 
 
 def _contiguous_last(name: str, tensor: torch.Tensor) -> torch.Tensor:

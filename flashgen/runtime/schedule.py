@@ -12,8 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
+from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.launch import Call, on_device
+from flashgen.runtime.kernels import launch
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ def compact(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if states.numel() == 0:
         return counts.zero_(), tiles
     block = min(1024, max(16, triton.next_power_of_2(kv_tiles)))
-    with on_device(states):
-        _compact[(states.numel() // kv_tiles,)](states, counts, tiles, kv_tiles, BLOCK=block)
+    launch(_compact, states.numel() // kv_tiles, states, counts, tiles, kv_tiles, BLOCK=block)
     return counts, tiles
 
 

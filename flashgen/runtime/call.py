@@ -1,26 +1,25 @@
-"""What every launch of a generated kernel needs: prepared tensors, outputs, the config, and the device made current."""
+"""What every launch of a generated kernel needs: prepared tensors, outputs, the config."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 import triton
 
-from flashgen.runtime.arguments import Sizes, kernel_ready, sizes_of
+from flashgen.runtime.arguments import Sizes, kernel_ready, row_strides, sizes_of
 from flashgen.runtime.config import Config
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.lookup import Lookup
+from flashgen.runtime.memory import remember
 
 FLOAT32 = torch.finfo(torch.float32)
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call of attention(), checked: tensors as a kernel reads them, and scale > 0."""
 
     q: torch.Tensor
@@ -28,27 +27,41 @@ class Call:
     v: torch.Tensor
     scale: float
     sizes: Sizes
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Strides of batch, heads and length of q, k and v, in elements."""
-        return (*self.q.stride()[:3], *self.k.stride()[:3], *self.v.stride()[:3])
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, as kernels take them."""
-        s = self.sizes
-        return s.heads, s.kv_heads, s.q_len, s.kv_len, s.head_dim, s.v_head_dim
+    # Strides of batch, heads and length of q, k and v, in elements.
+    strides: tuple[int, ...]
+    # heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, as kernels take them.
+    lengths: tuple[int, ...]
+    # head_dim and v_head_dim rounded up to the sizes of tiles.
+    HEAD_DIM: int
+    V_HEAD_DIM: int
 
     def blocks(self, config: Config) -> dict[str, int]:
         """The tile sizes that a kernel is compiled for."""
-        padded = {"HEAD_DIM": self.sizes.head_dim, "V_HEAD_DIM": self.sizes.v_head_dim}
-        tiles = {name: max(16, triton.next_power_of_2(size)) for name, size in padded.items()}
-        return {"BM": config.BM, "BN": config.BN, **tiles}
+        return {"BM": config.BM, "BN": config.BN, "HEAD_DIM": self.HEAD_DIM, "V_HEAD_DIM": self.V_HEAD_DIM}
+
+
+# What checking a call told, all of Call but its tensors, for calls whose tensors are taken as they are.
+_checked: dict[Hashable, tuple[Any, ...]] = {}
 
 
 def prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> Call:
     """Check the tensors of a call and bring them into a form that a kernel reads."""
+    description = (
+        q.shape, q.stride(), q.dtype, q.device, q.data_ptr() % 16,
+        k.shape, k.stride(), k.dtype, k.device, k.data_ptr() % 16,
+        v.shape, v.stride(), v.dtype, v.device, v.data_ptr() % 16,
+        scale,
+    )  # fmt: skip
+    facts = _checked.get(description)
+    if facts is not None:
+        return Call(q, k, v, *facts)
+    call = _prepare(q, k, v, scale)
+    if call.q is q and call.k is k and call.v is v:
+        remember(_checked, description, call[3:])
+    return call
+
+
+def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> Call:
     sizes = sizes_of(q, k, v)
     if q.device.type != "cuda" and not interpreted():
         raise ValueError(
@@ -64,7 +77,11 @@ def prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | No
         q, scale = torch.zeros_like(q), 1.0
     elif scale < 0:
         q, scale = -q, -scale
-    return Call(kernel_ready("q", q), kernel_ready("k", k), kernel_ready("v", v), float(scale), sizes)
+    q, k, v = kernel_ready("q", q), kernel_ready("k", k), kernel_ready("v", v)
+    lengths = (sizes.heads, sizes.kv_heads, sizes.q_len, sizes.kv_len, sizes.head_dim, sizes.v_head_dim)
+    tile_dims = (max(16, triton.next_power_of_2(size)) for size in (sizes.head_dim, sizes.v_head_dim))
+    strides = (*row_strides(q), *row_strides(k), *row_strides(v))
+    return Call(q, k, v, float(scale), sizes, strides, lengths, *tile_dims)
 
 
 def outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,7 +114,7 @@ def config_text(config: Config | Mapping[str, Any] | str | None) -> str | None:
 def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
     """The config that the caller names, else the one that is on record for this GPU and these sizes."""
     if text is not None:
-        return Config.parse(text).for_kernel(configs.kernel)
+        return _named_config(text, configs.kernel)
     s, q = call.sizes, call.q
     if q.device.type != "cuda":
         return configs.default("", str(q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim)
@@ -112,13 +129,6 @@ def options(config: Config) -> dict[str, Any]:
     return {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True}
 
 
-def on_device(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Make a tensor's GPU current for a launch, with somewhere to put the descriptors that TMA reads."""
-    if tensor.device.type != "cuda":
-        return contextlib.nullcontext()
-    triton.set_allocator(_scratch)
-    return torch.cuda.device(tensor.device)
-
-
-def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.int8, device="cuda")
+@lru_cache(maxsize=1024)
+def _named_config(text: str, kernel: str) -> Config:
+    return Config.parse(text).for_kernel(kernel)
