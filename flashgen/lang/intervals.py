@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var
+from flashgen.lang.fold import simplify
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, op
 
 # The longest sequence that attention() accepts: the integers that float32 holds exactly.
 MAX_LENGTH = 2**24 - 1
@@ -35,7 +36,7 @@ INT32 = Interval(-(2**31), 2**31 - 1)
 INT64 = Interval(-(2**63), 2**63 - 1)
 
 _KNOWN = {
-    **dict.fromkeys(("q", "q_first", "q_last"), Interval(-MAX_LENGTH, MAX_LENGTH)),
+    **dict.fromkeys(("q", "q_first", "q_last", "q_start"), Interval(-MAX_LENGTH, MAX_LENGTH)),
     **dict.fromkeys(("k", "k_first", "k_last"), Interval(0, MAX_LENGTH)),
     "q_len": Interval(1, MAX_LENGTH),
     "kv_len": Interval(1, MAX_LENGTH),
@@ -94,6 +95,14 @@ class Ranges:
             if runs_over.get(index.name) == size.name:
                 return low_unsafe, False
         return low_unsafe, self.of(index).high > self.of(size).low - 1
+
+    def kept_inside(self, gather: Gather, axis: int, size: Expr) -> Expr:
+        """An index, or the nearest one inside its dimension of this size."""
+        index = gather.indices[axis]
+        below, beyond = self.guard(gather, axis, size)
+        if beyond:
+            index = simplify(op("min", index, simplify(op("sub", size, const(1)))))
+        return simplify(op("max", index, const(0))) if below else index
 
     def _compute(self, expr: Expr) -> Interval:
         if isinstance(expr, Const):
