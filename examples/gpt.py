@@ -1,0 +1,189 @@
+"""Train a small byte-level GPT with generated attention and with eager attention, from the same seed, and compare.
+
+    python examples/gpt.py [SPEC ...]
+
+The text is this repository's own source. A third run computes the eager formula in a wider dtype, which stands for
+exact arithmetic: how far the eager run strays from it is the noise of the dtype, and generated attention, whose
+errors are smaller, must not stray much further. Prints losses, distances, step times and peak memory; exit status 1
+where a curve strays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import flashgen
+
+ROOT = Path(__file__).resolve().parent.parent
+SPECS = (ROOT / "variants/causal.yaml", ROOT / "variants/alibi.yaml", ROOT / "examples/local_softcap.yaml")
+WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.float32: torch.float64}
+
+# Distances from the exact run are sums of many small random ones: two of the same kind differ by less than this.
+NOISE = 3.0
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The model, the batches [batch, context] and the training; q, k and v are in `dtype`, parameters in float32."""
+
+    layers: int = 6
+    width: int = 384
+    heads: int = 6
+    context: int = 1024
+    batch: int = 8
+    steps: int = 200
+    learning_rate: float = 1e-3
+    warm_up: int = 20
+    seed: int = 0
+    dtype: torch.dtype = torch.bfloat16
+    device: str = "cuda"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: the loss of each step in nats a byte, the median step in ms, the most memory in MiB (GPU only)."""
+
+    losses: Tensor
+    step_ms: float
+    peak_mib: float
+
+    def distance(self, other: Run) -> float:
+        """The root mean square difference of two loss curves."""
+        return (self.losses - other.losses).square().mean().sqrt().item()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Three runs of one variant from the same seed."""
+
+    name: str
+    generated: Run
+    eager: Run
+    exact: Run
+
+    @property
+    def agree(self) -> bool:
+        distance, noise = (run.distance(self.exact) for run in (self.generated, self.eager))
+        # A loss itself is a float32.
+        resolved = torch.finfo(torch.float32).eps * self.exact.losses.abs().max().item()
+        return math.isfinite(distance) and distance <= NOISE * max(noise, resolved)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: the curves {'agree' if self.agree else 'DO NOT AGREE'}"]
+        for label, run in (("generated", self.generated), ("eager", self.eager)):
+            lines.append(
+                f"  {label:<10} loss {run.losses[0]:.4f} to {run.losses[-1]:.4f}, from the exact curve "
+                f"{run.distance(self.exact):.1e}, step {run.step_ms:.1f} ms, peak {run.peak_mib:.0f} MiB"
+            )
+        return "\n".join(lines)
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each normalised before and added after (GPT-2)."""
+
+    def __init__(self, settings: Settings, attend: Attend) -> None:
+        super().__init__()
+        width = settings.width
+        self.heads, self.attend = settings.heads, attend
+        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(self.before_attention(x)).unflatten(-1, (3, self.heads, -1))
+        q, k, v = (tensor.transpose(1, 2) for tensor in qkv.unbind(2))  # [batch, heads, context, head_dim]
+        x = x + self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.mlp(self.before_mlp(x))
+
+
+class GPT(nn.Module):
+    """Logits of the next byte, [batch, context, 256]."""
+
+    def __init__(self, settings: Settings, attend: Attend) -> None:
+        super().__init__()
+        self.bytes = nn.Embedding(256, settings.width)
+        self.positions = nn.Parameter(torch.zeros(settings.context, settings.width))
+        self.blocks = nn.Sequential(*(Block(settings, attend) for _ in range(settings.layers)))
+        self.head = nn.Sequential(nn.LayerNorm(settings.width), nn.Linear(settings.width, 256, bias=False))
+
+    def forward(self, text: Tensor) -> Tensor:
+        return self.head(self.blocks(self.bytes(text) + self.positions[: text.shape[1]]))
+
+
+def corpus() -> Tensor:
+    """The repository's documents and source, as one row of bytes."""
+    paths = [ROOT / "README.md", *sorted((ROOT / "flashgen").rglob("*.py")), *sorted((ROOT / "variants").iterdir())]
+    return torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in paths)), dtype=torch.uint8).long()
+
+
+def train(attend: Attend, text: Tensor, settings: Settings) -> Run:
+    """Train on the text from the seed, with AdamW; the batches are the same whatever the attention."""
+    torch.manual_seed(settings.seed)
+    on_gpu = settings.device.startswith("cuda")
+    draw = torch.Generator().manual_seed(settings.seed)
+    model = GPT(settings, attend).to(settings.device)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95))
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    losses, times = [], []
+    for step in range(settings.steps):
+        starts = torch.randint(len(text) - settings.context, (settings.batch, 1), generator=draw)
+        rows = text[starts + torch.arange(settings.context + 1)].to(settings.device)
+        start = time.perf_counter()
+        optimizer.param_groups[0]["lr"] = settings.learning_rate * min(1.0, (step + 1) / settings.warm_up)
+        with torch.autocast(settings.device, settings.dtype, enabled=settings.dtype != torch.float32):
+            logits = model(rows[:, :-1])
+        loss = functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())  # waits for the GPU
+        times.append(time.perf_counter() - start)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else math.nan
+    return Run(torch.tensor(losses, dtype=torch.float64), 1e3 * statistics.median(times), peak)
+
+
+def compare(module: ModuleType, settings: Settings) -> Comparison:
+    """Train with the module's attention, with its reference, and with its reference in a wider dtype."""
+
+    def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with torch.autocast(settings.device, enabled=False):
+            return module.reference(*(tensor.to(WIDER[q.dtype]) for tensor in (q, k, v))).to(q.dtype)
+
+    text = corpus()
+    runs = [train(attend, text, settings) for attend in (module.attention, module.reference, exact)]
+    return Comparison(module.IDENTITY.variant, *runs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("specs", nargs="*", type=Path, default=SPECS, metavar="SPEC")
+    parser.add_argument("--out", default="generated", help="folder of the generated modules")
+    parser.add_argument("--steps", type=int, default=Settings.steps)
+    arguments = parser.parse_args()
+    settings = Settings(steps=arguments.steps)
+    agree = True
+    for spec in arguments.specs:
+        module = flashgen.build(spec, out=arguments.out, verify=False, compile=False, tune=False)
+        comparison = compare(module, settings)
+        print(comparison, flush=True)
+        agree = agree and comparison.agree
+    return 0 if agree else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The training example at a size for the CPU: right attention follows the exact curve, wrong attention strays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+Attend = Callable[..., torch.Tensor]
+
+
+def settings(gpt: ModuleType, **changes: Any) -> Any:
+    small = {"layers": 2, "width": 32, "heads": 2, "context": 64, "batch": 2, "steps": 30, "dtype": torch.float32}
+    return gpt.Settings(**{**small, "device": "cpu", **changes})
+
+
+def with_attention(module: ModuleType, attention: Attend) -> Any:
+    return SimpleNamespace(attention=attention, reference=module.reference, IDENTITY=module.IDENTITY)
+
+
+def test_the_formula_in_another_order_of_sums_agrees(
+    gpt: ModuleType, gallery_module: Callable[[str], ModuleType]
+) -> None:
+    module = gallery_module("causal")
+    comparison = gpt.compare(
+        with_attention(module, lambda q, k, v: module.reference(q.flip(-1), k.flip(-1), v)), settings(gpt)
+    )
+    assert comparison.agree, comparison
+    assert comparison.generated.losses[-1] < comparison.generated.losses[0] - 1
+    assert "causal: the curves agree" in str(comparison)
+
+
+class Shrunk(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 0.99
+
+
+@pytest.mark.parametrize("mistake", ["a gradient a hundredth too small", "another mask", "NaN"])
+def test_a_mistake_makes_the_curves_stray(
+    gpt: ModuleType, gallery_module: Callable[[str], ModuleType], mistake: str
+) -> None:
+    causal, full = gallery_module("causal"), gallery_module("full")
+
+    def wrong(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if mistake == "another mask":
+            return full.reference(q, k, v)
+        out = causal.reference(q, k, Shrunk.apply(v))
+        return out * torch.nan if mistake == "NaN" else out
+
+    comparison = gpt.compare(with_attention(causal, wrong), settings(gpt, steps=10))
+    assert not comparison.agree and "DO NOT AGREE" in str(comparison)
