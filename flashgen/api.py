@@ -137,7 +137,9 @@ def compile_for(path: Path, jobs: Sequence[Job], progress: Progress = silent) ->
 
 def find_configs(variant: Variant, path: Path, preset: str, progress: Progress = silent) -> tuple[Outcome, ...]:
     """Tune a rendered module on the GPU at hand, as far as its records are missing."""
+    from flashgen.tuning.presets import chosen
     from flashgen.tuning.tune import tune
 
     progress(f"tuning {variant.name}, preset {preset}")
-    return tune(variant, path, preset=preset, progress=lambda state: progress(str(state), passing=True))
+    kernels = chosen(preset).build
+    return tune(variant, path, kernels=kernels, preset=preset, progress=lambda state: progress(str(state), passing=True))

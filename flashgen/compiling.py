@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+from flashgen.codegen import render, uses_schedule
+from flashgen.codegen.export import identity_of
 from flashgen.errors import UsageError
-from flashgen.runtime import Config, default_config
+from flashgen.runtime import Config, built_in
 from flashgen.spec.variant import Variant
 from flashgen.tuning.space import SHARED_LIMIT, shared_limit
 from flashgen.tuning.worker import RequestFailed, Worker
@@ -24,6 +26,7 @@ class Job:
     """One kernel to compile, for a target as Triton names its capability."""
 
     target: str
+    kernel: str
     dtype: str
     head_dim: int
     v_head_dim: int
@@ -44,11 +47,12 @@ class Compiled:
     error: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.job.target} {self.job.dtype} head_dim {self.job.head_dim}: {self.error or 'compiles'}"
+        job = self.job
+        return f"{job.target} {job.kernel} {job.dtype} head_dim {job.head_dim}: {self.error or 'compiles'}"
 
 
 def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
-    """Each target with each head dimension of the spec, in its first dtype and the default config.
+    """Each target with each head dimension of the spec and each kernel, in its first dtype and the default config.
 
     UsageError for an unknown target.
     """
@@ -56,10 +60,12 @@ def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
         if target not in SHARED_LIMIT:
             raise UsageError(f"no target {target!r}; expected one of {', '.join(SHARED_LIMIT)}")
     dtype = variant.dtypes[0]
+    defaults = {kernel: built_in(kernel, uses_schedule(variant)) for kernel in identity_of(render(variant)).templates}
     return [
-        Job(target, dtype, dim, dim, default_config(target, dtype, dim, dim))
+        Job(target, kernel, dtype, dim, dim, default(target, dtype, dim, dim))
         for target in targets
         for dim in variant.head_dims
+        for kernel, default in defaults.items()
     ]
 
 
@@ -91,10 +97,10 @@ def compile_all(path: Path, jobs: Sequence[Job]) -> tuple[Compiled, ...]:
 
 def compiler(path: str) -> Callable[[Job], Compiled]:
     """The worker's side: compiles the module at `path` for one job after another."""
-    from flashgen.codegen.offline import compile_forward
+    from flashgen.codegen.offline import compile_kernel
 
     def compile_one(job: Job) -> Compiled:
-        found = compile_forward(Path(path), job.target, job.dtype, job.head_dim, job.v_head_dim, job.config)
+        found = compile_kernel(Path(path), job.kernel, job.target, job.dtype, job.head_dim, job.v_head_dim, job.config)
         error, limit = found.error, shared_limit(job.target)
         if error is None and found.shared > limit:
             error = f"needs {found.shared} bytes of shared memory, {job.target} has {limit}"

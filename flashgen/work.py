@@ -30,14 +30,29 @@ def density(pairwise: Pairwise, problem: Problem, device: str) -> float:
     return visible / problem.q_len
 
 
-def useful_flops(problem: Problem, density: float) -> float:
-    """Floating-point operations of the two matrix products over the visible pairs alone."""
+# Matrix products over pairs that a kernel cannot do without, along head_dim and along v_head_dim: the forward has the
+# scores and the output; dQ takes the scores, dP and itself; the whole backward dK and dV too.
+PRODUCTS = {"forward": (1, 1), "backward_q": (2, 1), "backward_kv": (3, 2)}
+# Numbers of tensors that it must read or write: of queries by head_dim and by v_head_dim, of keys by either. The
+# forward has q and out, the backward q, dO and dQ; keys have k and v, in the whole backward their gradients too.
+TENSORS = {"forward": ((1, 1), (1, 1)), "backward_q": ((2, 1), (1, 1)), "backward_kv": ((2, 1), (2, 2))}
+
+
+def useful_flops(problem: Problem, density: float, kernel: str = "forward") -> float:
+    """Floating-point operations of the matrix products over the visible pairs alone.
+
+    "backward_kv" stands for the whole backward, dQ included.
+    """
     pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len * density
-    return 2 * pairs * (problem.head_dim + problem.v_head_dim)
+    along, along_v = PRODUCTS[kernel]
+    return 2 * pairs * (along * problem.head_dim + along_v * problem.v_head_dim)
 
 
-def least_bytes(problem: Problem) -> float:
-    """Bytes of q, k, v and the output: what must be read or written once whatever the kernel does."""
-    dims = problem.head_dim + problem.v_head_dim
-    rows = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * problem.kv_len)
-    return float(rows * dims * ITEMSIZE[problem.dtype])
+def least_bytes(problem: Problem, kernel: str = "forward") -> float:
+    """Bytes that must be read or written once whatever the kernel does."""
+    rows = problem.heads * problem.q_len, problem.kv_heads * problem.kv_len
+    numbers = sum(
+        count * (along * problem.head_dim + along_v * problem.v_head_dim)
+        for count, (along, along_v) in zip(rows, TENSORS[kernel], strict=True)
+    )
+    return float(problem.batch * numbers * ITEMSIZE[problem.dtype])

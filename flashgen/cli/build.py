@@ -65,12 +65,10 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
         output.line(f"verified: {built.verification}")
     if built.compiled:
         output.line("compiled in the default config, not run:")
+        jobs = [(c.job, [tile_text(c.job.config), c.registers, c.spills, c.shared]) for c in built.compiled]
         output.table(
-            ["target", "dtype", "head_dim", "config", "registers", "spilled B", "shared B"],
-            [
-                [c.job.target, c.job.dtype, c.job.head_dim, tile_text(c.job.config), c.registers, c.spills, c.shared]
-                for c in built.compiled
-            ],
+            ["target", "kernel", "dtype", "head_dim", "config", "registers", "spilled B", "shared B"],
+            [[job.target, job.kernel, job.dtype, job.head_dim, *found] for job, found in jobs],
         )
     for outcome in built.tuned:
         output.line(f"tuned: {outcome}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flashgen.cli.failure import guarded
+from flashgen.cli.kernels import KernelChoice, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
@@ -39,10 +40,9 @@ def ls(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: J
         key, config = entry.record.key, entry.record.config
         dims = str(key.head_dim) if key.head_dim == key.v_head_dim else f"{key.head_dim}x{key.v_head_dim}"
         time = f"{entry.record.median_us:.1f}"
-        rows.append(
-            [key.variant, key.gpu, key.triton, key.dtype, dims, key.bucket, tile_text(config), time, entry.source]
-        )
-    output.table(["variant", "gpu", "triton", "dtype", "head_dim", "shape", "config", "us", "source"], rows)
+        what = [key.variant, key.kernel, key.gpu, key.triton, key.dtype, dims, key.bucket]
+        rows.append([*what, tile_text(config), time, entry.source])
+    output.table(["variant", "kernel", "gpu", "triton", "dtype", "head_dim", "shape", "config", "us", "source"], rows)
 
 
 @cache.command("show")
@@ -68,6 +68,7 @@ def explain(
     spec: Spec,
     shape: Shapes = None,
     dtype: Dtypes = None,
+    kernel: KernelChoice = "all",
     gpu: Annotated[
         str | None, typer.Option("--gpu", metavar="NAME", help="For this GPU model, not the one here.")
     ] = None,
@@ -85,8 +86,9 @@ def explain(
     output = Output.choose(json)
     variant = load(resolve(spec))
     asked = problems(variant, chosen_shapes(shape), chosen_dtypes(dtype))
-    for found in traced(variant, out, asked, device_named(gpu, capability)):
-        output.line(f"{found.problem}: {tile_text(found.choice.config)} from {found.choice.source}", style="bold")
+    for found in traced(variant, out, asked, device_named(gpu, capability), chosen_kernels(kernel)):
+        what = f"{found.key.kernel}, {found.problem}: {tile_text(found.choice.config)} from {found.choice.source}"
+        output.line(what, style="bold")
         for step in found.steps:
             output.line(f"  {'used' if step.used else 'miss'}  {step.source}: {step.text}")
             for difference in step.differences:

@@ -83,8 +83,7 @@ class Output:
 def tile_text(config: Config) -> str:
     """A config as tables show it: "64x32 w4 s2" is BM 64, BN 32, 4 warps, 2 stages, then what else it says."""
     tile = f"{config.BM}x{config.BN} w{config.num_warps} s{config.num_stages}"
-    further = list(config.as_dict().items())[4:]
-    return " ".join([tile, *(f"{name}={value}" for name, value in further)])
+    return " ".join([tile, *(f"{name}={value}" for name, value in config.further.items())])
 
 
 def plain_table(rows: Sequence[Sequence[str]]) -> list[str]:

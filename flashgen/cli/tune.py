@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flashgen.cli.failure import for_each, guarded
+from flashgen.cli.kernels import KernelChoice, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
@@ -43,6 +44,7 @@ def tune(
     specs: Specs,
     shape: Shapes = None,
     dtype: Dtypes = None,
+    kernel: KernelChoice = "all",
     preset: Preset = "default",
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="Measure at most so many configs.")] = None,
     seconds: Annotated[
@@ -75,6 +77,7 @@ def tune(
                 generate(variant, out),
                 shapes=chosen_shapes(shape),
                 dtypes=chosen_dtypes(dtype),
+                kernels=chosen_kernels(kernel),
                 preset=preset,
                 trials=trials,
                 budget_seconds=seconds,

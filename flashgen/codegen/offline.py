@@ -10,7 +10,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -24,12 +24,12 @@ from triton.compiler import ASTSource
 from flashgen.codegen.write import load_module
 from flashgen.errors import UsageError
 from flashgen.lang.triton_emitter import user_name
-from flashgen.runtime import Config
+from flashgen.runtime import Config, options
 
-__all__ = ["Resources", "compile_forward"]
+__all__ = ["Resources", "compile_kernel"]
 
 _TRITON_TYPES = {
-    "bool": "i1", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "bool": "u1", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "int": "i32", "float": "fp32",
 }  # fmt: skip
 _POINTERS = {"lse_ptr": "*fp32", "counts_ptr": "*i32", "tiles_ptr": "*i32", "states_ptr": "*i8"}
@@ -51,23 +51,32 @@ class Resources:
     error: str | None = None
 
 
-def compile_forward(path: Path, target: str, dtype: str, head_dim: int, v_head_dim: int, config: Config) -> Resources:
-    """Compile the forward kernel of a generated module, and the one that makes its schedule where there is one.
+def compile_kernel(
+    path: Path, kernel: str, target: str, dtype: str, head_dim: int, v_head_dim: int, config: Config,
+    odd: Collection[str] = (),
+) -> Resources:  # fmt: skip
+    """Compile a kernel of a generated module ("forward", "backward_q" or "backward_kv") in one config.
 
-    `target` is a capability such as "sm_90", or an AMD architecture such as "gfx942". The resources are those of the
-    forward kernel; an error of either is reported.
+    `odd` are the strides of inputs, "rel 0" for the first of `rel`, that are no multiple of 16.
+
+    `target` is a capability such as "sm_90", or an AMD architecture such as "gfx942". The kernel that makes schedules
+    for these tiles is compiled too, where the module has one: an error of either is reported, the resources are those
+    of the kernel itself.
     """
     module = _loaded(Path(path))
+    unaligned = {f"stride_{user_name(name)}_{axis}" for name, axis in map(str.split, odd)}
     blocks = {"HEAD_DIM": head_dim, "V_HEAD_DIM": v_head_dim}
     constants = {name: max(16, triton.next_power_of_2(size)) for name, size in blocks.items()}
     constants |= {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
-    found = _compile(module, "_forward", target, dtype, constants, config)
+    constants |= {name.upper(): value for name, value in config.further.items() if name != "backend"}
+    found = _compile(module, f"_{kernel}", target, dtype, constants, options(config), unaligned)
     if found.error is None and hasattr(module, "_classify"):
-        tiles = {"BM": config.BM, "BN": config.BN, "CHUNK": 8}
-        warps = max(1, config.BM * config.BN // 2048)
-        schedule = _compile(module, "_classify", target, dtype, tiles, Config(config.BM, config.BN, warps, 1))
-        if schedule.error is not None:
-            return schedule
+        for chunk in (8, 32):
+            tiles = {"BM": config.BM, "BN": config.BN, "CHUNK": chunk}
+            warps = {"num_warps": max(1, config.BM * config.BN // 2048)}
+            schedule = _compile(module, "_classify", target, dtype, tiles, warps, unaligned)
+            if schedule.error is not None:
+                return schedule
     return found
 
 
@@ -86,14 +95,14 @@ def gpu_target(target: str) -> GPUTarget:
 
 
 def _compile(
-    module: ModuleType, name: str, target: str, dtype: str, constants: Mapping[str, int], config: Config
-) -> Resources:
+    module: ModuleType, name: str, target: str, dtype: str, constants: Mapping[str, int],
+    launched: Mapping[str, Any], unaligned: Collection[str],
+) -> Resources:  # fmt: skip
     kernel = getattr(module, name)
     start = time.perf_counter()
     try:
-        source = ASTSource(kernel, *_signature(kernel, module.IDENTITY.arguments, dtype, constants))
-        options = {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True}
-        compiled = triton.compile(source, target=gpu_target(target), options=options)
+        source = ASTSource(kernel, *_signature(kernel, module.IDENTITY.arguments, dtype, constants, unaligned))
+        compiled = triton.compile(source, target=gpu_target(target), options=dict(launched))
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the compiler's errors have no common class
@@ -104,7 +113,11 @@ def _compile(
 
 
 def _signature(
-    kernel: Any, arguments: Mapping[str, str], dtype: str, constants: Mapping[str, int]
+    kernel: Any,
+    arguments: Mapping[str, str],
+    dtype: str,
+    constants: Mapping[str, int],
+    unaligned: Collection[str],
 ) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list]]:
     """Types, constants, and the alignment that contiguous tensors have, for each argument of a kernel."""
     types: dict[str, str] = {}
@@ -117,7 +130,7 @@ def _signature(
     aligned: dict[tuple[int, ...], list] = {}
     for position, name in enumerate(kernel.arg_names):
         signature[name] = "constexpr" if name in constants else known.get(name, "i32")
-        if signature[name].startswith("*") or name.startswith("stride_"):
+        if signature[name].startswith("*") or (name.startswith("stride_") and name not in unaligned):
             aligned[(position,)] = [["tt.divisibility", 16]]
     return signature, {name: value for name, value in constants.items() if name in signature}, aligned
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
-from flashgen.codegen import render
+from flashgen.codegen import render, uses_schedule
 from flashgen.codegen.export import identity_of
 from flashgen.problems import Problem
-from flashgen.runtime import Config, Lookup, default_config, shipped_root
+from flashgen.runtime import Config, Lookup, built_in, shipped_root
+from flashgen.runtime.config import KERNELS
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.records import Bucket
 from flashgen.spec.variant import Variant
@@ -20,15 +21,16 @@ from flashgen.tuning.workloads import problems
 
 @dataclass(frozen=True)
 class Used:
-    """The config for one problem: where it comes from ("user cache", "default", ...) and a sentence about that."""
+    """A kernel's config for one problem: where it comes from ("user cache", "default", ...), a sentence about that."""
 
     problem: Problem
+    kernel: str
     config: Config
     source: str
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.problem}: {self.config.label} ({self.detail})"
+        return f"{self.kernel}, {self.problem}: {self.config.label} ({self.detail})"
 
 
 def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
@@ -37,18 +39,25 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     `out` is the folder of the generated module: records that are shipped lie beside it.
     """
     asked = problems(variant)
+    identity = identity_of(render(variant))
+    defaults = {kernel: built_in(kernel, uses_schedule(variant)) for kernel in KERNELS if kernel in identity.templates}
     if not torch.cuda.is_available():
         detail = "built-in default: no GPU here, so no record applies"
-        return tuple(Used(p, default_config("", p.dtype, p.head_dim, p.v_head_dim), "default", detail) for p in asked)
+        return tuple(
+            Used(p, kernel, default("", p.dtype, p.head_dim, p.v_head_dim), "default", detail)
+            for kernel, default in defaults.items()
+            for p in asked
+        )
     shipped = shipped_root(out / f"{variant.name}.py")
-    configs = Lookup(identity_of(render(variant)), "forward", default_config, shipped)
     device = current_device(0)
     found = []
     with warnings.catch_warnings():
         # What a lookup warns of is what is shown here.
         warnings.simplefilter("ignore")
-        for p in asked:
-            bucket = Bucket.of(p.batch * p.heads, p.heads // p.kv_heads, p.q_len, p.kv_len)
-            choice = configs.find(device, p.dtype, p.head_dim, p.v_head_dim, bucket)
-            found.append(Used(p, choice.config, choice.source, choice.detail))
+        for kernel, default in defaults.items():
+            configs = Lookup(identity, kernel, default, shipped)
+            for p in asked:
+                bucket = Bucket.of(p.batch * p.heads, p.heads // p.kv_heads, p.q_len, p.kv_len)
+                choice = configs.find(device, p.dtype, p.head_dim, p.v_head_dim, bucket)
+                found.append(Used(p, kernel, choice.config, choice.source, choice.detail))
     return tuple(found)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
 import triton
 
-from flashgen.codegen import render
+from flashgen.codegen import render, uses_schedule
 from flashgen.codegen.export import identity_of
 from flashgen.errors import EnvironmentProblem
 from flashgen.problems import Problem
-from flashgen.runtime import default_config, shipped_root
+from flashgen.runtime import built_in, shipped_root
+from flashgen.runtime.config import KERNELS
 from flashgen.runtime.lookup import Choice, current_device, lookup, records_below, user_root
 from flashgen.runtime.records import Device, Key, Record
 from flashgen.spec.variant import Variant
@@ -73,14 +74,19 @@ def device_named(gpu: str | None, capability: str | None) -> Device:
     return Device(gpu or here.gpu, capability or here.capability, here.triton)
 
 
-def traced(variant: Variant, out: Path, asked: list[Problem], device: Device) -> tuple[Traced, ...]:
-    """The sources for each problem; those in the same shape bucket stand together. `out` has the generated modules."""
+def traced(
+    variant: Variant, out: Path, asked: list[Problem], device: Device, kernels: Sequence[str] = KERNELS
+) -> tuple[Traced, ...]:
+    """The sources for each kernel and problem; those in the same shape bucket stand together.
+
+    `out` has the generated modules.
+    """
     identity = identity_of(render(variant))
     roots = {"user cache": user_root(), "shipped": shipped_root(out / f"{variant.name}.py")}
     found = []
-    for workload in workloads(asked, identity, device):
+    for workload in workloads(asked, identity, device, kernels):
         key = workload.key
-        default = default_config(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        default = built_in(key.kernel, uses_schedule(variant))(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         with warnings.catch_warnings():
             # What a lookup warns of is what is said here.
             warnings.simplefilter("ignore")

@@ -10,9 +10,10 @@ from typing import Any
 # What a kernel of a backend lets one choose beyond tiles and launch options: each axis with its values.
 AXES: Mapping[tuple[str, str], Mapping[str, tuple[int, ...]]] = {
     ("forward", "portable"): {},
-    ("backward_kv", "portable"): {"fuse_dq": (0, 1)},
     ("backward_q", "portable"): {},
+    ("backward_kv", "portable"): {"fuse_dq": (0, 1)},
 }
+KERNELS = tuple(dict.fromkeys(kernel for kernel, _ in AXES))
 BACKENDS = tuple(dict.fromkeys(backend for _, backend in AXES))
 
 
@@ -70,7 +71,7 @@ class Config:
         if axes is None:
             backends = " or ".join(backend for name, backend in AXES if name == kernel)
             raise ValueError(f"config backend is {self.backend!r}; expected {backends}, as {kernel} has it")
-        given = {name: value for name, value in self.as_dict().items() if name not in (*_NEEDED, "backend")}
+        given = {name: value for name, value in self.further.items() if name != "backend"}
         for name in dict.fromkeys((*axes, *given)):
             if name not in axes:
                 raise ValueError(f"config {name} is {given[name]}; expected none, {kernel} has no such axis")
@@ -87,10 +88,15 @@ class Config:
         return {name: value for name, value in values.items() if value is not None}
 
     @property
+    def further(self) -> dict[str, Any]:
+        """What it says beyond tiles and launch options: the axes and, unless it is the portable one, the backend."""
+        return {name: value for name, value in self.as_dict().items() if name not in _NEEDED}
+
+    @property
     def label(self) -> str:
         """The same for people: "64x128, 4 warps, 2 stages", then what else it says."""
         stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
-        further = [f"{name} {value}" for name, value in self.as_dict().items() if name not in _NEEDED]
+        further = [f"{name} {value}" for name, value in self.further.items()]
         return ", ".join([f"{self.BM}x{self.BN}", f"{self.num_warps} warps", stages, *further])
 
     def __str__(self) -> str:

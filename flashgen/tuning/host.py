@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.spec.variant import Variant
@@ -15,6 +14,7 @@ from flashgen.tuning.outcome import Work
 from flashgen.tuning.prune import Compiled, CompilePool, CompileRequest
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed, Worker
+from flashgen.tuning.workloads import Workload
 
 # A request that takes longer has hung: compiling takes most of it, one launch at the largest problems the rest.
 TRIAL_SECONDS = 60.0
@@ -32,14 +32,14 @@ class GpuWorker:
     def close(self) -> None:
         self._worker.close()
 
-    def time(self, problem: Problem, config: Config, milliseconds: float, best_us: float | None) -> Timing:
-        return self._worker.ask(TimeRequest(problem, config, milliseconds, best_us), TRIAL_SECONDS)
+    def time(self, workload: Workload, config: Config, milliseconds: float, best_us: float | None) -> Timing:
+        return self._worker.ask(TimeRequest(workload, config, milliseconds, best_us), TRIAL_SECONDS)
 
-    def prove(self, problem: Problem, config: Config) -> str:
-        return self._worker.ask(ProofRequest(problem, config), TRIAL_SECONDS)
+    def prove(self, workload: Workload, config: Config) -> str:
+        return self._worker.ask(ProofRequest(workload, config), TRIAL_SECONDS)
 
-    def work(self, problem: Problem) -> Work:
-        return self._worker.ask(WorkRequest(problem), TRIAL_SECONDS)
+    def work(self, workload: Workload) -> Work:
+        return self._worker.ask(WorkRequest(workload), TRIAL_SECONDS)
 
 
 class Host:
@@ -50,7 +50,7 @@ class Host:
         self._indices = indices
         path = str(Path(module_path).resolve())
         self.gpus = [GpuWorker(path, variant, index) for index in indices]
-        self._pool = CompilePool("flashgen.tuning.prune:compiler", path, device.capability, gpus=len(indices))
+        self._pool = CompilePool("flashgen.tuning.prune:compiler", path, variant, device.capability, gpus=len(indices))
 
     def __enter__(self) -> Host:
         return self

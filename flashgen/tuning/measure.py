@@ -22,6 +22,7 @@ from flashgen.spec.variant import Variant
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
+from flashgen.tuning.workloads import Workload
 from flashgen.verify import verify_config
 from flashgen.work import CEILING_SIZE, density, least_bytes, useful_flops
 
@@ -37,9 +38,9 @@ COPY_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class TimeRequest:
-    """Time `config` on a problem for about `milliseconds` of GPU time. `best_us` is the best median known so far."""
+    """Time `config` for about `milliseconds` of GPU time. `best_us` is the best median known so far."""
 
-    problem: Problem
+    workload: Workload
     config: Config
     milliseconds: float
     best_us: float | None = None
@@ -47,21 +48,21 @@ class TimeRequest:
 
 @dataclass(frozen=True)
 class ProofRequest:
-    """Prove `config` on a problem like this one."""
+    """Prove `config` on a problem like the workload's."""
 
-    problem: Problem
+    workload: Workload
     config: Config
 
 
 @dataclass(frozen=True)
 class WorkRequest:
-    """Count a problem's visible pairs, and measure what the GPU can do."""
+    """Count the visible pairs of the workload's problem, and measure what the GPU can do."""
 
-    problem: Problem
+    workload: Workload
 
 
 class KernelBench:
-    """Times and proves the forward kernel of one generated module on one GPU. A factory for `worker.Worker`.
+    """Times and proves the kernels of one generated module on one GPU. A factory for `worker.Worker`.
 
     A TimeRequest gives a Timing, a ProofRequest what is wrong, empty if nothing is, a WorkRequest a Work. Raises
     RequestFailed:
@@ -82,26 +83,29 @@ class KernelBench:
     def __call__(self, request: TimeRequest | ProofRequest | WorkRequest) -> Timing | str | Work:
         try:
             if isinstance(request, WorkRequest):
-                return self._work(request.problem)
+                return self._work(request.workload)
             if isinstance(request, ProofRequest):
-                return self._prove(request)
-            replay = captured(self._launcher(self._inputs(request.problem), request.config))
+                return self._prove(request.workload, request.config)
+            replay = captured(self._launcher(request.workload, request.config))
             return timed(replay, self._scratch, request.milliseconds, request.best_us)
         except Exception as error:
             raise RequestFailed(_reason(error), str(error)[:2000], fatal=not _healthy()) from error
 
-    def _prove(self, request: ProofRequest) -> str:
-        result = verify_config(self._module, self._variant, request.problem, request.config, str(self._device))
+    def _prove(self, workload: Workload, config: Config) -> str:
+        problem, kernel = workload.problem, workload.key.kernel
+        result = verify_config(self._module, self._variant, problem, config, str(self._device), kernel)
         return "" if result.ok else str(result)
 
-    def _work(self, problem: Problem) -> Work:
+    def _work(self, workload: Workload) -> Work:
         """The ceilings are measured here and now, warm as the kernel was."""
+        problem = workload.problem
         sizes = {name: getattr(problem, name) for name in SIZES}
         pairwise = make(self._variant, sizes, self._inputs(problem).keywords)
-        flops = useful_flops(problem, density(pairwise, problem, str(self._device)))
+        flops = useful_flops(problem, density(pairwise, problem, str(self._device)), workload.key.kernel)
         product, copied = 2 * CEILING_SIZE**3, 2 * COPY_BYTES
         product_us, copy_us = (timed(run, self._scratch, CEILING_MS).median_us for run in self._ceilings(problem.dtype))
-        return Work(flops, least_bytes(problem), product / product_us / 1e6, copied / copy_us / 1e3)
+        traffic = least_bytes(problem, workload.key.kernel)
+        return Work(flops, traffic, product / product_us / 1e6, copied / copy_us / 1e3)
 
     def _ceilings(self, dtype: str) -> Iterator[Callable[[], object]]:
         """A large matrix product and a large copy."""
@@ -120,8 +124,9 @@ class KernelBench:
             self._call, self._problem = make_inputs(self._variant, problem, self._device), problem
         return self._call
 
-    def _launcher(self, call: Call, config: Config) -> Callable[[], object]:
+    def _launcher(self, workload: Workload, config: Config) -> Callable[[], object]:
         """One call of attention(). The schedule of a variant that has one is built before, as its users do."""
+        call = self._inputs(workload.problem)
         keywords: dict[str, Any] = {**call.keywords, "config": config}
         if hasattr(self._module, "plan"):
             keywords["plan"] = self._module.plan(call.q, call.k, call.v, **keywords)

@@ -96,9 +96,9 @@ class Outcome:
 
     def __str__(self) -> str:
         if self.record is None:
-            return f"{self.workload.problem}: no config worked; {self._counts()}"
+            return f"{self.workload}: no config worked; {self._counts()}"
         record = self.record
-        text = f"{self.workload.problem}: {record.config.label}, {record.median_us:.1f} us"
+        text = f"{self.workload}: {record.config.label}, {record.median_us:.1f} us"
         return f"{text} (recorded)" if self.status == "found" else f"{text} ±{record.spread:.1%}; {self._counts()}"
 
     def _counts(self) -> str:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flashgen.errors import UsageError
+from flashgen.runtime.config import KERNELS
+
+# A search measures so many configs whatever the time: fewer would say nothing about the rest.
+LEAST_TRIALS = 4
 
 
 @dataclass(frozen=True)
 class Preset:
-    """`seconds` is for all workloads of one variant together; the other fields are for each workload.
+    """`seconds` is for all workloads of one variant together, `build` the kernels that `flashgen build` spends them on;
+    the other fields are for each workload of the forward. A kernel of the backward takes the share `backward` of
+    `candidates` and `trials`.
 
     `candidates` configs, the nearest to the known ones, are compiled offline; `trials` of those that stay are timed
     for about `milliseconds` each; the best `finalists` are timed again in at most `rounds` interleaved rounds. None: no
@@ -24,11 +30,25 @@ class Preset:
     finalists: int
     rounds: int
     hopeless: bool = False
+    backward: float = 1.0
+    build: tuple[str, ...] = KERNELS
+
+    def of(self, kernel: str) -> Preset:
+        """The effort for one kernel."""
+        if kernel == "forward" or self.backward == 1.0:
+            return self
+        candidates, trials = (
+            None if count is None else max(LEAST_TRIALS, round(self.backward * count))
+            for count in (self.candidates, self.trials)
+        )
+        return replace(self, candidates=candidates, trials=trials)
 
 
 PRESETS = {
-    "quick": Preset(seconds=15, candidates=12, trials=8, milliseconds=10, finalists=2, rounds=4),
-    "default": Preset(seconds=85, candidates=40, trials=16, milliseconds=20, finalists=4, rounds=6),
+    "quick": Preset(
+        seconds=15, candidates=12, trials=8, milliseconds=10, finalists=2, rounds=4, backward=0.75, build=("forward",)
+    ),
+    "default": Preset(seconds=85, candidates=40, trials=16, milliseconds=20, finalists=4, rounds=6, backward=0.5),
     "full": Preset(seconds=None, candidates=None, trials=None, milliseconds=50, finalists=6, rounds=9),
 }
 

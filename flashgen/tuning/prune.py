@@ -5,6 +5,7 @@ Triton's own cache keeps what was compiled, so the process that measures finds i
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -12,9 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from flashgen.problems import Problem, input_sizes, shape_of
 from flashgen.runtime.config import Config
+from flashgen.spec.variant import Variant
 from flashgen.tuning.space import shared_limit
 from flashgen.tuning.worker import RequestFailed, Worker
 
@@ -45,9 +48,10 @@ class Compiled(Protocol):
 
 @dataclass(frozen=True)
 class CompileRequest:
-    dtype: str
-    head_dim: int
-    v_head_dim: int
+    """A kernel, as a call on this problem launches it, to compile in one config."""
+
+    kernel: str
+    problem: Problem
     config: Config
 
 
@@ -60,22 +64,34 @@ class Pruned:
     compiled: Mapping[Config, Compiled]
 
 
-def compiler(module_path: str, target: str) -> Callable[[CompileRequest], Compiled]:
-    """Factory of the pool's workers: compiles the forward kernel of one module for one target."""
-    from flashgen.codegen.offline import compile_forward
+def compiler(module_path: str, variant: Variant, target: str) -> Callable[[CompileRequest], Compiled]:
+    """Factory of the pool's workers: compiles the kernels of one module for one target."""
+    from flashgen.codegen.offline import compile_kernel
 
     def answer(request: CompileRequest) -> Compiled:
-        return compile_forward(
-            Path(module_path), target, request.dtype, request.head_dim, request.v_head_dim, request.config
+        p, odd = request.problem, odd_strides(variant, request.problem)
+        return compile_kernel(
+            Path(module_path), request.kernel, target, p.dtype, p.head_dim, p.v_head_dim, request.config, odd
         )
 
     return answer
 
 
+def odd_strides(variant: Variant, problem: Problem) -> list[str]:
+    """The strides of a problem's inputs that are no multiple of 16, which makes another kernel of the same text."""
+    sizes = input_sizes(variant, problem)
+    found = []
+    for tensor in variant.inputs:
+        shape = shape_of(tensor, sizes)
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)]
+        found += [f"{tensor.name} {axis}" for axis, stride in enumerate(strides) if stride % 16]
+    return found
+
+
 class CompilePool:
     """Worker processes that compile, kept for the whole of a tuning run. Close it, or use it in a `with`."""
 
-    def __init__(self, factory: str, *arguments: str, processes: int | None = None, gpus: int = 1) -> None:
+    def __init__(self, factory: str, *arguments: Any, processes: int | None = None, gpus: int = 1) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         count = processes or max(1, min(cores - 1, gpus * MOST_PROCESSES))
         self._workers = [Worker(factory, *arguments) for _ in range(count)]

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import built_in
 from flashgen.runtime.lookup import cache_folder, neighbours, read_record
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.finals import finals, tied
 from flashgen.tuning.outcome import Entry, Outcome, Work
-from flashgen.tuning.presets import Preset
+from flashgen.tuning.presets import LEAST_TRIALS, Preset
 from flashgen.tuning.prune import Compiled, CompileRequest, Pruned, prune
-from flashgen.tuning.space import STARTS, distance, search_space
+from flashgen.tuning.space import STARTS, Task, distance, search_space
 from flashgen.tuning.storage import Place, storage_errors
 from flashgen.tuning.study import Budget, Searched, search
 from flashgen.tuning.timing import Timing
@@ -47,18 +48,18 @@ class Options:
 class Session:
     """Tunes workloads of one variant one after another; what it learns of one helps the next.
 
-    `default` gives the built-in config from (capability, dtype, head_dim, v_head_dim). `roots` are the folders of
-    records, the one to write to first.
+    `roots` are the folders of records, the one to write to first.
     """
 
     def __init__(
-        self, tools: Tools, preset: Preset, default: Callable[[str, str, int, int], Config], roots: Sequence[Path],
-        options: Options = Options(), watch: Watch = lambda workload, trial, dropped: None,
+        self, tools: Tools, preset: Preset, roots: Sequence[Path], options: Options = Options(),
+        watch: Watch = lambda workload, trial, dropped: None,
     ) -> None:  # fmt: skip
-        self._tools, self._preset, self._default, self._roots = tools, preset, default, roots
+        self._tools, self._preset, self._roots = tools, preset, roots
         self._options, self._watch = options, watch
-        self._compiled: dict[tuple[str, int, int], dict[Config, Compiled | RequestFailed]] = {}
-        self._winners: dict[tuple[int, int], list[Config]] = {}
+        self._compiled: dict[tuple[str, str, int, int], dict[Config, Compiled | RequestFailed]] = {}
+        self._winners: dict[tuple[str, int, int], list[Config]] = {}
+        self._dq_us: dict[Problem, float] = {}
 
     def existing(self, workload: Workload) -> Outcome | None:
         """What the caches have for this very key; None with `force`."""
@@ -66,39 +67,51 @@ class Session:
         for root in self._roots if not self._options.force else ():
             record = read_record(root / workload.key.path)
             if record is not None and record.key == workload.key:
+                self._learn(workload, record)
                 return Outcome(workload, "found", record, time.monotonic() - start)
         return None
 
     def tune(self, workload: Workload, seconds: float | None) -> Outcome:
         """Find the best config within about `seconds` and record it. With `force` an old journal is begun anew."""
         start = time.monotonic()
-        key = workload.key
+        key, effort = workload.key, self._preset.of(workload.key.kernel)
+        if key.kernel == "backward_kv" and workload.problem not in self._dq_us:
+            return Outcome(workload, "failed", None, 0.0, lost={"no config for backward_q": 1})
         space = search_space(
-            self._tools.device.capability, key.dtype, key.head_dim, key.v_head_dim,
-            workload.problem.q_len, workload.problem.kv_len, scheduled=self._options.scheduled,
+            Task(
+                key.kernel, key.capability, key.dtype, key.head_dim, key.v_head_dim, workload.problem.q_len,
+                workload.problem.kv_len, self._options.scheduled,
+            )
         )  # fmt: skip
         first = self._first(workload)
         # The default is always tried, also where the space leaves configs like it out: a record must not be worse.
-        candidates = _nearest(list(dict.fromkeys([first[0], *space.configs])), first, self._preset.candidates)
+        candidates = _nearest(list(dict.fromkeys([first[0], *space.configs])), first, effort.candidates)
         pruned = self._prune(workload, candidates, None if seconds is None else COMPILE_SHARE * seconds)
         if not pruned.kept:
             entries = _entries((), pruned)
             return Outcome(workload, "failed", None, time.monotonic() - start, (), entries, {}, space.dropped)
         left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - (time.monotonic() - start))
-        searched = self._search(workload, pruned, first, left)
+        searched = self._search(workload, pruned, first, Budget(effort.trials, left, LEAST_TRIALS))
         finalists = self._finals(workload, searched)
         lost: dict[str, int] = {}
         winner = self._proven(workload, [config for config, _ in finalists], lost)
         ranking = tuple(Entry.of(config, pruned.compiled.get(config), timing) for config, timing in finalists)
         entries = _entries(searched.trials, pruned)
-        found = (ranking, entries, lost, space.dropped, self._work(workload.problem))
+        found = (ranking, entries, lost, space.dropped, self._work(workload))
         if winner is None:
             self._forget(workload)  # What spoiled every config may be gone at the next run.
             return Outcome(workload, "failed", None, time.monotonic() - start, *found)
         outcome = Outcome(workload, "tuned", None, time.monotonic() - start, *found)
         record = self._record(outcome, winner, dict(finalists)[winner], tied(finalists, winner))
-        self._winners.setdefault((key.head_dim, key.v_head_dim), []).append(record.config)
+        self._learn(workload, record)
         return Outcome(workload, "tuned", record, time.monotonic() - start, *found)
+
+    def _learn(self, workload: Workload, record: Record) -> None:
+        """What a record says to the workloads that come after."""
+        key = workload.key
+        self._winners.setdefault((key.kernel, key.head_dim, key.v_head_dim), []).append(record.config)
+        if key.kernel == "backward_q":
+            self._dq_us[workload.problem] = record.median_us
 
     def _first(self, workload: Workload) -> list[Config]:
         """Where to begin: the built-in default, this run's winners for other dtypes and shapes, neighbours' records,
@@ -106,48 +119,51 @@ class Session:
         key = workload.key
         own = [record for root in self._roots if (record := read_record(root / key.path)) is not None]
         near = [record.config for record in own + neighbours(key, self._roots)[:4]]
-        winners = self._winners.get((key.head_dim, key.v_head_dim), [])[-2:]
-        return list(
-            dict.fromkeys(
-                [self._default(key.capability, key.dtype, key.head_dim, key.v_head_dim), *winners, *near, *STARTS]
-            )
-        )
+        winners = self._winners.get((key.kernel, key.head_dim, key.v_head_dim), [])[-2:]
+        default = built_in(key.kernel, self._options.scheduled)
+        here = default(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        return list(dict.fromkeys([here, *winners, *near, *STARTS[key.kernel]]))
 
     def _prune(self, workload: Workload, candidates: Sequence[Config], seconds: float | None) -> Pruned:
-        """Compile what no earlier workload has compiled; shapes do not matter to the compiler, so most is known."""
+        """Compile what no earlier workload has compiled; shapes hardly matter to the compiler, so most is known.
+
+        What time did not suffice for is left to another run: a GPU that waits for its compiler measures little.
+        """
         key = workload.key
-        known = self._compiled.setdefault((key.dtype, key.head_dim, key.v_head_dim), {})
+        known = self._compiled.setdefault((key.kernel, key.dtype, key.head_dim, key.v_head_dim), {})
         requests = [
-            CompileRequest(key.dtype, key.head_dim, key.v_head_dim, config)
-            for config in candidates
-            if config not in known
+            CompileRequest(key.kernel, workload.problem, config) for config in candidates if config not in known
         ]
         known.update(self._tools.compile(requests, float("inf") if seconds is None else seconds))
-        return prune(candidates, known, self._tools.device.capability, forgiving=self._preset.hopeless)
+        begun = [config for config in candidates if config in known] or candidates
+        return prune(begun, known, self._tools.device.capability, forgiving=self._preset.hopeless)
 
-    def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], seconds: float | None) -> Searched:
+    def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], budget: Budget) -> Searched:
         if self._options.force:
             self._forget(workload)
         dropped = sum(1 for config in pruned.verdicts if config not in pruned.kept)
         key = workload.key
         return search(
             pruned.kept,
-            [partial(self._time, gpu, workload.problem) for gpu in self._tools.gpus],
+            [partial(self._time, gpu, workload) for gpu in self._tools.gpus],
             place=self._place(workload),
             name=f"{key} spec {key.spec} templates {key.templates}",
             first=first,
-            budget=Budget(self._preset.trials, seconds),
+            budget=budget,
             seed=self._options.seed,
             watch=lambda trial: self._watch(workload, trial, dropped),
         )
 
-    def _time(self, gpu: Gpu, problem: Problem, config: Config, best_us: float | None = None) -> Timing:
-        return gpu.time(problem, config, self._preset.milliseconds, best_us)
+    def _time(self, gpu: Gpu, workload: Workload, config: Config, best_us: float | None = None) -> Timing:
+        """The time of a launch. What leaves dQ to its own kernel is charged that kernel's time."""
+        charge = self._dq_us[workload.problem] if config.fuse_dq == 0 else 0.0
+        limit = None if best_us is None else max(best_us - charge, 1.0)
+        return gpu.time(workload, config, self._preset.milliseconds, limit).plus(charge)
 
     def _finals(self, workload: Workload, searched: Searched) -> list[tuple[Config, Timing]]:
         return finals(
             [trial.config for trial in searched.ranking[: self._preset.finalists]],
-            [partial(self._time, gpu, workload.problem) for gpu in self._tools.gpus],
+            [partial(self._time, gpu, workload) for gpu in self._tools.gpus],
             self._preset.rounds,
             self._options.seed,
         )
@@ -156,7 +172,7 @@ class Session:
         """The fastest finalist that computes the variant's formula; the others are counted by reason in `lost`."""
         for config in finalists:
             try:
-                reason = "verification" if self._tools.gpus[0].prove(workload.problem, config) else ""
+                reason = "verification" if self._tools.gpus[0].prove(workload, config) else ""
             except RequestFailed as failure:
                 reason = failure.reason
             if not reason:
@@ -164,9 +180,9 @@ class Session:
             lost[reason] = lost.get(reason, 0) + 1
         return None
 
-    def _work(self, problem: Problem) -> Work | None:
+    def _work(self, workload: Workload) -> Work | None:
         try:
-            return self._tools.gpus[0].work(problem)
+            return self._tools.gpus[0].work(workload)
         except RequestFailed:
             return None
 
@@ -174,6 +190,8 @@ class Session:
         note = [f"measured on {outcome.workload.problem}"]
         if self._options.scheduled:
             note.append("with a schedule prepared by plan()")
+        if config.fuse_dq == 0:
+            note.append(f"with {self._dq_us[outcome.workload.problem]:.1f} us of backward_q")
         if ties:
             note.append(f"a tie with {', '.join(map(str, ties))}")
         record = Record(
@@ -211,7 +229,8 @@ def _entries(trials: Sequence[Trial], pruned: Pruned) -> tuple[Entry, ...]:
 
 
 def _nearest(space: Sequence[Config], first: Sequence[Config], count: int | None) -> list[Config]:
-    """The configs nearest to any of `first`, in an order that does not depend on chance."""
-    anchors = [config for config in first if config in set(space)] or [space[len(space) // 2]] if space else []
-    ordered = sorted(space, key=lambda config: (min(distance(config, anchor) for anchor in anchors), str(config)))
+    """The first of `first`, then the configs nearest to any of them, in an order that does not depend on chance."""
+    anchors = [config for config in first if config in set(space)]
+    steps = {config: min(distance(config, anchor) for anchor in anchors) for config in space}
+    ordered = sorted(space, key=lambda config: (config != first[0], steps[config], str(config)))
     return ordered[:count]

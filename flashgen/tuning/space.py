@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -34,9 +34,17 @@ WARPS = (4, 8)
 STAGES = (1, 2, 3, 4)
 
 # Where a search begins after the configs that are known: shapes that have won on some GPU, far apart.
-STARTS = (
-    Config(64, 64, 4, 3), Config(128, 64, 8, 3), Config(64, 128, 4, 2), Config(128, 64, 4, 3), Config(128, 128, 8, 2),
-)  # fmt: skip
+STARTS: Mapping[str, tuple[Config, ...]] = {
+    "forward": (
+        Config(64, 64, 4, 3), Config(128, 64, 8, 3), Config(64, 128, 4, 2), Config(128, 64, 4, 3),
+        Config(128, 128, 8, 2),
+    ),
+    "backward_q": (Config(64, 64, 4, 2), Config(128, 64, 8, 2), Config(64, 128, 8, 1), Config(128, 32, 8, 2)),
+    "backward_kv": (
+        Config(64, 128, 8, 2, fuse_dq=0), Config(64, 128, 8, 2, fuse_dq=1), Config(64, 64, 4, 2, fuse_dq=1),
+        Config(32, 128, 8, 2, fuse_dq=0), Config(64, 64, 8, 1, fuse_dq=0),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,68 @@ class Space:
 
     configs: tuple[Config, ...]
     dropped: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a space is for: a kernel on a kind of GPU, for one workload. A scheduled variant has other tile sizes."""
+
+    kernel: str
+    capability: str
+    dtype: str
+    head_dim: int
+    v_head_dim: int
+    q_len: int
+    kv_len: int
+    scheduled: bool = False
+
+
+def search_space(task: Task) -> Space:
+    """The configs of every backend that has the kernel, as far as they may run."""
+    limit, kept, dropped = shared_limit(task.capability), [], Counter[str]()
+    for config in (each for (kernel, _), space in SPACES.items() if kernel == task.kernel for each in space(task)):
+        # The bounds are those of the portable kernels; other backends offer what fits.
+        bounded = config.backend == "portable"
+        if bounded and shared_bytes(task.kernel, config, task.dtype, task.head_dim, task.v_head_dim) > limit:
+            dropped["shared memory"] += 1
+        elif bounded and accumulators(task.kernel, config, task.head_dim, task.v_head_dim) > ACCUMULATORS:
+            dropped["registers"] += 1
+        else:
+            kept.append(config)
+    return Space(tuple(kept), dict(dropped))
+
+
+def _forward(task: Task) -> Iterator[Config]:
+    return (Config(*values) for values in product(*_tiles(task), WARPS, STAGES))
+
+
+def _backward_q(task: Task) -> Iterator[Config]:
+    return (Config(*values) for values in product(*_tiles(task), WARPS, STAGES[:3]))
+
+
+def _backward_kv(task: Task) -> Iterator[Config]:
+    shapes = product(*_tiles(task), WARPS, STAGES[:3])
+    return (Config(*values, fuse_dq=fuse) for values, fuse in product(shapes, (0, 1)))
+
+
+# What each backend of a kernel has to offer.
+SPACES: Mapping[tuple[str, str], Callable[[Task], Iterator[Config]]] = {
+    ("forward", "portable"): _forward,
+    ("backward_q", "portable"): _backward_q,
+    ("backward_kv", "portable"): _backward_kv,
+}
+
+
+def _tiles(task: Task) -> tuple[list[int], list[int]]:
+    """Numbers of query rows and of keys: at most one step beyond the lengths; for a schedule at least 32 by 32."""
+    least = 32 if task.scheduled else 16
+    tiles_q = [tile for tile in TILES_Q if least <= tile <= max(2 * task.q_len, 32)]
+    tiles_kv = [tile for tile in TILES_KV if least <= tile <= max(2 * task.kv_len, 32)]
+    # 16 rows waste most of a tensor core; they are for short queries and for tiles too large otherwise.
+    if task.q_len > 64 and min(task.head_dim, task.v_head_dim) <= 128:
+        tiles_q = [tile for tile in tiles_q if tile > 16]
+        tiles_kv = [tile for tile in tiles_kv if tile > 16]
+    return tiles_q, tiles_kv
 
 
 def shared_limit(capability: str) -> int:
@@ -57,48 +127,31 @@ def padded(dim: int) -> int:
     return max(16, 1 << (dim - 1).bit_length())
 
 
-def shared_bytes(config: Config, dtype: str, head_dim: int, v_head_dim: int) -> int:
-    """A lower bound of the shared memory that a forward kernel needs: what this rejects cannot run.
+def shared_bytes(kernel: str, config: Config, dtype: str, head_dim: int, v_head_dim: int) -> int:
+    """A lower bound of the shared memory that a kernel needs: what this rejects cannot run.
 
-    A pipeline of several stages holds at least `num_stages - 1` tiles each of K and V; without one, a single tile may
-    be there at a time, and Q may live in registers. The compiler judges the rest.
+    A pipeline of several stages holds at least `num_stages - 1` tiles each of the two tensors that are streamed: K and
+    V, in the kernel that makes dK and dV Q and dO. Without one, a single tile may be there at a time, and what stays
+    may live in registers. The compiler judges the rest.
     """
-    key, value = (config.BN * padded(dim) * ITEMSIZE[dtype] for dim in (head_dim, v_head_dim))
-    return max(key, value) if config.num_stages == 1 else (config.num_stages - 1) * (key + value)
+    rows = config.BM if kernel == "backward_kv" else config.BN
+    one, other = (rows * padded(dim) * ITEMSIZE[dtype] for dim in (head_dim, v_head_dim))
+    return max(one, other) if config.num_stages == 1 else (config.num_stages - 1) * (one + other)
 
 
-def accumulators(config: Config, v_head_dim: int) -> int:
-    """Float32 values of the score tile and the output tile that one thread holds."""
-    return config.BM * (config.BN + padded(v_head_dim)) // (32 * config.num_warps)
+def accumulators(kernel: str, config: Config, head_dim: int, v_head_dim: int) -> int:
+    """Float32 values that one thread holds: a tile of pairs, and the output, dQ, or dK and dV."""
+    pairs = config.BM * config.BN
+    held = {
+        "forward": config.BM * padded(v_head_dim),
+        "backward_q": config.BM * padded(head_dim),
+        "backward_kv": config.BN * (padded(head_dim) + padded(v_head_dim)),
+    }
+    return (pairs + held[kernel]) // (32 * config.num_warps)
 
 
 def distance(one: Config, two: Config) -> int:
-    """How many steps apart: doublings of tiles and warps, single stages."""
+    """How many steps apart: doublings of tiles and warps, single stages, one for each other axis or backend."""
     sizes = [(one.BM, two.BM), (one.BN, two.BN), (one.num_warps, two.num_warps)]
-    return sum(abs(a.bit_length() - b.bit_length()) for a, b in sizes) + abs(one.num_stages - two.num_stages)
-
-
-def search_space(
-    capability: str, dtype: str, head_dim: int, v_head_dim: int, q_len: int, kv_len: int, *, scheduled: bool = False
-) -> Space:
-    """The forward kernel's configs for one workload on one kind of GPU.
-
-    Tiles go at most one step beyond the lengths. A scheduled variant needs tiles of at least 32 by 32.
-    """
-    least = 32 if scheduled else 16
-    tiles_q = [tile for tile in TILES_Q if least <= tile <= max(2 * q_len, 32)]
-    tiles_kv = [tile for tile in TILES_KV if least <= tile <= max(2 * kv_len, 32)]
-    # 16 rows waste most of a tensor core; they are for short queries and for tiles too large otherwise.
-    if q_len > 64 and min(head_dim, v_head_dim) <= 128:
-        tiles_q = [tile for tile in tiles_q if tile > 16]
-        tiles_kv = [tile for tile in tiles_kv if tile > 16]
-    limit, kept, dropped = shared_limit(capability), [], Counter[str]()
-    for values in product(tiles_q, tiles_kv, WARPS, STAGES):
-        config = Config(*values)
-        if shared_bytes(config, dtype, head_dim, v_head_dim) > limit:
-            dropped["shared memory"] += 1
-        elif accumulators(config, v_head_dim) > ACCUMULATORS:
-            dropped["registers"] += 1
-        else:
-            kept.append(config)
-    return Space(tuple(kept), dict(dropped))
+    steps = sum(abs(a.bit_length() - b.bit_length()) for a, b in sizes) + abs(one.num_stages - two.num_stages)
+    return steps + len({name for name, _ in one.further.items() ^ two.further.items()})

@@ -36,10 +36,14 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """When a search ends: after so many measurements, or so many seconds; None sets no limit."""
+    """When a search ends: after so many measurements, or so many seconds; None sets no limit.
+
+    Seconds end no search before its first `least` measurements.
+    """
 
     trials: int | None = None
     seconds: float | None = None
+    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class _Search:
         if budget.trials is not None and proposals.begun >= budget.trials:
             return True
         late = budget.seconds is not None and time.monotonic() - self._start >= budget.seconds
-        return late and proposals.begun > 0
+        return late and proposals.begun >= budget.least
 
 
 def _attempt(measure: Measure, config: Config, best_us: float | None) -> Trial:

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from flashgen.runtime.config import Config
+from flashgen.runtime.config import BACKENDS, Config
 
 # Variances of the logarithm of the time: of one parameter's own effect, of what all of them do together, of noise.
 ALONE, TOGETHER, NOISE = 0.05, 0.15, 3e-4
 LENGTH = 1.3
+# Steps between backends.
+APART = 4.0
 # How many standard deviations below its expectation a config is hoped to be.
 HOPE = 0.7
 # Logarithms of times beyond this above the best say "slow"; how slow does not matter and would bend the model.
@@ -29,7 +31,8 @@ def most_promising(known_us: Mapping[Config, float], free: Sequence[Config]) -> 
     times = np.log(list(known_us.values()))
     times = np.minimum(times - times.min(), SLOW)
     centre = np.median(times)
-    known, asked = _features(list(known_us)), _features(free)
+    axes = sorted({name for config in (*known_us, *free) for name in config.further})
+    known, asked = _features(list(known_us), axes), _features(free, axes)
     across = _kernel(known, asked)
     weights = np.linalg.solve(_kernel(known, known) + NOISE * np.eye(len(known)), across)
     expected = weights.T @ (times - centre)
@@ -37,12 +40,18 @@ def most_promising(known_us: Mapping[Config, float], free: Sequence[Config]) -> 
     return free[int(np.argmin(expected - HOPE * doubt))]
 
 
-def _features(configs: Sequence[Config]) -> np.ndarray:
-    """Parameters in steps of about equal effect; with rows and warps goes what a warp has of the rows."""
+def _features(configs: Sequence[Config], axes: Sequence[str]) -> np.ndarray:
+    """Parameters in steps of about equal effect; with rows and warps goes what a warp has of the rows.
+
+    Of the `axes` each value is a step; configs of two backends are strangers.
+    """
     rows = [
-        (np.log2(c.BM), np.log2(c.BN), np.log2(c.num_warps), 0.8 * c.num_stages, np.log2(c.BM / c.num_warps))
+        (
+            np.log2(c.BM), np.log2(c.BN), np.log2(c.num_warps), 0.8 * c.num_stages, np.log2(c.BM / c.num_warps),
+            *(c.further.get(name, 0) if name != "backend" else APART * BACKENDS.index(c.backend) for name in axes),
+        )
         for c in configs
-    ]
+    ]  # fmt: skip
     return np.array(rows)
 
 

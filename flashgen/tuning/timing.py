@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,11 @@ class Timing:
     spread: float
     repetitions: int
     hopeless: bool = False
+
+    def plus(self, other_us: float) -> Timing:
+        """With the time of something else that is not timed with it."""
+        total = self.median_us + other_us
+        return replace(self, median_us=total, spread=self.spread * self.median_us / total)
 
     @classmethod
     def of(cls, samples_us: Sequence[float], hopeless: bool = False) -> Timing:

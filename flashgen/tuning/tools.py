@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.prune import Compiled, CompileRequest
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
+from flashgen.tuning.workloads import Workload
 
 
 class Gpu(Protocol):
     """One GPU. Every method raises RequestFailed."""
 
-    def time(self, problem: Problem, config: Config, milliseconds: float, best_us: float | None) -> Timing: ...
+    def time(self, workload: Workload, config: Config, milliseconds: float, best_us: float | None) -> Timing: ...
 
-    def prove(self, problem: Problem, config: Config) -> str:
+    def prove(self, workload: Workload, config: Config) -> str:
         """What is wrong with a config, empty if nothing is."""
 
-    def work(self, problem: Problem) -> Work: ...
+    def work(self, workload: Workload) -> Work: ...
 
 
 class Tools(Protocol):

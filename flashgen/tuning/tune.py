@@ -9,9 +9,7 @@ from pathlib import Path
 
 from flashgen.codegen import load_module, uses_schedule
 from flashgen.errors import TuningFailed
-from flashgen.problems import Problem
-from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import default_config
+from flashgen.runtime.config import KERNELS, Config
 from flashgen.runtime.lookup import forget, shipped_root, user_root
 from flashgen.spec.variant import TuneShape, Variant
 from flashgen.tuning import machine
@@ -25,9 +23,9 @@ from flashgen.tuning.workloads import Workload, problems, workloads
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a tuning run stands: `workload` of `workloads` (from 1), and what is known of it."""
+    """Where a tuning run stands: `what` is number `workload` of `workloads` (from 1), and what is known of it."""
 
-    problem: Problem
+    what: Workload
     workload: int
     workloads: int
     tried: int
@@ -43,7 +41,7 @@ class Progress:
             best = f"best {self.best_us:.1f} us ({self.best.label})"
         left = "" if self.seconds_left is None else f", {self.seconds_left:.0f} s left"
         counts = f"{self.tried} tried, {self.dropped} dropped, {self.failed} failed"
-        return f"[{self.workload}/{self.workloads}] {self.problem}: {best}, {counts}{left}"
+        return f"[{self.workload}/{self.workloads}] {self.what}: {best}, {counts}{left}"
 
 
 def tune(
@@ -52,6 +50,7 @@ def tune(
     *,
     shapes: Sequence[TuneShape] | None = None,
     dtypes: Sequence[str] | None = None,
+    kernels: Sequence[str] = KERNELS,
     preset: str = "default",
     trials: int | None = None,
     budget_seconds: float | None = None,
@@ -62,7 +61,7 @@ def tune(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Find and record the best config for each dtype, head dimension and shape of a variant.
+    """Find and record the best config of each kernel for each dtype, head dimension and shape of a variant.
 
     A workload that has a record is left alone unless `force`. `trials` (for each workload) and `budget_seconds`
     (for all) take the place of the preset's; `exhaustive` times the whole space, hopeless configs included. `gpus`
@@ -73,13 +72,13 @@ def tune(
     effort = chosen(preset, trials, budget_seconds, exhaustive)
     indices, at_hand = machine.gpus_at_hand(gpus)
     identity = load_module(module_path).IDENTITY
-    tasks = workloads(problems(variant, shapes, dtypes), identity, at_hand)
+    tasks = workloads(problems(variant, shapes, dtypes), identity, at_hand, kernels)
     roots = (user_root(), shipped_root(module_path))
     watcher = _Watcher(len(tasks), effort.seconds, progress)
     options = Options(uses_schedule(variant), seed, storage, force)
     outcomes: list[Outcome] = []
     with Host(variant, module_path, indices, at_hand) as tools:
-        session = Session(tools, effort, default_config, roots, options, watcher.trial)
+        session = Session(tools, effort, roots, options, watcher.trial)
         for place, task in enumerate(tasks):
             outcomes.append(session.existing(task) or session.tune(task, watcher.begin(place)))
     forget()
@@ -110,7 +109,7 @@ class _Watcher:
             best_us, best = min(timed, key=lambda entry: entry[0], default=(None, None))
             counts = (len(self._trials), dropped, len(self._trials) - len(timed))
             place = (self._place + 1, self._workloads)
-            self._progress(Progress(workload.problem, *place, *counts, best, best_us, self._left()))
+            self._progress(Progress(workload, *place, *counts, best, best_us, self._left()))
 
     def _left(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
 
 from flashgen.problems import Problem
+from flashgen.runtime.config import KERNELS
+from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Bucket, Device, Key
 from flashgen.spec.variant import TuneShape, Variant
 
@@ -15,6 +17,9 @@ from flashgen.spec.variant import TuneShape, Variant
 class Workload:
     problem: Problem
     key: Key
+
+    def __str__(self) -> str:
+        return f"{self.key.kernel}, {self.problem}"
 
 
 def problems(
@@ -32,19 +37,26 @@ def problems(
     ]  # fmt: skip
 
 
-def workloads(problems: Iterable[Problem], identity: Any, device: Device) -> list[Workload]:
+def workloads(
+    problems: Iterable[Problem], identity: Identity, device: Device, kernels: Sequence[str] = ("forward",)
+) -> list[Workload]:
     """One workload for each key; of problems in the same bucket the first stands for all.
 
-    `identity` is a generated module's IDENTITY. Workloads with the same compiled kernels stand together.
+    `identity` is a generated module's IDENTITY, `kernels` are those to tune, as far as the module has them. All of
+    the forward come first, then for each problem those of the backward; those with the same compiled kernels stand
+    together.
     """
     found: dict[Key, Workload] = {}
-    for problem in problems:
+    named = [kernel for kernel in KERNELS if kernel in kernels and kernel in identity.templates]
+    for problem, kernel in product(problems, named):
         bucket = Bucket.of(
             problem.batch * problem.heads, problem.heads // problem.kv_heads, problem.q_len, problem.kv_len
         )
         key = Key(
-            device.gpu, device.capability, device.triton, identity.variant, "forward", problem.dtype,
-            problem.head_dim, problem.v_head_dim, bucket, identity.spec, identity.templates["forward"],
+            device.gpu, device.capability, device.triton, identity.variant, kernel, problem.dtype,
+            problem.head_dim, problem.v_head_dim, bucket, identity.spec, identity.templates[kernel],
         )  # fmt: skip
         found.setdefault(key, Workload(problem, key))
-    return sorted(found.values(), key=lambda w: (w.key.dtype, w.key.head_dim, w.key.v_head_dim))
+    return sorted(
+        found.values(), key=lambda w: (w.key.kernel != "forward", w.key.dtype, w.key.head_dim, w.key.v_head_dim)
+    )

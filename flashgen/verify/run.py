@@ -17,7 +17,7 @@ from flashgen.runtime import Config
 from flashgen.runtime.lookup import RecordWarning
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict, judge
-from flashgen.verify.cases import Case
+from flashgen.verify.cases import Backward, Case
 from flashgen.verify.gradients import prove_gradients
 from flashgen.verify.poison import poisoned
 from flashgen.verify.report import CaseResult, Report
@@ -71,9 +71,11 @@ def _reason(error: BaseException) -> str:
 
 
 def verify_config(
-    module: ModuleType, variant: Variant, problem: Problem, config: Config, device: str = "cuda"
-) -> CaseResult:
-    """Prove one config on a problem like the one it was tuned for, cut down to what a float64 reference can hold."""
+    module: ModuleType, variant: Variant, problem: Problem, config: Config, device: str = "cuda",
+    kernel: str = "forward",
+) -> CaseResult:  # fmt: skip
+    """Prove one config of a kernel on a problem like the one it was tuned for, cut down to what a float64 reference
+    can hold."""
     group = problem.heads // problem.kv_heads
     kv_heads = min(problem.kv_heads, CONFIG_GROUPS)
     small = replace(
@@ -84,7 +86,14 @@ def verify_config(
         q_len=min(problem.q_len, CONFIG_LENGTH),
         kv_len=min(problem.kv_len, CONFIG_LENGTH),
     )
-    return run_case(module, variant, Case(f"{config} on {small}", small, config), device)
+    name = f"{config} on {small}"
+    # Only the deterministic backward is sure to have dQ from a kernel of its own.
+    cases = {
+        "forward": Case(name, small, config),
+        "backward_q": Case(name, small, backward=Backward(q=config, deterministic=True)),
+        "backward_kv": Case(name, small, backward=Backward(kv=config)),
+    }
+    return run_case(module, variant, cases[kernel], device)
 
 
 def _prove(module: ModuleType, variant: Variant, case: Case, device: str) -> Verdict:

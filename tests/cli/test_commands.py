@@ -146,7 +146,7 @@ def test_a_target_that_does_not_compile_exits_with_1(run: Run, monkeypatch: pyte
     monkeypatch.setattr(flashgen.compiling, "compile_all", broken)
     ended = run("build", "band", "--no-verify", "--no-tune", "--target", "sm_90")
     assert ended.code == 1
-    assert "sm_90 float32 head_dim 16: out of registers" in ended.err
+    assert "sm_90 forward float32 head_dim 16: out of registers" in ended.err
 
 
 @needs_no_gpu

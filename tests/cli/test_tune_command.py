@@ -41,7 +41,7 @@ class Pretended:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def time(self, problem, config, milliseconds, best_us):
+    def time(self, workload, config, milliseconds, best_us):
         return Timing(1e6 / (config.BM + config.BN), 0.004, 20)
 
     def prove(self, *_: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -10,9 +12,10 @@ import pytest
 from flashgen.codegen import generate, offline
 from flashgen.compiling import Compiled, Job, compile_all, jobs_for
 from flashgen.errors import UsageError
-from flashgen.runtime import Config, default_config
+from flashgen.runtime import Config, built_in
+from flashgen.runtime.config import KERNELS
 from flashgen.spec import load
-from flashgen.tuning.space import SHARED_LIMIT, SMALLEST_SHARED_LIMIT
+from flashgen.tuning.space import SHARED_LIMIT, SMALLEST_SHARED_LIMIT, shared_bytes
 
 VARIANTS = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942")
@@ -29,8 +32,12 @@ SOME = [
 ]
 
 
-def compiled(path: Path, folder: Path, jobs: list[Job]) -> list[Compiled]:
-    found = compile_all(generate(load(path), folder), jobs)
+def compiled(
+    path: Path, folder: Path, targets: Sequence[str], dtype: str, head_dims: tuple[int, ...]
+) -> list[Compiled]:
+    """Each kernel of a variant in its built-in config."""
+    variant = replace(load(path), dtypes=(dtype,), head_dims=head_dims)
+    found = compile_all(generate(variant, folder), jobs_for(variant, targets))
     for each in found:
         assert each.error is None, str(each)
         assert each.shared is not None
@@ -39,37 +46,35 @@ def compiled(path: Path, folder: Path, jobs: list[Job]) -> list[Compiled]:
     return list(found)
 
 
-def job(target: str, dtype: str, head_dim: int) -> Job:
-    return Job(target, dtype, head_dim, head_dim, default_config(target, dtype, head_dim, head_dim))
-
-
 @pytest.mark.parametrize(("path", "target", "head_dim"), SOME, ids=lambda x: getattr(x, "stem", x))
 def test_a_variant_for_a_target(path: Path, target: str, head_dim: int, tmp_path: Path) -> None:
-    compiled(path, tmp_path, [job(target, "bfloat16", head_dim)])
+    compiled(path, tmp_path, [target], "bfloat16", (head_dim,))
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
 def test_each_variant_for_each_target(path: Path, tmp_path: Path) -> None:
-    found = compiled(path, tmp_path, [job(target, "bfloat16", d) for target, d in product(TARGETS, HEAD_DIMS)])
+    found = compiled(path, tmp_path, TARGETS, "bfloat16", HEAD_DIMS)
     limit = FEW_SPILLS.get(path.stem, A_TENTH)
-    assert [(each.job.target, each.job.head_dim, each.spills) for each in found if (each.spills or 0) > limit] == []
+    assert [(each.job, each.spills) for each in found if (each.spills or 0) > limit] == []
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_other_dtypes_and_head_dims(dtype: str, tmp_path: Path) -> None:
     path = next(path for path in VARIANTS if path.stem == "gemma2")
-    compiled(path, tmp_path, [job(target, dtype, d) for target, d in product(TARGETS, (16, 80, 256))])
+    compiled(path, tmp_path, TARGETS, dtype, (16, 80, 256))
 
 
 def test_the_jobs_of_a_variant() -> None:
     variant = load({"name": "mine", "head_dim": [32, 80], "dtype": ["float32", "bfloat16"]})
     jobs = jobs_for(variant, ["sm_90", "gfx942"])
-    assert [(j.target, j.dtype, j.head_dim, j.v_head_dim) for j in jobs] == [
+    forward = [j for j in jobs if j.kernel == "forward"]
+    assert [(j.target, j.dtype, j.head_dim, j.v_head_dim) for j in forward] == [
         (target, "float32", d, d) for target in ("sm_90", "gfx942") for d in (32, 80)
     ]
-    assert all(j.config == default_config(j.target, j.dtype, j.head_dim, j.v_head_dim) for j in jobs)
+    for j in jobs:
+        assert j.config == built_in(j.kernel, False)(j.target, j.dtype, j.head_dim, j.v_head_dim)
     with pytest.raises(UsageError, match=r"^no target 'sm_42'; expected one of sm_80, "):
         jobs_for(variant, ["sm_42"])
 
@@ -81,7 +86,7 @@ def test_a_target_that_does_not_exist(target: str) -> None:
 
 
 def test_a_kernel_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
-    large = Job("sm_120", "bfloat16", 256, 256, Config(64, 128, 8, 2))
+    large = Job("sm_120", "forward", "bfloat16", 256, 256, Config(64, 128, 8, 2))
     (found,) = compile_all(generate(load({"name": "mine"}), tmp_path), [large])
     assert found.shared is not None
     assert found.error == f"needs {found.shared} bytes of shared memory, sm_120 has {99 * 1024}"
@@ -90,21 +95,22 @@ def test_a_kernel_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
 def test_what_the_compiler_complains_of_is_an_error(tmp_path: Path) -> None:
     path = generate(load({"name": "mine"}), tmp_path)
     path.write_text(path.read_text().replace("num_tiles = tl.cdiv(q_len, BM)", "num_tiles = tl.cdiv(q_len, nothing)"))
-    (found,) = compile_all(path, [job("sm_90", "bfloat16", 64)])
+    (found,) = compile_all(path, [Job("sm_90", "forward", "bfloat16", 64, 64, Config(64, 64, 4, 1))])
     assert "nothing is not defined" in (found.error or "")
 
 
 CAPABILITIES = ["", *SHARED_LIMIT, "sm_75", "gfx1100"]
 
 
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_there_is_a_default_for_every_call(capability: str, dtype: str) -> None:
+def test_there_is_a_default_for_every_call(capability: str, dtype: str, kernel: str, scheduled: bool) -> None:
     limit = SHARED_LIMIT.get(capability, SMALLEST_SHARED_LIMIT)
-    itemsize = 4 if dtype == "float32" else 2
+    default = built_in(kernel, scheduled)
     for head_dim, v_head_dim in product((1, 16, 64, 65, 80, 128, 129, 256), repeat=2):
-        config = default_config(capability, dtype, head_dim, v_head_dim)
-        widest = 1 << (max(head_dim, v_head_dim, 16) - 1).bit_length()
-        # At the least, a tile each of k and v for each stage that is loaded ahead.
-        assert max(config.num_stages - 1, 1) * 2 * config.BN * widest * itemsize <= limit
-        assert default_config(capability, dtype, v_head_dim, head_dim) == config
+        config = default(capability, dtype, head_dim, v_head_dim)
+        assert config.for_kernel(kernel)
+        assert shared_bytes(kernel, config, dtype, head_dim, v_head_dim) <= limit
+        assert default(capability, dtype, v_head_dim, head_dim) == config

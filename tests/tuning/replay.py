@@ -4,7 +4,6 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from flashgen.runtime.defaults import default_config
 from flashgen.tuning.presets import PRESETS
 from flashgen.tuning.session import Options, Session
 from flashgen.tuning.timing import Timing
@@ -47,7 +46,7 @@ class Replay:
             return RequestFailed("timed out")
         return Compilation(entry.registers, entry.spills, entry.shared, entry.serialized_wgmma, None)
 
-    def time(self, problem, config, milliseconds, best_us):
+    def time(self, workload, config, milliseconds, best_us):
         self.launched.append(config)
         entry = self._entries[config]
         if entry.timing is None:
@@ -55,10 +54,10 @@ class Replay:
         factor = math.exp(self._chance.gauss(0, self.noise))
         return Timing(entry.timing.median_us * factor, entry.timing.spread, entry.timing.repetitions)
 
-    def prove(self, problem, config):
+    def prove(self, workload, config):
         return ""
 
-    def work(self, problem):
+    def work(self, workload):
         return self.table.work
 
     def versions(self):
@@ -71,5 +70,5 @@ class Replay:
 def replay(table, seed, folder, preset="default", **options):
     """Tune the table's workload with nothing known before; return the outcome and what was launched."""
     tools = Replay(table, seed)
-    session = Session(tools, PRESETS[preset], default_config, [folder], Options(seed=seed, **options))
+    session = Session(tools, PRESETS[preset], [folder], Options(seed=seed, **options))
     return session.tune(table.workload, None), tools.launched

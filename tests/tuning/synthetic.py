@@ -14,7 +14,7 @@ from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device
 from flashgen.tuning.outcome import Entry, Work
 from flashgen.tuning.prune import verdict
-from flashgen.tuning.space import padded, search_space
+from flashgen.tuning.space import Task, padded, search_space
 from flashgen.tuning.table import Table
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.workloads import workloads
@@ -93,7 +93,7 @@ def table(kind, head_dim, length):
     identity = Identity(kind.variant, "0123456789ab", dict.fromkeys(KERNELS, "ba9876543210"), "", {})
     (workload,) = workloads([size], identity, DEVICE)
     space = search_space(
-        DEVICE.capability, size.dtype, head_dim, head_dim, length, length, scheduled=kind.scheduled
+        Task("forward", DEVICE.capability, size.dtype, head_dim, head_dim, length, length, kind.scheduled)
     ).configs
     chance = random.Random(f"{kind} {size}")
     entries = []

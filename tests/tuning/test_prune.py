@@ -5,15 +5,17 @@ from collections import Counter
 
 import pytest
 
+from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.tuning.prune import CompilePool, CompileRequest, prune
 from flashgen.tuning.worker import RequestFailed
 
+PROBLEM = Problem(1, 4, 4, 1024, 1024, 64, 64, "bfloat16")
 CONFIGS = [Config(bm, bn, 4, stages) for bm in (32, 64) for bn in (32, 64) for stages in (1, 2)]
 
 
 def requests():
-    return [CompileRequest("bfloat16", 64, 64, config) for config in CONFIGS]
+    return [CompileRequest("forward", PROBLEM, config) for config in CONFIGS]
 
 
 def test_every_config_is_compiled_once_and_a_crash_costs_one():
@@ -39,7 +41,7 @@ def test_what_is_not_begun_in_time_stays_in_the_space():
 def test_where_all_spill_spills_are_forgiven():
     with CompilePool("fake_compiler:make", "", processes=1) as pool:
         spilling = [config for config in CONFIGS if config.BN == 64]
-        results = pool.compile([CompileRequest("bfloat16", 64, 64, config) for config in spilling], 60)
+        results = pool.compile([CompileRequest("forward", PROBLEM, config) for config in spilling], 60)
     assert prune(spilling, results, "sm_90").kept == tuple(spilling)
 
 
@@ -47,5 +49,5 @@ def test_where_all_spill_spills_are_forgiven():
 def test_shared_memory_is_judged_by_the_gpu(capability, kept):
     with CompilePool("fake_compiler:make", "", processes=1) as pool:
         config = Config(256, 32, 4, 1)
-        results = pool.compile([CompileRequest("bfloat16", 64, 64, config)], 60)
+        results = pool.compile([CompileRequest("forward", PROBLEM, config)], 60)
     assert bool(prune([config], results, capability).kept) is kept

@@ -8,6 +8,7 @@ from fake_bench import median_us
 
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import default_config
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device
 from flashgen.tuning.outcome import Work
@@ -18,7 +19,7 @@ from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import workloads
 
 DEVICE = Device("NVIDIA H200", "sm_90", "3.6")
-DEFAULT = Config(64, 64, 4, 2)
+DEFAULT = default_config("sm_90", "bfloat16", 128, 128)
 BEST = Config(128, 64, 8, 3)
 SHORT, LONG = (Problem(2, 16, 16, length, length, 128, 128, "bfloat16") for length in (2048, 8192))
 
@@ -51,16 +52,16 @@ class FakeTools:
     def gpus(self):
         return [self]
 
-    def work(self, problem):
+    def work(self, workload):
         return Work(4e12, 2e8, 700.0, 4000.0)
 
-    def time(self, problem, config, milliseconds, best_us):
-        self.timed.append((problem, config))
+    def time(self, workload, config, milliseconds, best_us):
+        self.timed.append((workload.problem, config))
         if config in self.fails or "all" in self.fails:
             raise RequestFailed(self.fails.get(config, "crashed"))
         return Timing(median_us(config), 0.01, 10)
 
-    def prove(self, problem, config):
+    def prove(self, workload, config):
         self.proven.append(config)
         return "error 3.0 of 1.0 allowed" if config in self.wrong or "all" in self.wrong else ""
 
@@ -82,7 +83,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def session(tools, cache, preset="full", **options):
-    return Session(tools, PRESETS[preset], lambda *_: DEFAULT, [cache], Options(**options))
+    return Session(tools, PRESETS[preset], [cache], Options(**options))
 
 
 def workload(problem):

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.errors import UsageError
-from flashgen.runtime.config import Config
+from flashgen.runtime.config import KERNELS, Config
 from flashgen.tuning.presets import PRESETS, chosen
-from flashgen.tuning.space import SHARED_LIMIT, search_space, shared_bytes, shared_limit
+from flashgen.tuning.space import SHARED_LIMIT, STARTS, Task, search_space, shared_bytes, shared_limit
 
 workload = st.tuples(
     st.sampled_from(sorted(SHARED_LIMIT)), st.sampled_from(["float16", "bfloat16", "float32"]),
@@ -15,13 +15,14 @@ workload = st.tuples(
 )  # fmt: skip
 
 
-@given(workload, st.booleans())
-def test_every_config_could_fit_and_none_is_there_twice(given_workload, scheduled):
+@given(st.sampled_from(KERNELS), workload, st.booleans())
+def test_every_config_could_fit_and_none_is_there_twice(kernel, given_workload, scheduled):
     capability, dtype, head_dim, v_head_dim, *_ = given_workload
-    space = search_space(*given_workload, scheduled=scheduled)
+    space = search_space(Task(kernel, *given_workload, scheduled))
     assert space.configs and len(set(space.configs)) == len(space.configs)
     for config in space.configs:
-        assert shared_bytes(config, dtype, head_dim, v_head_dim) <= shared_limit(capability)
+        assert config.for_kernel(kernel)
+        assert shared_bytes(kernel, config, dtype, head_dim, v_head_dim) <= shared_limit(capability)
         assert not scheduled or min(config.BM, config.BN) >= 32
 
 
@@ -35,11 +36,23 @@ def test_every_config_could_fit_and_none_is_there_twice(given_workload, schedule
     ],
 )
 def test_configs_known_to_be_fast_on_hopper_are_in_its_space(head_dim, config):
-    assert config in search_space("sm_90", "bfloat16", head_dim, head_dim, 8192, 8192).configs
+    assert config in search_space(Task("forward", "sm_90", "bfloat16", head_dim, head_dim, 8192, 8192)).configs
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_search_begins_within_its_space(kernel):
+    starts = STARTS[kernel]
+    space = search_space(Task(kernel, "sm_90", "bfloat16", 64, 64, 8192, 8192)).configs
+    assert starts and set(starts) <= set(space) and len(set(starts)) == len(starts)
+
+
+@pytest.mark.parametrize("config", [Config(64, 128, 8, 2, fuse_dq=1), Config(64, 64, 8, 1, fuse_dq=0)])
+def test_both_ways_to_make_dq_are_in_the_space_of_the_backward(config):
+    assert config in search_space(Task("backward_kv", "sm_90", "bfloat16", 128, 128, 8192, 8192)).configs
 
 
 def test_tiles_go_little_beyond_the_lengths():
-    space = search_space("sm_90", "bfloat16", 128, 128, 1, 8192)
+    space = search_space(Task("forward", "sm_90", "bfloat16", 128, 128, 1, 8192))
     assert max(config.BM for config in space.configs) == 32
     assert min(config.BM for config in space.configs) == 16
 

@@ -15,7 +15,6 @@ from test_session import FakeTools, session, workload
 
 from flashgen.errors import UsageError
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import default_config
 from flashgen.tuning.outcome import Entry
 from flashgen.tuning.presets import EXHAUSTIVE, PRESETS, chosen
 from flashgen.tuning.prune import verdict
@@ -82,7 +81,7 @@ def test_an_exhaustive_search_times_all_that_runs_also_what_pruning_drops(cache,
     assert slow
 
     tools = Replay(whole, 0)
-    outcome = Session(tools, EXHAUSTIVE, default_config, [cache], Options()).tune(whole.workload, None)
+    outcome = Session(tools, EXHAUSTIVE, [cache], Options()).tune(whole.workload, None)
     assert set(tools.launched) == {config for config, entry in found.items() if entry.timing}
     path = save(outcome, tmp_path / "tables")
     assert path.name == file_name(whole.workload) == "softcap-forward-bfloat16-d64x64-bh32-g1-q8192-k8192.json"
