@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashgen.lang.fold import simplify
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, op
+from flashgen.lang.linear import linear
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, op, var
 
 # The longest sequence that attention() accepts: the integers that float32 holds exactly.
 MAX_LENGTH = 2**24 - 1
@@ -34,6 +35,8 @@ ANYTHING = Interval(-math.inf, math.inf)
 BOOLEAN = Interval(0, 1)
 INT32 = Interval(-(2**31), 2**31 - 1)
 INT64 = Interval(-(2**63), 2**63 - 1)
+
+_Q, _Q_LEN, _KV_LEN = (var(name, Type.INT) for name in ("q", "q_len", "kv_len"))
 
 _KNOWN = {
     **dict.fromkeys(("q", "q_first", "q_last", "q_start"), Interval(-MAX_LENGTH, MAX_LENGTH)),
@@ -75,6 +78,11 @@ class Ranges:
             self._known[expr] = self._compute(expr)
         return self._known[expr]
 
+    @property
+    def _row(self) -> Expr:
+        """The number of a query's row, counted from 0."""
+        return op("sub", _Q, op("sub", _KV_LEN, _Q_LEN)) if self.bottom_right else _Q
+
     def fits_int32(self, expr: Expr) -> bool:
         return self.of(expr).within(INT32.low, INT32.high)
 
@@ -88,6 +96,8 @@ class Ranges:
         """
         index = gather.indices[axis]
         low_unsafe = self.of(index).low < 0
+        if size is _Q_LEN and linear(index) == linear(self._row):
+            return False, False
         if isinstance(index, Var) and isinstance(size, Var):
             runs_over = {"b": "batch", "h": "heads", "kv_h": "kv_heads", "k": "kv_len"}
             if self.bottom_right:

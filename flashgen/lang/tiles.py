@@ -64,6 +64,11 @@ def tile_truth(mask: Expr) -> TileTruth:
     return TileTruth(fold(found.low or FALSE), fold(TRUE if found.high is None else found.high))
 
 
+def tile_range(expr: Expr) -> Range:
+    """What the corners of a tile say of a numeric expression."""
+    return _Tiles().of(expr)
+
+
 @dataclass
 class _Tiles:
     _known: dict[Expr, Range] = field(default_factory=dict)

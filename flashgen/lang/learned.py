@@ -1,0 +1,185 @@
+"""Where the gradient of a learned input goes: how the pairs that read it share addresses.
+
+Each pair (q, k) adds to the element that its load read. What the index depends on decides how much of a tile may be
+summed before anything is added in memory: a whole tile, a row, a column, a diagonal, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from flashgen.lang.derivative import LoadSite
+from flashgen.lang.fold import fold
+from flashgen.lang.intervals import Ranges
+from flashgen.lang.linear import Linear, expression, linear
+from flashgen.lang.nodes import (
+    COMPARISONS,
+    FALSE,
+    TRUE,
+    Expr,
+    Gather,
+    Op,
+    Type,
+    const,
+    inputs,
+    op,
+    substitute,
+    transform,
+    var,
+    variables,
+)
+from flashgen.lang.tiles import tile_range
+
+B, H, Q, K, Q_FIRST, K_FIRST, Q_LEN, KV_LEN = (
+    var(name, Type.INT) for name in ("b", "h", "q", "k", "q_first", "k_first", "q_len", "kv_len")
+)
+_DISTANCE = var("q - k", Type.INT)  # no name of the language, so that it meets none
+
+
+class Sharing(Enum):
+    """Which pairs of one head share an element, by what its index depends on."""
+
+    ALL = "neither q nor k"
+    ROW = "q alone"
+    COLUMN = "k alone"
+    DIAGONAL = "q - k alone"
+    ANY = "q and k"
+
+
+@dataclass(frozen=True)
+class Own:
+    """Each pair of a head has an element to itself, so that a plain store will do.
+
+    That holds where `when` does, a bool of sizes and runtime params: otherwise indices may leave the tensor, and share
+    its edge. `shared_by` says which programs meet at an element all the same: "" none, "batch" those of the other
+    batch elements, "heads" also those of other heads.
+    """
+
+    when: Expr
+    shared_by: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a load site's gradient goes: `offset` numbers the elements of a contiguous tensor of the input's shape.
+
+    `by_distance` is, for DIAGONAL, the offset of distance q_first - k. `uniform`, for DIAGONAL and ANY, is a bool of a
+    tile's corners q_first, q_last, k_first, k_last: where it holds, all pairs of the tile share the element at
+    `corner`; None where interval arithmetic does not know. `own` is None where pairs may share elements.
+    """
+
+    site: LoadSite
+    sharing: Sharing
+    offset: Expr
+    by_distance: Expr | None = None
+    uniform: Expr | None = None
+    own: Own | None = None
+
+    @property
+    def corner(self) -> Expr:
+        return fold(substitute(self.offset, {Q: Q_FIRST, K: K_FIRST}))
+
+
+def placement(site: LoadSite, sizes: Sequence[Expr], ranges: Ranges) -> Placement:
+    """How to add up the gradient of a load site, for an input whose dimensions have these sizes."""
+    indices = [ranges.kept_inside(site.gather, axis, size) for axis, size in enumerate(sizes)]
+    offset = _offset(indices, sizes)
+    axes = variables(offset) & {"q", "k", "score"}
+    if axes < {"q", "k"}:
+        return Placement(site, {"": Sharing.ALL, "q": Sharing.ROW, "k": Sharing.COLUMN}["".join(axes)], offset)
+    by_distance = _by_distance(offset)
+    if by_distance is not None:
+        return Placement(site, Sharing.DIAGONAL, offset, by_distance, uniform=_uniform(indices))
+    own = _own(site.gather, sizes, ranges)
+    return Placement(site, Sharing.ANY, offset, uniform=None if own else _uniform(indices), own=own)
+
+
+def _offset(indices: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
+    """The number of an element of a contiguous tensor, by Horner's rule."""
+    whole = indices[0]
+    for index, size in zip(indices[1:], sizes[1:], strict=True):
+        whole = op("add", op("mul", whole, size), index)
+    return fold(whole)
+
+
+def _by_distance(offset: Expr) -> Expr | None:
+    """The offset as a function of q_first - k, if of q and k it reads the difference alone."""
+    shifted = transform(substitute(offset, {Q: op("add", _DISTANCE, K)}), _gathered)
+    if variables(shifted) & {"k", "score"}:
+        return None
+    return fold(transform(substitute(shifted, {_DISTANCE: op("sub", Q_FIRST, K)}), _gathered))
+
+
+def _gathered(node: Expr) -> Expr:
+    """Sums with their terms gathered, so that what cancels is gone; a comparison of sums becomes one with a number."""
+    if not isinstance(node, Op):
+        return node
+    if node.name in ("add", "sub", "neg", "mul") and node.type is Type.INT:
+        return expression(linear(node))
+    if node.name in COMPARISONS and node.args[0].type is Type.INT:
+        gap = linear(node.args[0]) - linear(node.args[1])
+        return fold(op(node.name, expression(Linear(gap.terms, 0)), const(-gap.constant)))
+    return node
+
+
+def _uniform(indices: Sequence[Expr]) -> Expr | None:
+    """Whether all pairs of a tile have the same indices, from the tile's corners."""
+    whole: Expr = TRUE
+    for index in indices:
+        found = tile_range(index)
+        if found.low is None or found.high is None or "score" in variables(index):
+            return None
+        if found.low is not found.high:
+            gap = linear(found.low) - linear(found.high)
+            low = Linear({atom: c for atom, c in gap.terms.items() if c > 0}, gap.constant)
+            high = Linear({atom: -c for atom, c in gap.terms.items() if c < 0}, 0)
+            whole = op("and", whole, op("eq", expression(low), expression(high)))
+    whole = fold(whole)
+    is_free = not variables(whole) & {"q", "k"}  # a reduction over the tile's rows or columns reads them
+    return whole if is_free and whole is not FALSE else None
+
+
+def _own(gather: Gather, sizes: Sequence[Expr], ranges: Ranges) -> Own | None:
+    """Whether the indices tell all pairs of a head apart, and all heads and batch elements.
+
+    That takes one index for each of q and k, a multiple of it plus sizes and runtime params.
+    """
+    positions = {
+        Q: (op("sub", KV_LEN, Q_LEN), op("sub", KV_LEN, const(1))) if ranges.bottom_right else _below(Q_LEN),
+        K: _below(KV_LEN),
+    }
+    when: Expr = TRUE
+    told_apart: set[Expr] = set()
+    for axis, (index, size) in enumerate(zip(gather.indices, sizes, strict=True)):
+        form = linear(index)
+        if set(form.terms) in ({B}, {H}) and not any(ranges.guard(gather, axis, size)):
+            told_apart |= set(form.terms)
+        for position, ends in positions.items():
+            slope, rest = form.terms.get(position, 0), form.without(position)
+            if slope and _is_scalar(expression(rest)):
+                low, high = (rest + linear(end) * slope for end in (ends if slope > 0 else ends[::-1]))
+                inside = op("and", _at_least_0(low), _at_least_0(linear(size) - high - Linear({}, 1)))
+                when = fold(op("and", when, inside))
+                told_apart.add(position)
+    if not told_apart >= {Q, K} or when is FALSE:
+        return None
+    return Own(when, "" if {B, H} <= told_apart else "batch" if H in told_apart else "heads")
+
+
+def _below(length: Expr) -> tuple[Expr, Expr]:
+    return const(0), op("sub", length, const(1))
+
+
+def _is_scalar(expr: Expr) -> bool:
+    """Whether the host knows the value: sizes and runtime params."""
+    return not inputs(expr) and not variables(expr) & {"b", "h", "kv_h", "q", "k", "score"}
+
+
+def _at_least_0(form: Linear) -> Expr:
+    if not form.terms:
+        return const(form.constant >= 0)
+    positive = Linear({atom: c for atom, c in form.terms.items() if c > 0}, form.constant)
+    negative = Linear({atom: -c for atom, c in form.terms.items() if c < 0}, 0)
+    return op("ge", expression(positive), expression(negative))
