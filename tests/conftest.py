@@ -7,8 +7,10 @@ is set here, for the whole process. Compiling offline needs a process without it
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -60,4 +62,17 @@ def gallery_module(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
     def module(name: str) -> ModuleType:
         return load_module(generate(load(REPOSITORY / "variants" / f"{name}.yaml"), folder))
 
+    return module
+
+
+@pytest.fixture(scope="session")
+def gpt() -> ModuleType:
+    """examples/gpt.py."""
+    spec = spec_from_file_location("gpt", REPOSITORY / "examples" / "gpt.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    # Its dataclasses look for their module here.
+    sys.modules["gpt"] = module
+    spec.loader.exec_module(module)
     return module
