@@ -29,7 +29,7 @@ def test_the_formula_in_another_order_of_sums_agrees(
         with_attention(module, lambda q, k, v: module.reference(q.flip(-1), k.flip(-1), v)), settings(gpt)
     )
     assert comparison.agree, comparison
-    assert comparison.generated.losses[-1] < comparison.generated.losses[0] - 1
+    assert comparison.generated.losses[-1] < 0.9 * comparison.generated.losses[0]
     assert "causal: the curves agree" in str(comparison)
 
 
