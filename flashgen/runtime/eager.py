@@ -31,10 +31,15 @@ def eager_attention(
     h = torch.arange(heads, device=q.device)[None, :, None, None]
     q_position = torch.arange(q_len, device=q.device)[:, None] + (kv_len - q_len if bottom_right else 0)
     k_position = torch.arange(kv_len, device=q.device)[None, :]
-    score, mask = formula(score, b, h, h // group, q_position, k_position)
+    product = score
+    score, mask = formula(product, b, h, h // group, q_position, k_position)
+    modified = score is not product
     score = score.to(torch.promote_types(q.dtype, torch.float32)).expand(batch, heads, q_len, kv_len)
     if mask is not None:
         score = score.masked_fill(~mask, -math.inf)
+        if modified and product.requires_grad:
+            # What is hidden has no gradient, also where the formula's derivative there is infinite or NaN.
+            product.register_hook(lambda gradient: gradient.masked_fill(~mask, 0))
     lse = score.logsumexp(-1)
     empty = lse == -math.inf
     total = lse if sinks is None else torch.logaddexp(lse, sinks.to(lse.dtype)[None, :, None])

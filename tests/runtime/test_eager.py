@@ -68,3 +68,22 @@ def test_it_keeps_the_dtype_and_sums_in_float32(dtype: torch.dtype) -> None:
     )
     assert (out.dtype, lse.dtype) == (dtype, torch.float32)
     torch.testing.assert_close(out.double(), exact, rtol=0, atol=40 * torch.finfo(dtype).eps)
+
+
+def test_what_is_hidden_has_no_gradient_whatever_its_score() -> None:
+    def logarithmic(score, b, h, kv_h, q, k):  # type: ignore[no-untyped-def]
+        return score * torch.log((q - k + 1).to(score.dtype)), k <= q
+
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 5, DIM, generator=generator, dtype=torch.float64) for _ in range(3))
+    leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
+    out = eager_attention(*leaves, logarithmic, bottom_right=True, scale=1.0, return_lse=False)
+    found = torch.autograd.grad(out.square().sum(), leaves)
+    others = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
+    rows = []
+    for i in range(5):
+        distance = torch.arange(i + 1, 0, -1, dtype=torch.float64)
+        score = others[0][:, :, i : i + 1] @ others[1][:, :, : i + 1].mT * distance.log()
+        rows.append(score.softmax(-1) @ others[2][:, :, : i + 1])
+    expected = torch.autograd.grad(torch.cat(rows, 2).square().sum(), others)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
