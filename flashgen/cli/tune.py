@@ -120,6 +120,7 @@ def chosen_gpus(text: str) -> list[int] | None:
 
 def show_ranking(outcome: Outcome, output: Output) -> None:
     """The finalists, the fastest first; nothing for a workload whose record was there."""
+    from flashgen.tuning.clocks import throttling
     from flashgen.tuning.outcome import timed
 
     finalists = timed(outcome.ranking)
@@ -133,5 +134,8 @@ def show_ranking(outcome: Outcome, output: Output) -> None:
         shared = None if entry.shared is None else f"{entry.shared / 1024:.0f}"
         times = [f"{us:.1f}", f"{timing.spread:.1%}", f"{best_us / us:.1%}"]
         rows.append([tile_text(entry.config), *times, entry.registers, shared, *speed])
+    held_back = throttling(outcome.record.clocks) if outcome.record else ""
+    if held_back:
+        output.line(f"throttled: {held_back}; times are longer than on a cool, unlimited GPU", style="yellow")
     columns = ["config", "us", "spread", "of best", "registers", "shared KiB", "TFLOP/s", "of matrix product"]
     output.table(columns, rows)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.spec.variant import Variant
 from flashgen.tuning import machine
+from flashgen.tuning.clocks import Observation, observed
 from flashgen.tuning.measure import ProofRequest, TimeRequest, WorkRequest
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.prune import Compiled, CompilePool, CompileRequest
@@ -68,5 +70,5 @@ class Host:
     def versions(self) -> Mapping[str, str]:
         return machine.versions(self._indices[0])
 
-    def state(self) -> Mapping[str, float]:
-        return machine.gpu_state(self._indices[0])
+    def observed(self) -> AbstractContextManager[Observation]:
+        return observed(self._indices)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
@@ -11,15 +10,7 @@ import torch
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.records import Device
-
-# Fields of nvidia-smi, and the name under which a record has them.
-STATE_FIELDS = {
-    "clocks.sm": "sm_mhz",
-    "clocks.max.sm": "sm_max_mhz",
-    "clocks.mem": "memory_mhz",
-    "power.draw": "power_w",
-    "temperature.gpu": "temperature_c",
-}
+from flashgen.tuning.clocks import query
 
 
 def gpus_at_hand(indices: Sequence[int] | None) -> tuple[list[int], Device]:
@@ -55,19 +46,8 @@ def versions(index: int) -> dict[str, str]:
     names = ("triton", "torch", "flashgen")
     found = {name: _package_version(name) for name in names}
     found["toolkit"] = f"cuda {torch.version.cuda}" if torch.version.cuda else f"rocm {torch.version.hip}"
-    driver = _query(index, ["driver_version"])
+    driver = query(index, ["driver_version"])
     return found | ({"driver": driver["driver_version"]} if driver else {})
-
-
-def gpu_state(index: int) -> dict[str, float]:
-    """Clocks, power and temperature now; empty where nvidia-smi is missing."""
-    state = {}
-    for field, text in _query(index, list(STATE_FIELDS)).items():
-        try:
-            state[STATE_FIELDS[field]] = float(text)
-        except ValueError:  # "[N/A]"
-            continue
-    return state
 
 
 def _package_version(name: str) -> str:
@@ -75,14 +55,3 @@ def _package_version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "not installed"
-
-
-def _query(index: int, fields: list[str]) -> Mapping[str, str]:
-    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-    which = f"GPU-{uuid}" if uuid else str(index)
-    command = ["nvidia-smi", "-i", which, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return dict(zip(fields, (part.strip() for part in done.stdout.strip().split(",")), strict=False))

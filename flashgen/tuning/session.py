@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -15,6 +15,7 @@ from flashgen.runtime.defaults import built_in
 from flashgen.runtime.lookup import cache_folder, neighbours, read_record
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
+from flashgen.tuning.clocks import throttling
 from flashgen.tuning.finals import finals, tied
 from flashgen.tuning.outcome import Entry, Outcome, Work
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
@@ -91,8 +92,9 @@ class Session:
             entries = _entries((), pruned)
             return Outcome(workload, "failed", None, time.monotonic() - start, (), entries, {}, space.dropped)
         left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - (time.monotonic() - start))
-        searched = self._search(workload, pruned, first, Budget(effort.trials, left, LEAST_TRIALS))
-        finalists = self._finals(workload, searched)
+        with self._tools.observed() as observation:
+            searched = self._search(workload, pruned, first, Budget(effort.trials, left, LEAST_TRIALS))
+            finalists = self._finals(workload, searched)
         lost: dict[str, int] = {}
         winner = self._proven(workload, [config for config, _ in finalists], lost)
         ranking = tuple(Entry.of(config, pruned.compiled.get(config), timing) for config, timing in finalists)
@@ -102,7 +104,8 @@ class Session:
             self._forget(workload)  # What spoiled every config may be gone at the next run.
             return Outcome(workload, "failed", None, time.monotonic() - start, *found)
         outcome = Outcome(workload, "tuned", None, time.monotonic() - start, *found)
-        record = self._record(outcome, winner, dict(finalists)[winner], tied(finalists, winner))
+        timing, ties = dict(finalists)[winner], tied(finalists, winner)
+        record = self._record(outcome, winner, timing, ties, observation.state)
         self._learn(workload, record)
         return Outcome(workload, "tuned", record, time.monotonic() - start, *found)
 
@@ -186,7 +189,9 @@ class Session:
         except RequestFailed:
             return None
 
-    def _record(self, outcome: Outcome, config: Config, timing: Timing, ties: Sequence[Config]) -> Record:
+    def _record(
+        self, outcome: Outcome, config: Config, timing: Timing, ties: Sequence[Config], clocks: Mapping[str, float]
+    ) -> Record:
         note = [f"measured on {outcome.workload.problem}"]
         if self._options.scheduled:
             note.append("with a schedule prepared by plan()")
@@ -194,9 +199,11 @@ class Session:
             note.append(f"with {self._dq_us[outcome.workload.problem]:.1f} us of backward_q")
         if ties:
             note.append(f"a tie with {', '.join(map(str, ties))}")
+        if throttling(clocks):
+            note.append(f"throttled: {throttling(clocks)}")
         record = Record(
             outcome.workload.key, config, round(timing.median_us, 3), round(timing.spread, 5), outcome.tried,
-            outcome.failed, outcome.dropped, dict(self._tools.versions()), dict(self._tools.state()),
+            outcome.failed, outcome.dropped, dict(self._tools.versions()), dict(clocks),
             datetime.now(timezone.utc).isoformat(timespec="seconds"), "; ".join(note),
         )  # fmt: skip
         return write_record(record, self._roots[0], replace=self._options.force)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
+from flashgen.tuning.clocks import Observation
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.prune import Compiled, CompileRequest
 from flashgen.tuning.timing import Timing
@@ -40,4 +42,5 @@ class Tools(Protocol):
 
     def versions(self) -> Mapping[str, str]: ...
 
-    def state(self) -> Mapping[str, float]: ...
+    def observed(self) -> AbstractContextManager[Observation]:
+        """Watch the GPUs' clocks while they are measured."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from flashgen.errors import UsageError
 from flashgen.runtime.records import Device
 from flashgen.tuning import machine
 from flashgen.tuning import tune as tuning
+from flashgen.tuning.clocks import Observation
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.prune import CompileRequest
 from flashgen.tuning.table import load
@@ -56,7 +58,11 @@ class Pretended:
     def versions(self) -> dict:
         return {}
 
-    state = versions
+    @contextmanager
+    def observed(self):
+        observation = Observation()
+        observation.add("1500, 1980", ["sm_mhz", "sm_max_mhz"])
+        yield observation
 
 
 @pytest.fixture
@@ -84,6 +90,7 @@ def test_the_ranking_tells_speed_and_resources(run) -> None:
     assert all(c in header for c in ("us", "spread", "of best", "registers", "shared KiB", "TFLOP/s", "matrix product"))
     best = text.splitlines()[text.splitlines().index(header) + 1].split()
     assert {"100.0%", "128", "64"} <= set(best)
+    assert "throttled: the clock ran at 1500 of 1980 MHz" in text
 
 
 def test_tables_and_pictures_are_saved_where_they_are_asked_for(run) -> None:

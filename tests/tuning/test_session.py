@@ -1,6 +1,7 @@
 """A workload from the search to the record, on a machine that is all pretence."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -11,6 +12,7 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_config
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device
+from flashgen.tuning.clocks import Observation
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.presets import PRESETS
 from flashgen.tuning.session import Options, Session
@@ -47,6 +49,7 @@ class FakeTools:
     fails: dict = field(default_factory=dict)
     wrong: set = field(default_factory=set)
     compilation: dict = field(default_factory=dict)
+    clocks: tuple = ("1965, 1980, 0x0000000000000000",)
 
     @property
     def gpus(self):
@@ -72,8 +75,12 @@ class FakeTools:
     def versions(self):
         return {"triton": "3.6.0"}
 
-    def state(self):
-        return {"sm_mhz": 1980.0}
+    @contextmanager
+    def observed(self):
+        observation = Observation()
+        for line in self.clocks:
+            observation.add(line, ["sm_mhz", "sm_max_mhz", "limits"])
+        yield observation
 
 
 @pytest.fixture
@@ -99,8 +106,20 @@ def test_the_best_config_is_found_proven_and_recorded(cache):
     assert on_disk["config"] == {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 3}
     assert on_disk["failed"] == {"out of resources": 1} and on_disk["dropped"]["shared memory"] > 0
     assert on_disk["tried"] == outcome.tried == len({config for _, config in tools.timed})
-    assert (on_disk["versions"], on_disk["clocks"]) == ({"triton": "3.6.0"}, {"sm_mhz": 1980.0})
+    assert (on_disk["versions"], on_disk["clocks"]) == (
+        {"triton": "3.6.0"},
+        {"limits": 0.0, "sm_max_mhz": 1980.0, "sm_mhz": 1965.0},
+    )
     assert "out of resources 1" in str(outcome) and "100.0 us" in str(outcome)
+
+
+def test_a_throttled_run_is_marked_in_its_record(cache):
+    slow = FakeTools(clocks=("210, 1980, 0x1", "1650, 1980, 0x4", "1700, 1980, 0x4", "1980, 1980, 0x0"))
+    record = session(slow, cache, "quick").tune(workload(LONG), None).record
+    assert record.clocks == {"sm_mhz": 1700.0, "sm_max_mhz": 1980.0, "limits": 4.0}
+    assert "throttled: the clock ran at 1700 of 1980 MHz, held back by the power cap" in record.note
+    steady = session(FakeTools(), cache, "quick").tune(workload(SHORT), None).record
+    assert "throttled" not in steady.note
 
 
 def test_a_record_is_found_and_force_measures_anew(cache):
