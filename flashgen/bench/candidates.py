@@ -33,7 +33,7 @@ def prepare(
 ) -> Forward:
     """The candidate's forward pass as a call, compiled and planned; raises Unavailable where it cannot do the case."""
     if name in OURS:
-        return _generated(name, module, call, step)
+        return _generated(name, module, call)
     if name == FLEX:
         return flex_attention(variant, problem, call, pairwise)
     if name == EAGER:
@@ -41,13 +41,11 @@ def prepare(
     return _sdpa(name, variant, problem, call)
 
 
-def _generated(name: str, module: ModuleType, call: Call, step: str) -> Forward:
+def _generated(name: str, module: ModuleType, call: Call) -> Forward:
     arguments: dict[str, Any] = {**call.keywords}
     if name == UNPLANNED and not hasattr(module, "plan"):
         raise Unavailable("this variant needs no plan")
     if name == DETERMINISTIC:
-        if step == FORWARD:
-            raise Unavailable("the forward pass is always deterministic")
         arguments["deterministic"] = True
     if name != UNPLANNED and hasattr(module, "plan"):
         arguments["plan"] = module.plan(call.q, call.k, call.v, **call.keywords)

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from flashgen.bench.agreement import disagreements
-from flashgen.bench.candidates import CANDIDATES, FLASHGEN, OURS, Unavailable, prepare
+from flashgen.bench.candidates import CANDIDATES, DETERMINISTIC, FLASHGEN, OURS, Unavailable, prepare
 from flashgen.bench.passes import FORWARD, PASSES, Run, flops, leaves, run_of, trainable
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
@@ -49,6 +49,10 @@ class Bench:
         chosen = tuple(n for n in CANDIDATES if n == FLASHGEN or not candidates or n in candidates)
         return cls(chosen, tuple(passes or (FORWARD,)), rounds, seconds)
 
+    def candidates_of(self, step: str) -> tuple[str, ...]:
+        """The candidates of a pass; the forward pass is always deterministic."""
+        return tuple(name for name in self.candidates if step != FORWARD or name != DETERMINISTIC)
+
 
 def machine() -> tuple[str, str, str]:
     """The GPU's name and the versions of torch and triton; EnvironmentProblem without a GPU."""
@@ -71,18 +75,18 @@ def measure_case(variant: Variant, module: ModuleType, case: Case, bench: Bench)
     torch.compiler.reset()
     torch.cuda.empty_cache()
     call = make_inputs(variant, problem, device="cuda")
-    training = case.step != FORWARD
+    training, names = case.step != FORWARD, bench.candidates_of(case.step)
     if training:
         call = trainable(variant, call)
     pairwise = make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)
     with torch.no_grad():
         share = density(pairwise, problem, "cuda")
     with torch.set_grad_enabled(training):
-        ready, notes = ready_candidates(bench.candidates, variant, module, problem, call, pairwise, case.step)
+        ready, notes = ready_candidates(names, variant, module, problem, call, pairwise, case.step)
         notes |= disagreements(ready, FLASHGEN, case.step, call.v, leaves(variant, call))
         peaks = {name: peak_bytes(run) for name, run in ready.items()}
         timings = time_all(ready, problem, bench.rounds, cuda_timer())
-    return rows(case, bench.candidates, share, timings, peaks, notes)
+    return rows(case, names, share, timings, peaks, notes)
 
 
 def ready_candidates(

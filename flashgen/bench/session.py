@@ -48,8 +48,9 @@ class Session:
         module = load_module(generate(variant, self.out))
         for problem, step in product(problems, self.bench.passes):
             case = self._case(variant, module, problem, step)
-            rows = [row for row in self._known.get(case.key, ()) if row.candidate in self.bench.candidates]
-            if {row.candidate for row in rows} != set(self.bench.candidates):
+            names = self.bench.candidates_of(step)
+            rows = [row for row in self._known.get(case.key, ()) if row.candidate in names]
+            if {row.candidate for row in rows} != {*names}:
                 if self._time_is_up():
                     self.left += 1
                     continue
