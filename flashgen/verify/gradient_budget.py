@@ -17,7 +17,8 @@ Let u be the unit roundoff of the kernel's dtype, u32 that of float32. Two thing
   kernel's own dtype. The last term is for few rows, where what either loses is luck: of n alike, 2 u |N| / sqrt(n).
 
 f = 2e-5 + 4 u32 S: float32 arithmetic, where S is the largest magnitude that scores are added up from (see
-`budget`). Triton's interpreter cuts bfloat16 off instead of rounding it: there f has 2 u more as a whole.
+`budget`), and for a learned input the unit roundoff of its own dtype. Triton's interpreter cuts bfloat16 off
+instead of rounding it: there f has 2 u more as a whole.
 
 Some errors are absolute. The derivative of a score is itself a difference (1 - tanh^2), good to some 8 u32 of the
 gradient that an unmodified score would have (for a learned input: of one heavy pair's); and what lies below the
@@ -172,7 +173,8 @@ def _bounds(call: Call, loss: Loss, reference: Reference, scale: float | None) -
     u, cut = roundoff(call.q), 2 * roundoff(call.q) if cut_off(call.q) else 0.0
     float32 = RELATIVE + 4 * U32 * scores
     absolute = _absolute(call, loss, leaves, spread, row, magnitudes, scale)
-    return {name: _Bound(truth[name], magnitudes[name], absolute[name], float32, u, cut) for name in loss.names}
+    own = {name: float32 + roundoff(call.inputs[name]) if name in loss.learned else float32 for name in loss.names}
+    return {name: _Bound(truth[name], magnitudes[name], absolute[name], own[name], u, cut) for name in loss.names}
 
 
 def _uncancelled(
