@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -26,7 +27,9 @@ class Sizes:
     v_head_dim: int
 
 
-def check_types(q: object, k: object, v: object, scale: object, **inputs: object) -> None:
+def check_types(
+    q: object, k: object, v: object, scale: object = None, deterministic: object = None, **inputs: object
+) -> None:
     """Refuse what a torch operator would not take, before it says so less clearly. An input of None is judged later."""
     if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
         _refuse_all_but_tensors(q=q, k=k, v=v)
@@ -35,6 +38,8 @@ def check_types(q: object, k: object, v: object, scale: object, **inputs: object
             _refuse_all_but_tensors(**{name: tensor})
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
         raise TypeError(f"scale is {type(scale).__name__}; expected a float")
+    if deterministic is not None and not isinstance(deterministic, bool):
+        raise TypeError(f"deterministic is {type(deterministic).__name__}; expected a bool")
 
 
 def _refuse_all_but_tensors(**tensors: object) -> None:
@@ -109,13 +114,14 @@ def check_input(
     return _contiguous_last(name, tensor)
 
 
-def check_scalar(name: str, value: object, kind: type) -> None:
-    """A runtime param: an int where an int is wanted, an int or float where a float is."""
-    allowed = {bool: (bool,), int: (int,), float: (int, float)}[kind]
+def check_scalar(name: str, value: Any, kind: type) -> Any:
+    """A runtime param, as `kind`: an int where an int is wanted, an int or float where a float is."""
+    allowed: Any = {bool: (bool,), int: (int,), float: (int, float)}[kind]
     if (isinstance(value, bool) and kind is not bool) or not isinstance(value, allowed):
         raise TypeError(f"{name} is {value!r}; expected {'an int' if kind is int else f'a {kind.__name__}'}")
-    if kind is int and not -(2**31) <= value < 2**31:  # type: ignore[operator]
+    if kind is int and not -(2**31) <= value < 2**31:
         raise ValueError(f"{name} is {value}; expected an int of 32 bits")
+    return value if type(value) is kind else kind(value)
 
 
 def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -130,7 +136,7 @@ def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
     strides = row_strides(tensor)
     if tensor.data_ptr() % 16 == 0 and all(s % unit == 0 for s in strides) and strides[2] > 0:
         return tensor
-    _say_once(name, f"{name} is not aligned to 16 bytes in each row; it is copied on each call")
+    say_once(name, f"{name} is not aligned to 16 bytes in each row; it is copied on each call")
     batch, heads, length, dim = tensor.shape
     padded = tensor.new_empty(batch, heads, length, -(-dim // unit) * unit)
     return padded[..., :dim].copy_(tensor)
@@ -146,13 +152,13 @@ def row_strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def _contiguous_last(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.ndim and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-        _say_once(name, f"{name} is not contiguous in its last dimension; it is copied on each call")
+        say_once(name, f"{name} is not contiguous in its last dimension; it is copied on each call")
         return tensor.contiguous()
     return tensor
 
 
 @cache
-def _say_once(name: str, message: str) -> None:
+def say_once(name: str, message: str) -> None:
     warnings.warn(message, stacklevel=2)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-import torch
-
-from flashgen.runtime.operator import operator
+from flashgen.runtime.differentiable import attention_operator
+from flashgen.runtime.identity import Identity
+from flashgen.runtime.operator import Operator
 
 # The text of each tuned record by its path below the root.
 EMBEDDED: dict[str, str] = {}
@@ -31,13 +32,10 @@ def embedded_root(_: object) -> EmbeddedRoot:
     return EmbeddedRoot()
 
 
-def shared_operator(
-    name: str, signature: str, launch: Callable[..., Any], fake: Callable[..., Any]
-) -> Callable[..., Any]:
-    """In the place of `operator`: copies of one exported file in one process share the operator of the first.
+def shared_operator(identity: Identity, *arguments: Any, **options: Any) -> Operator:
+    """In the place of `attention_operator`: copies of one exported file in one process share their operators.
 
-    The name has the digests of spec and templates, so they are the same kernel.
+    The name has the digests of spec and templates, so they are the same kernels.
     """
-    name = f"{name}_exported"
-    registered = getattr(torch.ops.flashgen, name, None)
-    return operator(name, signature, launch, fake) if registered is None else registered.default
+    exported = replace(identity, variant=f"{identity.variant}_exported")
+    return attention_operator(exported, *arguments, **options, shared=True)

@@ -3,23 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import torch
 
+from flashgen.runtime.dispatch import is_direct, records, refuse_tangents
+
 _library = torch.library.Library("flashgen", "FRAGMENT")
 
+Function = Callable[..., Any]
 
-def operator(name: str, signature: str, launch: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
-    """Register `flashgen::<name><signature>` and return it as a callable.
 
-    `launch` runs it on any device, `fake` gives outputs of the right shape without running it. Where the name is
-    taken, by the same module imported before, it becomes <name>_2 and so on: what was imported before stays in use.
+@dataclass(frozen=True)
+class Operator:
+    """A registered operator as a callable.
+
+    `overload` is what torch knows it by, and what a policy of selective checkpointing names. Where torch's dispatcher
+    would only pass a call on, it is passed on here, in a third of the time.
+    """
+
+    overload: torch._ops.OpOverload
+    launch: Function
+    recorded: type[torch.autograd.Function] | None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self.overload(*arguments)
+        if not is_direct(arguments):
+            refuse_tangents(self.overload.name(), arguments)
+            return self.overload(*arguments)
+        if self.recorded is not None and records(arguments):
+            return self.recorded.apply(*arguments)
+        return self.launch(*arguments)
+
+
+def operator(
+    name: str, signature: str, launch: Function, fake: Function, save: Function | None = None,
+    backward: Function | None = None, *, shared: bool = False,
+) -> Operator:  # fmt: skip
+    """Register `flashgen::<name><signature>`.
+
+    `launch` runs it on any device, `fake` gives outputs of the right shape without running it. `save(ctx, inputs,
+    output)` and `backward(ctx, *gradients)` make it differentiable. Where the name is taken, by the same module
+    imported before, it becomes <name>_2 and so on: what was imported before stays in use. Unless it is `shared`: then
+    what is registered is the same function.
     """
     names = (name if number == 1 else f"{name}_{number}" for number in count(1))
-    name = next(candidate for candidate in names if not hasattr(torch.ops.flashgen, candidate))
-    _library.define(f"{name}{signature}")
-    _library.impl(name, launch, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"flashgen::{name}", fake, lib=_library)
-    return getattr(torch.ops.flashgen, name).default
+    name = next(candidate for candidate in names if shared or not hasattr(torch.ops.flashgen, candidate))
+    if not hasattr(torch.ops.flashgen, name):
+        _library.define(f"{name}{signature}")
+        _library.impl(name, launch, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"flashgen::{name}", fake, lib=_library)
+        if backward is not None:
+            torch.library.register_autograd(f"flashgen::{name}", backward, setup_context=save, lib=_library)
+    recorded = None if backward is None else _recorded(name, launch, save, backward)
+    return Operator(getattr(torch.ops.flashgen, name).default, launch, recorded)
+
+
+def _recorded(name: str, launch: Function, save: Function | None, backward: Function) -> type[torch.autograd.Function]:
+    """The same derivative for calls that do not go through the dispatcher."""
+
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        output = launch(*arguments)
+        if save is not None:
+            save(ctx, arguments, output)
+        return output
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(name, (torch.autograd.Function,), methods)

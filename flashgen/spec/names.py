@@ -16,14 +16,14 @@ LANGUAGE = frozenset({
 })  # fmt: skip
 
 # Arguments that attention() has in every variant.
-ARGUMENTS = frozenset({"q", "k", "v", "scale", "return_lse", "plan", "config", "deterministic"})
+ARGUMENTS = frozenset({"q", "k", "v", "scale", "return_lse", "plan", "config", "backward_config", "deterministic"})
 
 # Names that a generated module uses itself: its imports, its constants, what its host code names and calls.
 GENERATED = frozenset({
     "tl", "triton", "torch", "math", "runtime", "attention", "reference", "out", "acc", "lse",
-    "BM", "BN", "HEAD_DIM", "V_HEAD_DIM", "CHUNK", "STAGES", "PRECISE", "LOG2E", "IDENTITY", "CONFIGS",
+    "BM", "BN", "HEAD_DIM", "V_HEAD_DIM", "CHUNK", "STAGES", "PRECISE", "LOG2E", "IDENTITY", "CONFIGS", "OPERATOR",
     "qk", "q_first", "q_last", "k_first", "k_last",
-    "call", "counts", "tiles", "grid", "shape", "states", "chunk", "q_tiles", "kv_tiles", "formula",
+    "call", "sizes", "counts", "tiles", "grid", "shape", "states", "chunk", "q_tiles", "kv_tiles", "formula",
     "bool", "dict", "float", "int", "isinstance", "len", "list", "print", "range", "str", "tuple", "type",
 })  # fmt: skip
 

@@ -197,7 +197,7 @@ def strided(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_last_dimension_with_gaps_is_copied_and_said_once(gallery_module: Callable[[str], ModuleType]) -> None:
-    arguments._say_once.cache_clear()
+    arguments.say_once.cache_clear()
     attention = gallery_module("causal").attention
     expected = attention(Q, K, V, config=SMALL)
     with pytest.warns(UserWarning, match="^k is not contiguous in its last dimension; it is copied on each call$"):

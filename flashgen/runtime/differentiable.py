@@ -1,0 +1,131 @@
+"""Attention as a differentiable torch operator, with a second operator for its backward pass.
+
+The forward operator takes (q, k, v, *extra, scale, config, *plan, deterministic, backward_config) and returns out and
+lse. The backward operator takes (d_out, d_lse, q, k, v, *extra, out, lse, scale, backward_config, deterministic,
+needs, *plan) and returns the gradients of q, k, v and the learned inputs. `extra` are the variant's inputs and runtime
+params, `plan` the parts of a schedule; `needs` says of each gradient whether it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flashgen.runtime.arguments import say_once, sizes_of
+from flashgen.runtime.identity import Identity
+from flashgen.runtime.operator import Function, Operator, operator
+
+_PLAN = ", Tensor? counts, Tensor? tiles"
+
+
+def attention_operator(
+    identity: Identity, extra: str, launch: Function, launch_backward: Function | None, *,
+    inputs: Function | None = None, learned: Sequence[str] = (), planned: bool = False, shared: bool = False,
+) -> Operator:  # fmt: skip
+    """Register flashgen::<variant>_<digests> and flashgen::<variant>_<digests>_backward; returns the former.
+
+    `extra` is the part of the signature that is the variant's own, such as "Tensor? slopes, float cap"; `inputs(q,
+    sizes, *tensors)` checks those of it that are tensors, `learned` names those that have gradients. `launch` and
+    `launch_backward` are the generated functions; the latter may return None for a gradient that is not asked for.
+    `shared`: operators of this name that exist already are the same, and are used.
+    """
+    name = "_".join([identity.variant, identity.spec, *identity.templates.values()])
+    parts = [part.split() for part in extra.split(", ")] if extra else []
+    names = ["q", "k", "v", *(part[1] for part in parts)]
+    places = tuple(names.index(each) for each in ("q", "k", "v", *learned))
+    tensors = sum(part[0].startswith("Tensor") for part in parts)
+    common = f"Tensor q, Tensor k, Tensor v, {extra}{', ' if extra else ''}"
+    plan = _PLAN if planned else ""
+
+    def forward(*arguments: Any) -> Any:
+        return launch(*arguments[:-2])
+
+    def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        sizes = sizes_of(q, k, v)
+        if inputs is not None:
+            inputs(q, sizes, *rest[:tensors])
+        return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+    signature = (
+        f"({common}float? scale, str? config{plan}, bool? deterministic, str? backward_config) -> (Tensor, Tensor)"
+    )
+    if launch_backward is None:
+        return operator(name, signature, forward, fake, shared=shared)
+    gradients = _Gradients(name, tuple(names), places, launch_backward)
+    backward = operator(
+        f"{name}_backward",
+        f"(Tensor d_out, Tensor? d_lse, {common}Tensor out, Tensor lse, float? scale, str? config, "
+        f"bool? deterministic, bool[] needs{plan}) -> ({', '.join(['Tensor'] * len(places))})",
+        gradients.launch,
+        gradients.fake,
+        backward=gradients.differentiated_again,
+        shared=shared,
+    )
+    return operator(
+        name,
+        signature,
+        forward,
+        fake,
+        gradients.save,
+        lambda ctx, d_out, d_lse: gradients.backward(backward, ctx, d_out, d_lse),
+        shared=shared,
+    )
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """How gradients come about: `names` of q, k, v and extra, `places` of those among them that have a gradient."""
+
+    operator_name: str
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+    launch_backward: Function
+
+    def save(self, ctx: Any, inputs: Sequence[Any], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Keep what the backward pass reads: the arguments, out and lse."""
+        for place, name in enumerate(self.names):
+            value = inputs[place]
+            if isinstance(value, torch.Tensor) and value.requires_grad and place not in self.places:
+                say_once(name, f"{name} requires a gradient and gets none; `grad: true` in the spec gives it one")
+        ctx.set_materialize_grads(False)
+        ctx.others = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+        ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in inputs), *output)
+
+    def backward(
+        self, run: Operator, ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The gradient of each argument of the forward operator, None where it has none."""
+        *tensors, out, lse = ctx.saved_tensors
+        gradients: list[torch.Tensor | None] = [None] * len(tensors)
+        if d_out is None and d_lse is None:
+            return tuple(gradients)
+        arguments = [kept if tensor is None else tensor for tensor, kept in zip(tensors, ctx.others, strict=True)]
+        end = len(self.names)
+        scale, _, *plan, deterministic, backward_config = arguments[end:]
+        needs = [ctx.needs_input_grad[place] for place in self.places]
+        d_out = torch.zeros_like(out) if d_out is None else d_out
+        found = run(d_out, d_lse, *arguments[:end], out, lse, scale, backward_config, deterministic, needs, *plan)
+        for place, needed, gradient in zip(self.places, needs, found, strict=True):
+            gradients[place] = gradient if needed else None
+        return tuple(gradients)
+
+    def launch(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
+        """The backward operator. A gradient that is not asked for is an empty tensor: an operator cannot give None."""
+        q = arguments[2]
+        return tuple(q.new_empty(0) if gradient is None else gradient for gradient in self.launch_backward(*arguments))
+
+    def fake(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
+        """Gradients of the right shape for tracing."""
+        inputs = arguments[2:]
+        needs = arguments[2 + len(self.names) + 5]
+        return tuple(
+            inputs[place].new_empty(inputs[place].shape) if needed else inputs[0].new_empty(0)
+            for place, needed in zip(self.places, needs, strict=True)
+        )
+
+    def differentiated_again(self, ctx: Any, *_: object) -> None:
+        """The backward pass has no derivative of its own."""
+        raise NotImplementedError(f"{self.operator_name} has no second derivative; expected one backward pass")

@@ -1,0 +1,68 @@
+"""Whether torch's dispatcher would do anything for a call but pass it on.
+
+It does for modes (FakeTensorMode, torch.compile's tracers, selective checkpointing, the profiler), for functorch's
+transforms, for subclasses of tensors and for lazily negated ones. Otherwise a call of an operator may go to its
+function directly, which saves a quarter of the host's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+from torch.autograd import forward_ad
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _raw(*keys: DispatchKey) -> int:
+    joined = DispatchKeySet(keys[0])
+    for key in keys[1:]:
+        joined = joined | DispatchKeySet(key)
+    return joined.raw_repr()
+
+
+# What a thread adds to the keys of every call where no mode is active: in general, and within torch.inference_mode.
+_NO_MODE = {_raw(DispatchKey.BackendSelect, DispatchKey.ADInplaceOrView), _raw(DispatchKey.BackendSelect)}
+# The keys of a tensor on a GPU and on the CPU, and of one made within torch.inference_mode.
+_PLAIN = {
+    _raw(*keys)
+    for backend in ("CUDA", "CPU")
+    for own in [[getattr(DispatchKey, backend), getattr(DispatchKey, f"Autocast{backend}")]]
+    for keys in (own, [*own, getattr(DispatchKey, f"Autograd{backend}"), DispatchKey.ADInplaceOrView])
+}
+
+
+def is_direct(arguments: Iterable[object]) -> bool:
+    """Whether these arguments would go straight through the dispatcher, to autograd or to the kernel."""
+    if (
+        torch._C._dispatch_tls_local_include_set().raw_repr() not in _NO_MODE
+        or torch._C._len_torch_function_stack()
+        or torch._C._autograd._profiler_enabled()
+        or forward_ad._current_level >= 0
+    ):
+        return False
+    for value in arguments:
+        if isinstance(value, torch.Tensor) and (
+            type(value) not in _PLAIN_TYPES or torch._C._dispatch_keys(value).raw_repr() not in _PLAIN
+        ):
+            return False
+    return True
+
+
+def refuse_tangents(name: str, arguments: Iterable[object]) -> None:
+    """Forward-mode differentiation would lose the tangents of these arguments without a word."""
+    if forward_ad._current_level >= 0:
+        for value in arguments:
+            if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
+                raise NotImplementedError(f"{name} has no forward-mode derivative; expected tensors without tangents")
+
+
+def records(arguments: Iterable[object]) -> bool:
+    """Whether autograd records a call with these arguments."""
+    return (
+        torch.is_grad_enabled()
+        and any(isinstance(value, torch.Tensor) and value.requires_grad for value in arguments)
+        and not torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.AutogradFunctionality)
+    )
