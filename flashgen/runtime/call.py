@@ -17,6 +17,7 @@ from flashgen.runtime.lookup import Lookup
 from flashgen.runtime.memory import remember
 
 FLOAT32 = torch.finfo(torch.float32)
+_BACKWARD = ("backward_kv", "backward_q")
 
 
 class Call(NamedTuple):
@@ -109,6 +110,22 @@ def nothing_seen(out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, to
 def config_text(config: Config | Mapping[str, Any] | str | None) -> str | None:
     """A config as the operator takes it."""
     return None if config is None else str(Config.of(config))
+
+
+def backward_config_text(configs: Mapping[str, Any] | None) -> str | None:
+    """Configs of the backward kernels by name, as the operator takes them: "backward_kv: BM=...; backward_q: ..."."""
+    if configs is None:
+        return None
+    if not isinstance(configs, Mapping) or not set(configs) <= set(_BACKWARD):
+        raise TypeError(f"backward_config is {configs!r}; expected a mapping of {' and '.join(_BACKWARD)} to configs")
+    return "; ".join(f"{kernel}: {Config.of(config).for_kernel(kernel)}" for kernel, config in configs.items())
+
+
+@lru_cache(maxsize=1024)
+def config_of(text: str | None, kernel: str) -> str | None:
+    """The config of one backward kernel in what backward_config_text gave, None where it has none."""
+    parts = [] if text is None else [part.partition(": ") for part in text.split("; ")]
+    return next((config for name, _, config in parts if name == kernel), None)
 
 
 def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
