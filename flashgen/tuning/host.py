@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.spec.variant import Variant
 from flashgen.tuning import machine
 from flashgen.tuning.clocks import Observation, observed
-from flashgen.tuning.measure import ProofRequest, TimeRequest, WorkRequest
+from flashgen.tuning.measure import ProofRequest, ReadyRequest, TimeRequest, WorkRequest
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.prune import Compiled, CompilePool, CompileRequest
 from flashgen.tuning.timing import Timing
@@ -28,8 +30,10 @@ class GpuWorker:
     def __init__(self, module_path: str, variant: Variant, index: int) -> None:
         self._worker = Worker("flashgen.tuning.measure:KernelBench", module_path, variant, index)
 
-    def start(self) -> None:
-        self._worker.start()
+    def prepare(self, problem: Problem) -> None:
+        """Start the process and make the inputs of a problem; what fails here fails again in a trial, and is told."""
+        with suppress(RequestFailed):
+            self._worker.ask(ReadyRequest(problem), TRIAL_SECONDS)
 
     def close(self) -> None:
         self._worker.close()
@@ -63,9 +67,11 @@ class Host:
         self._pool.close()
 
     def compile(self, requests: Sequence[CompileRequest], seconds: float) -> Mapping[Config, Compiled | RequestFailed]:
-        for gpu in self.gpus:
-            gpu.start()  # They get ready while the pool works.
-        return self._pool.compile(requests, seconds)
+        """What the pool makes of the requests, while the GPUs' processes get ready."""
+        with ThreadPoolExecutor(len(self.gpus)) as aside:
+            for gpu in self.gpus if requests else ():
+                aside.submit(gpu.prepare, requests[0].problem)
+            return self._pool.compile(requests, seconds)
 
     def versions(self) -> Mapping[str, str]:
         return machine.versions(self._indices[0])

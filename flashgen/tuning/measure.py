@@ -37,6 +37,13 @@ COPY_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
+class ReadyRequest:
+    """Make the inputs of a problem, which the next requests will have."""
+
+    problem: Problem
+
+
+@dataclass(frozen=True)
 class TimeRequest:
     """Time `config` for about `milliseconds` of GPU time. `best_us` is the best median known so far."""
 
@@ -64,8 +71,8 @@ class WorkRequest:
 class KernelBench:
     """Times and proves the kernels of one generated module on one GPU. A factory for `worker.Worker`.
 
-    A TimeRequest gives a Timing, a ProofRequest what is wrong, empty if nothing is, a WorkRequest a Work. Raises
-    RequestFailed:
+    A TimeRequest gives a Timing, a ProofRequest what is wrong, empty if nothing is, a WorkRequest a Work, a
+    ReadyRequest None. Raises RequestFailed:
     "out of resources", "out of memory", "does not compile", "illegal access", or the name of another exception.
     """
 
@@ -80,8 +87,12 @@ class KernelBench:
         self._call: Call | None = None
         _warm_up(self._device)
 
-    def __call__(self, request: TimeRequest | ProofRequest | WorkRequest) -> Timing | str | Work:
+    def __call__(self, request: ReadyRequest | TimeRequest | ProofRequest | WorkRequest) -> Timing | str | Work | None:
         try:
+            if isinstance(request, ReadyRequest):
+                self._inputs(request.problem)
+                captured(self._scratch.zero_)
+                return None
             if isinstance(request, WorkRequest):
                 return self._work(request.workload)
             if isinstance(request, ProofRequest):

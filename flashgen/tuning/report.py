@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -66,25 +67,27 @@ def history(table: Table) -> Any:
 
 
 def space(table: Table) -> Any:
-    """The time of every config beside the best: a panel for each number of warps and stages, tiles within."""
-    entries = {entry.config: entry for entry in table.entries}
-    warps, stages = (sorted({getattr(c, name) for c in entries}) for name in ("num_warps", "num_stages"))
-    rows, columns = (sorted({getattr(c, name) for c in entries}) for name in ("BM", "BN"))
-    size = (1.6 + 2.1 * len(stages), 1.3 + 2.0 * len(warps))
-    figure, axes = _figure(table, *size, nrows=len(warps), ncols=len(stages), sharex=True, sharey=True)
+    """The time of every config beside the best: a panel for each number of stages and all but tiles, tiles within."""
+    configs = [entry.config for entry in table.entries]
+    entries = {(_kind(e.config), e.config.num_stages, e.config.BM, e.config.BN): e for e in table.entries}
+    kinds = sorted({_kind(config) for config in configs})
+    stages, rows, columns = (sorted({getattr(c, name) for c in configs}) for name in ("num_stages", "BM", "BN"))
+    size = (1.6 + 2.1 * len(stages), 1.3 + 2.0 * len(kinds))
+    figure, axes = _figure(table, *size, nrows=len(kinds), ncols=len(stages), sharex=True, sharey=True)
     best = min(timing.median_us for _, timing in timed(table.entries))
-    panels = np.array(axes).reshape(len(warps), len(stages))
+    panels = np.array(axes).reshape(len(kinds), len(stages))
     image = None
-    for (i, w), (j, s) in ((a, b) for a in enumerate(warps) for b in enumerate(stages)):
+    for (i, kind), (j, s) in product(enumerate(kinds), enumerate(stages)):
         panel = panels[i, j]
-        cells = [[entries.get(Config(bm, bn, w, s)) for bn in columns] for bm in rows]
+        cells = [[entries.get((kind, s, bm, bn)) for bn in columns] for bm in rows]
         shares = np.array([[e.timing.median_us / best if e and e.timing else np.nan for e in row] for row in cells])
         image = panel.imshow(np.minimum(shares, CUT), cmap="viridis_r", vmin=1, vmax=CUT, origin="lower", aspect="auto")
         panel.set_facecolor("#ececec")
         for (y, x), share in np.ndenumerate(shares):
             text, look = _cell(cells[y][x], share)
             panel.text(x, y, text, **look)
-        panel.set_title(f"{w} warps, {s} stage{'s' * (s > 1)}", fontsize=8)
+        also = "".join(f", {name} {value}" for name, value in kind[1])
+        panel.set_title(f"{kind[0]} warps, {s} stage{'s' * (s > 1)}{also}", fontsize=8)
         panel.set_xticks(range(len(columns)), columns, fontsize=7)
         panel.set_yticks(range(len(rows)), rows, fontsize=7)
     figure.supxlabel("BN, keys of a tile", fontsize=9)
@@ -153,6 +156,11 @@ def _figure(table: Table, width: float, height: float, **grid: Any) -> tuple[Any
     for panel in np.ravel(axes):
         panel.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _kind(config: Config) -> tuple[int, tuple[tuple[str, Any], ...]]:
+    """All of a config but its tiles and stages."""
+    return config.num_warps, tuple(sorted(config.further.items()))
 
 
 def _cell(entry: Entry | None, share: float) -> tuple[str, Any]:
