@@ -2,8 +2,8 @@
 
 The forward operator takes (q, k, v, *extra, scale, config, *plan, deterministic, backward_config) and returns out and
 lse. The backward operator takes (d_out, d_lse, q, k, v, *extra, out, lse, scale, backward_config, deterministic,
-needs, *plan) and returns the gradients of q, k, v and the learned inputs. `extra` are the variant's inputs and runtime
-params, `plan` the parts of a schedule; `needs` says of each gradient whether it is asked for.
+needs) and returns the gradients of q, k, v and the learned inputs. `extra` are the variant's inputs and runtime params,
+`plan` the parts of a schedule, made for the forward pass's tiles; `needs` says of each gradient whether it is asked for.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def attention_operator(
     backward = operator(
         f"{name}_backward",
         f"(Tensor d_out, Tensor? d_lse, {common}Tensor out, Tensor lse, float? scale, str? config, "
-        f"bool? deterministic, bool[] needs{plan}) -> ({', '.join(['Tensor'] * len(places))})",
+        f"bool? deterministic, bool[] needs) -> ({', '.join(['Tensor'] * len(places))})",
         gradients.launch,
         gradients.fake,
         backward=gradients.differentiated_again,
@@ -104,10 +104,10 @@ class _Gradients:
             return tuple(gradients)
         arguments = [kept if tensor is None else tensor for tensor, kept in zip(tensors, ctx.others, strict=True)]
         end = len(self.names)
-        scale, _, *plan, deterministic, backward_config = arguments[end:]
+        scale, (deterministic, backward_config) = arguments[end], arguments[-2:]
         needs = [ctx.needs_input_grad[place] for place in self.places]
         d_out = torch.zeros_like(out) if d_out is None else d_out
-        found = run(d_out, d_lse, *arguments[:end], out, lse, scale, backward_config, deterministic, needs, *plan)
+        found = run(d_out, d_lse, *arguments[:end], out, lse, scale, backward_config, deterministic, needs)
         for place, needed, gradient in zip(self.places, needs, found, strict=True):
             gradients[place] = gradient if needed else None
         return tuple(gradients)
@@ -120,7 +120,7 @@ class _Gradients:
     def fake(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         """Gradients of the right shape for tracing."""
         inputs = arguments[2:]
-        needs = arguments[2 + len(self.names) + 5]
+        needs = arguments[-1]
         return tuple(
             inputs[place].new_empty(inputs[place].shape) if needed else inputs[0].new_empty(0)
             for place, needed in zip(self.places, needs, strict=True)
