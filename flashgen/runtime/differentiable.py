@@ -3,7 +3,7 @@
 The forward operator takes (q, k, v, *extra, scale, config, *plan, deterministic, backward_config) and returns out and
 lse. The backward operator takes (d_out, d_lse, q, k, v, *extra, out, lse, scale, backward_config, deterministic,
 needs) and returns the gradients of q, k, v and the learned inputs. `extra` are the variant's inputs and runtime params,
-`plan` the parts of a schedule, made for the forward pass's tiles; `needs` says of each gradient whether it is asked for.
+`plan` the parts of a schedule for the tiles of the forward pass; `needs` says of each gradient whether it is asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLAN = ", Tensor? counts, Tensor? tiles"
 
 
 def attention_operator(
-    identity: Identity, extra: str, launch: Function, launch_backward: Function | None, *,
+    identity: Identity, extra: str, launch: Function, launch_backward: Function, *,
     inputs: Function | None = None, learned: Sequence[str] = (), planned: bool = False, shared: bool = False,
 ) -> Operator:  # fmt: skip
     """Register flashgen::<variant>_<digests> and flashgen::<variant>_<digests>_backward; returns the former.
@@ -49,11 +49,6 @@ def attention_operator(
             inputs(q, sizes, *rest[:tensors])
         return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(q.shape[:3], dtype=torch.float32)
 
-    signature = (
-        f"({common}float? scale, str? config{plan}, bool? deterministic, str? backward_config) -> (Tensor, Tensor)"
-    )
-    if launch_backward is None:
-        return operator(name, signature, forward, fake, shared=shared)
     gradients = _Gradients(name, tuple(names), places, launch_backward)
     backward = operator(
         f"{name}_backward",
@@ -66,7 +61,7 @@ def attention_operator(
     )
     return operator(
         name,
-        signature,
+        f"({common}float? scale, str? config{plan}, bool? deterministic, str? backward_config) -> (Tensor, Tensor)",
         forward,
         fake,
         gradients.save,
@@ -91,38 +86,39 @@ class _Gradients:
             if isinstance(value, torch.Tensor) and value.requires_grad and place not in self.places:
                 say_once(name, f"{name} requires a gradient and gets none; `grad: true` in the spec gives it one")
         ctx.set_materialize_grads(False)
-        ctx.others = [None if isinstance(value, torch.Tensor) else value for value in inputs]
-        ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in inputs), *output)
+        own = inputs[: len(self.names)]
+        ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in own), *output)
+        ctx.params = [None if isinstance(value, torch.Tensor) else value for value in own]
+        ctx.scale, ctx.deterministic, ctx.config = inputs[len(self.names)], *inputs[-2:]
+        ctx.arguments = len(inputs)
 
     def backward(
         self, run: Operator, ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         """The gradient of each argument of the forward operator, None where it has none."""
-        *tensors, out, lse = ctx.saved_tensors
-        gradients: list[torch.Tensor | None] = [None] * len(tensors)
+        gradients: list[torch.Tensor | None] = [None] * ctx.arguments
         if d_out is None and d_lse is None:
             return tuple(gradients)
-        arguments = [kept if tensor is None else tensor for tensor, kept in zip(tensors, ctx.others, strict=True)]
-        end = len(self.names)
-        scale, (deterministic, backward_config) = arguments[end], arguments[-2:]
+        *tensors, out, lse = ctx.saved_tensors
+        own = [param if tensor is None else tensor for tensor, param in zip(tensors, ctx.params, strict=True)]
         needs = [ctx.needs_input_grad[place] for place in self.places]
         d_out = torch.zeros_like(out) if d_out is None else d_out
-        found = run(d_out, d_lse, *arguments[:end], out, lse, scale, backward_config, deterministic, needs)
+        found = run(d_out, d_lse, *own, out, lse, ctx.scale, ctx.config, ctx.deterministic, needs)
         for place, needed, gradient in zip(self.places, needs, found, strict=True):
             gradients[place] = gradient if needed else None
         return tuple(gradients)
 
     def launch(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         """The backward operator. A gradient that is not asked for is an empty tensor: an operator cannot give None."""
-        q = arguments[2]
-        return tuple(q.new_empty(0) if gradient is None else gradient for gradient in self.launch_backward(*arguments))
+        q, needs = arguments[2], arguments[-1]
+        found = self.launch_backward(*arguments)
+        return tuple(gradient if needed else q.new_empty(0) for gradient, needed in zip(found, needs, strict=True))
 
     def fake(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         """Gradients of the right shape for tracing."""
-        inputs = arguments[2:]
-        needs = arguments[-1]
+        own, needs = arguments[2:], arguments[-1]
         return tuple(
-            inputs[place].new_empty(inputs[place].shape) if needed else inputs[0].new_empty(0)
+            own[place].new_empty(own[place].shape) if needed else own[0].new_empty(0)
             for place, needed in zip(self.places, needs, strict=True)
         )
 
