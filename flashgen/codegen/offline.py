@@ -32,7 +32,9 @@ _TRITON_TYPES = {
     "bool": "u1", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "int": "i32", "float": "fp32",
 }  # fmt: skip
-_POINTERS = {"lse_ptr": "*fp32", "counts_ptr": "*i32", "tiles_ptr": "*i32", "states_ptr": "*i8"}
+_POINTERS = {"lse_ptr": "*fp32", "delta_ptr": "*fp32", "counts_ptr": "*i32", "tiles_ptr": "*i32", "states_ptr": "*i8"}
+# Those of the dtype of q.
+_TENSORS = ("q_ptr", "k_ptr", "v_ptr", "out_ptr", "d_out_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
 
 
 @dataclass(frozen=True)
@@ -53,28 +55,33 @@ class Resources:
 
 def compile_kernel(
     path: Path, kernel: str, target: str, dtype: str, head_dim: int, v_head_dim: int, config: Config,
-    odd: Collection[str] = (),
+    grouped: bool = False, odd: Collection[str] = (),
 ) -> Resources:  # fmt: skip
     """Compile a kernel of a generated module ("forward", "backward_q" or "backward_kv") in one config.
 
-    `odd` are the strides of inputs, "rel 0" for the first of `rel`, that are no multiple of 16.
+    `target` is a capability such as "sm_90", or an AMD architecture such as "gfx942". `grouped`: several query heads
+    share those of keys. `odd` are the strides of inputs, "rel 0" for the first of `rel`, that are no multiple of 16.
 
-    `target` is a capability such as "sm_90", or an AMD architecture such as "gfx942". The kernel that makes schedules
-    for these tiles is compiled too, where the module has one: an error of either is reported, the resources are those
-    of the kernel itself.
+    The kernel that makes schedules for these tiles is compiled too, where the module has one: an error of either is
+    reported, the resources are those of the kernel itself.
     """
     module = _loaded(Path(path))
     unaligned = {f"stride_{user_name(name)}_{axis}" for name, axis in map(str.split, odd)}
+    # dQ is added up in float32, and so are dK and dV of query heads that share them.
+    sums = [*(["dq_ptr"] if config.fuse_dq else []), *(["dk_ptr", "dv_ptr"] if grouped else [])]
+    types = _argument_types(module.IDENTITY.arguments, dtype) | dict.fromkeys(sums, "*fp32")
     blocks = {"HEAD_DIM": head_dim, "V_HEAD_DIM": v_head_dim}
     constants = {name: max(16, triton.next_power_of_2(size)) for name, size in blocks.items()}
     constants |= {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
     constants |= {name.upper(): value for name, value in config.further.items() if name != "backend"}
-    found = _compile(module, f"_{kernel}", target, dtype, constants, options(config), unaligned)
+    if config.fuse_dq == 0:
+        constants["dq_ptr"] = None
+    found = _compile(getattr(module, f"_{kernel}"), target, types, constants, options(config), unaligned)
     if found.error is None and hasattr(module, "_classify"):
         for chunk in (8, 32):
             tiles = {"BM": config.BM, "BN": config.BN, "CHUNK": chunk}
             warps = {"num_warps": max(1, config.BM * config.BN // 2048)}
-            schedule = _compile(module, "_classify", target, dtype, tiles, warps, unaligned)
+            schedule = _compile(module._classify, target, types, tiles, warps, unaligned)
             if schedule.error is not None:
                 return schedule
     return found
@@ -95,13 +102,12 @@ def gpu_target(target: str) -> GPUTarget:
 
 
 def _compile(
-    module: ModuleType, name: str, target: str, dtype: str, constants: Mapping[str, int],
+    kernel: Any, target: str, types: Mapping[str, str], constants: Mapping[str, int | None],
     launched: Mapping[str, Any], unaligned: Collection[str],
 ) -> Resources:  # fmt: skip
-    kernel = getattr(module, name)
     start = time.perf_counter()
     try:
-        source = ASTSource(kernel, *_signature(kernel, module.IDENTITY.arguments, dtype, constants, unaligned))
+        source = ASTSource(kernel, *_signature(kernel, types, constants, unaligned))
         compiled = triton.compile(source, target=gpu_target(target), options=dict(launched))
     except UsageError:
         raise
@@ -112,24 +118,23 @@ def _compile(
     return Resources(registers, spills, compiled.metadata.shared, serialized, time.perf_counter() - start)
 
 
-def _signature(
-    kernel: Any,
-    arguments: Mapping[str, str],
-    dtype: str,
-    constants: Mapping[str, int],
-    unaligned: Collection[str],
-) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list]]:
-    """Types, constants, and the alignment that contiguous tensors have, for each argument of a kernel."""
-    types: dict[str, str] = {}
+def _argument_types(arguments: Mapping[str, str], dtype: str) -> dict[str, str]:
+    """The types of a kernel's arguments as far as they are known by name; what is left is an int32."""
+    types = {"scale": "fp32"}
     for name, kind in arguments.items():
         types[f"{user_name(name)}_ptr"] = "*" + _TRITON_TYPES[kind]
         types[user_name(name)] = _TRITON_TYPES[kind]
-    tensors = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), "*" + _TRITON_TYPES[dtype])
-    known = {"scale": "fp32", **types, **_POINTERS, **tensors}
+    return types | _POINTERS | dict.fromkeys(_TENSORS, "*" + _TRITON_TYPES[dtype])
+
+
+def _signature(
+    kernel: Any, types: Mapping[str, str], constants: Mapping[str, int | None], unaligned: Collection[str]
+) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list]]:
+    """Types, constants, and the alignment that contiguous tensors have, for each argument of a kernel."""
     signature: dict[str, str] = {}
     aligned: dict[tuple[int, ...], list] = {}
     for position, name in enumerate(kernel.arg_names):
-        signature[name] = "constexpr" if name in constants else known.get(name, "i32")
+        signature[name] = "constexpr" if name in constants else types.get(name, "i32")
         if signature[name].startswith("*") or (name.startswith("stride_") and name not in unaligned):
             aligned[(position,)] = [["tt.divisibility", 16]]
     return signature, {name: value for name, value in constants.items() if name in signature}, aligned

@@ -71,8 +71,9 @@ def compiler(module_path: str, variant: Variant, target: str) -> Callable[[Compi
     def answer(request: CompileRequest) -> Compiled:
         p, odd = request.problem, odd_strides(variant, request.problem)
         return compile_kernel(
-            Path(module_path), request.kernel, target, p.dtype, p.head_dim, p.v_head_dim, request.config, odd
-        )
+            Path(module_path), request.kernel, target, p.dtype, p.head_dim, p.v_head_dim, request.config,
+            p.heads != p.kv_heads, odd,
+        )  # fmt: skip
 
     return answer
 
