@@ -1,0 +1,76 @@
+"""How long a call keeps the host busy, which is what a call costs where the GPU is waiting for work.
+
+    python -m flashgen.bench.host causal alibi
+
+prints microseconds of a call, forward and with its backward pass, beside FlexAttention's compiled call. The problem is
+so small that the GPU is done before the host asks again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from flashgen.bench.candidates import FLASHGEN, FLEX, prepare
+from flashgen.bench.passes import BOTH, FORWARD, run_of, trainable
+from flashgen.bench.timing import Run, interleave
+from flashgen.codegen import generate, load_module
+from flashgen.codegen.pairwise import SIZES, make
+from flashgen.problems import Problem, make_inputs
+from flashgen.spec import load
+from flashgen.spec.variant import Variant
+
+SMALL = Problem(1, 2, 2, 128, 128, 64, 64, "bfloat16")
+# Fewer than a stream queues, so that the host never waits for the GPU.
+CALLS = 100
+
+
+def host_timer(run: Run) -> float:
+    """Microseconds until a call returns, the GPU idle at first, mean of some calls in a row."""
+    import torch
+
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        run()
+    end = time.perf_counter()
+    torch.cuda.synchronize()
+    return (end - start) / CALLS * 1e6
+
+
+def host_times(
+    variant: Variant, step: str, candidates: Sequence[str] = (FLASHGEN, FLEX), rounds: int = 15
+) -> Mapping[str, float]:
+    """Host microseconds of each candidate's call, medians of interleaved rounds after a warm-up."""
+    import torch
+
+    with TemporaryDirectory() as folder:
+        module = load_module(generate(variant, Path(folder)))
+    call = make_inputs(variant, SMALL, "cuda")
+    call = call if step == FORWARD else trainable(variant, call)
+    pairwise = make(variant, {name: getattr(SMALL, name) for name in SIZES}, call.keywords)
+    runs: dict[str, Callable[[], object]] = {}
+    for name in candidates:
+        forward = prepare(name, variant, module, SMALL, call, pairwise, step)
+        runs[name] = run_of(step, forward, variant, call)
+    with torch.set_grad_enabled(step != FORWARD):
+        for run in runs.values():
+            host_timer(run)
+        return {name: timing.median_us for name, timing in interleave(runs, host_timer, rounds).items()}
+
+
+def main(specs: Sequence[str]) -> None:
+    """Print a table for these variants of the gallery or files."""
+    print(f"{'microseconds on the host':30} {FLASHGEN:>10} {FLEX:>14}")
+    for spec in specs:
+        path = Path(spec) if spec.endswith(".yaml") else Path("variants") / f"{spec}.yaml"
+        for step in (FORWARD, BOTH):
+            times = host_times(load(path), step)
+            print(f"{path.stem + ', ' + step:30} {times[FLASHGEN]:10.1f} {times[FLEX]:14.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["causal", "alibi"])

@@ -1,0 +1,33 @@
+"""How long a call keeps the host busy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashgen.bench.candidates import FLASHGEN, FLEX
+from flashgen.bench.host import host_times
+from flashgen.bench.passes import BOTH, FORWARD
+from flashgen.spec import load
+
+VARIANTS = Path(__file__).parent.parent.parent / "variants"
+LIMIT_US = 40
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "alibi", "softcap", "relative_bias", "sink"])
+def test_a_forward_call_returns_within_40_us(name: str) -> None:
+    times = host_times(load(VARIANTS / f"{name}.yaml"), FORWARD, candidates=[FLASHGEN])
+    print(f"{name}: {times[FLASHGEN]:.1f} us on the host")
+    if "H200" not in torch.cuda.get_device_name():
+        pytest.skip("the limit is for the host of an H200")
+    assert times[FLASHGEN] < LIMIT_US
+
+
+def test_training_keeps_the_host_no_longer_than_flex_attention_does() -> None:
+    times = host_times(load(VARIANTS / "causal.yaml"), BOTH)
+    print(f"forward and backward: {times[FLASHGEN]:.1f} us, FlexAttention {times[FLEX]:.1f} us")
+    assert times[FLASHGEN] < times[FLEX]
