@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import triton
+from packaging.version import Version
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
@@ -137,7 +138,17 @@ def _signature(
         signature[name] = "constexpr" if name in constants else types.get(name, "i32")
         if signature[name].startswith("*") or (name.startswith("stride_") and name not in unaligned):
             aligned[(position,)] = [["tt.divisibility", 16]]
+        elif _has_no_attribute(kernel.params[position], signature[name]):
+            # Triton's cache tells "nothing is known of it" from "not asked".
+            aligned[(position,)] = []
     return signature, {name: value for name, value in constants.items() if name in signature}, aligned
+
+
+def _has_no_attribute(parameter: Any, kind: str) -> bool:
+    """Whether a launch asks what is known of this argument, though there is nothing."""
+    if kind == "constexpr":
+        return Version(triton.__version__) >= Version("3.7")
+    return kind in ("i32", "i64") and not parameter.do_not_specialize
 
 
 def _assembler_report(asm: Mapping[str, Any]) -> tuple[int | None, int | None, bool]:
