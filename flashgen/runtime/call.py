@@ -118,7 +118,7 @@ def backward_config_text(configs: Mapping[str, Any] | None) -> str | None:
         return None
     if not isinstance(configs, Mapping) or not set(configs) <= set(_BACKWARD):
         raise TypeError(f"backward_config is {configs!r}; expected a mapping of {' and '.join(_BACKWARD)} to configs")
-    return "; ".join(f"{kernel}: {Config.of(config).for_kernel(kernel)}" for kernel, config in configs.items())
+    return "; ".join([f"{kernel}: {config_text(config)}" for kernel, config in configs.items()])
 
 
 @lru_cache(maxsize=1024)
