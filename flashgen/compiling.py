@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from flashgen.codegen import render, uses_schedule
+from flashgen.codegen import render, scheduled_kernels
 from flashgen.codegen.export import identity_of
 from flashgen.errors import UsageError
 from flashgen.runtime import Config, built_in
@@ -60,7 +60,9 @@ def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
         if target not in SHARED_LIMIT:
             raise UsageError(f"no target {target!r}; expected one of {', '.join(SHARED_LIMIT)}")
     dtype = variant.dtypes[0]
-    defaults = {kernel: built_in(kernel, uses_schedule(variant)) for kernel in identity_of(render(variant)).templates}
+    scheduled = scheduled_kernels(variant)
+    kernels = identity_of(render(variant)).templates
+    defaults = {kernel: built_in(kernel, kernel in scheduled) for kernel in kernels}
     return [
         Job(target, kernel, dtype, dim, dim, default(target, dtype, dim, dim))
         for target in targets

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from flashgen.codegen import render, uses_schedule
+from flashgen.codegen import render, scheduled_kernels
 from flashgen.codegen.export import identity_of
 from flashgen.problems import Problem
 from flashgen.runtime import Config, Lookup, built_in, shipped_root
@@ -40,7 +40,8 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     """
     asked = problems(variant)
     identity = identity_of(render(variant))
-    defaults = {kernel: built_in(kernel, uses_schedule(variant)) for kernel in KERNELS if kernel in identity.templates}
+    scheduled, present = scheduled_kernels(variant), [kernel for kernel in KERNELS if kernel in identity.templates]
+    defaults = {kernel: built_in(kernel, kernel in scheduled) for kernel in present}
     if not torch.cuda.is_available():
         detail = "built-in default: no GPU here, so no record applies"
         return tuple(

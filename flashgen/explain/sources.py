@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import triton
 
-from flashgen.codegen import render, uses_schedule
+from flashgen.codegen import render, scheduled_kernels
 from flashgen.codegen.export import identity_of
 from flashgen.errors import EnvironmentProblem
 from flashgen.problems import Problem
@@ -82,11 +82,13 @@ def traced(
     `out` has the generated modules.
     """
     identity = identity_of(render(variant))
+    scheduled = scheduled_kernels(variant)
     roots = {"user cache": user_root(), "shipped": shipped_root(out / f"{variant.name}.py")}
     found = []
     for workload in workloads(asked, identity, device, kernels):
         key = workload.key
-        default = built_in(key.kernel, uses_schedule(variant))(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        built = built_in(key.kernel, key.kernel in scheduled)
+        default = built(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         with warnings.catch_warnings():
             # What a lookup warns of is what is said here.
             warnings.simplefilter("ignore")

@@ -66,12 +66,14 @@ class Host:
             gpu.close()
         self._pool.close()
 
-    def compile(self, requests: Sequence[CompileRequest], seconds: float) -> Mapping[Config, Compiled | RequestFailed]:
+    def compile(
+        self, requests: Sequence[CompileRequest], seconds: float, least: int
+    ) -> Mapping[Config, Compiled | RequestFailed]:
         """What the pool makes of the requests, while the GPUs' processes get ready."""
         with ThreadPoolExecutor(len(self.gpus)) as aside:
             for gpu in self.gpus if requests else ():
                 aside.submit(gpu.prepare, requests[0].problem)
-            return self._pool.compile(requests, seconds)
+            return self._pool.compile(requests, seconds, least)
 
     def versions(self) -> Mapping[str, str]:
         return machine.versions(self._indices[0])

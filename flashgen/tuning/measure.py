@@ -19,6 +19,7 @@ from flashgen.codegen.pairwise import SIZES, make
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime.config import Config
 from flashgen.spec.variant import Variant
+from flashgen.tuning.launches import Launches
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
@@ -85,6 +86,8 @@ class KernelBench:
         self._scratch = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self._device)
         self._problem: Problem | None = None
         self._call: Call | None = None
+        self._ready: Launches | None = None
+        self._limits: dict[str, tuple[float, float]] = {}
         _warm_up(self._device)
 
     def __call__(self, request: ReadyRequest | TimeRequest | ProofRequest | WorkRequest) -> Timing | str | Work | None:
@@ -97,7 +100,7 @@ class KernelBench:
                 return self._work(request.workload)
             if isinstance(request, ProofRequest):
                 return self._prove(request.workload, request.config)
-            replay = captured(self._launcher(request.workload, request.config))
+            replay = captured(self._launches(request.workload).of(request.workload.key.kernel, request.config))
             return timed(replay, self._scratch, request.milliseconds, request.best_us)
         except Exception as error:
             raise RequestFailed(_reason(error), str(error)[:2000], fatal=not _healthy()) from error
@@ -108,15 +111,17 @@ class KernelBench:
         return "" if result.ok else str(result)
 
     def _work(self, workload: Workload) -> Work:
-        """The ceilings are measured here and now, warm as the kernel was."""
-        problem = workload.problem
+        """The ceilings are measured once in each dtype, warm as the kernel was."""
+        problem, kernel = workload.problem, workload.key.kernel
         sizes = {name: getattr(problem, name) for name in SIZES}
         pairwise = make(self._variant, sizes, self._inputs(problem).keywords)
-        flops = useful_flops(problem, density(pairwise, problem, str(self._device)), workload.key.kernel)
-        product, copied = 2 * CEILING_SIZE**3, 2 * COPY_BYTES
-        product_us, copy_us = (timed(run, self._scratch, CEILING_MS).median_us for run in self._ceilings(problem.dtype))
-        traffic = least_bytes(problem, workload.key.kernel)
-        return Work(flops, traffic, product / product_us / 1e6, copied / copy_us / 1e3)
+        flops = useful_flops(problem, density(pairwise, problem, str(self._device)), kernel)
+        if problem.dtype not in self._limits:
+            product_us, copy_us = (
+                timed(run, self._scratch, CEILING_MS).median_us for run in self._ceilings(problem.dtype)
+            )
+            self._limits[problem.dtype] = 2 * CEILING_SIZE**3 / product_us / 1e6, 2 * COPY_BYTES / copy_us / 1e3
+        return Work(flops, least_bytes(problem, kernel), *self._limits[problem.dtype])
 
     def _ceilings(self, dtype: str) -> Iterator[Callable[[], object]]:
         """A large matrix product and a large copy."""
@@ -127,21 +132,19 @@ class KernelBench:
         target = torch.empty_like(source)
         yield lambda: target.copy_(source)
 
+    def _launches(self, workload: Workload) -> Launches:
+        call = self._inputs(workload.problem)
+        if self._ready is None:
+            self._ready = Launches(self._module, call)
+        return self._ready
+
     def _inputs(self, problem: Problem) -> Call:
         """The arguments for a problem; those of the last one are kept."""
         if self._call is None or problem != self._problem:
-            self._call = None
+            self._call = self._ready = None
             torch.cuda.empty_cache()
             self._call, self._problem = make_inputs(self._variant, problem, self._device), problem
         return self._call
-
-    def _launcher(self, workload: Workload, config: Config) -> Callable[[], object]:
-        """One call of attention(). The schedule of a variant that has one is built before, as its users do."""
-        call = self._inputs(workload.problem)
-        keywords: dict[str, Any] = {**call.keywords, "config": config}
-        if hasattr(self._module, "plan"):
-            keywords["plan"] = self._module.plan(call.q, call.k, call.v, **keywords)
-        return lambda: self._module.attention(call.q, call.k, call.v, **keywords)
 
 
 def captured(launch: Callable[[], object]) -> Callable[[], object]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from flashgen.errors import UsageError
 from flashgen.runtime.config import KERNELS
 
-# A search measures so many configs whatever the time: fewer would say nothing about the rest.
+# A search compiles and measures so many configs whatever the time: fewer would say nothing about the rest.
 LEAST_TRIALS = 4
 
 
@@ -72,5 +72,5 @@ def chosen(name: str, trials: int | None = None, seconds: float | None = None, e
     preset = PRESETS[name]
     if trials is not None:
         room = None if preset.candidates is None else max(preset.candidates, trials)
-        preset = replace(preset, trials=trials, candidates=room)
+        preset = replace(preset, trials=trials, candidates=room, backward=1.0)
     return replace(preset, seconds=seconds) if seconds is not None else preset

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -108,16 +109,19 @@ class CompilePool:
         for worker in self._workers:
             worker.close()
 
-    def compile(self, requests: Iterable[CompileRequest], seconds: float) -> dict[Config, Compiled | RequestFailed]:
-        """What became of each request that was begun within `seconds`."""
+    def compile(
+        self, requests: Iterable[CompileRequest], seconds: float, least: int = 0
+    ) -> dict[Config, Compiled | RequestFailed]:
+        """What became of each request that was begun within `seconds`; the first `least` are begun in any case."""
         waiting: queue.SimpleQueue[CompileRequest] = queue.SimpleQueue()
         for request in requests:
             waiting.put(request)
         results: dict[Config, Compiled | RequestFailed] = {}
+        begun = count()
         deadline = time.monotonic() + seconds
 
         def serve(worker: Worker) -> None:
-            while time.monotonic() < deadline:
+            while next(begun) < least or time.monotonic() < deadline:
                 try:
                     request = waiting.get_nowait()
                 except queue.Empty:

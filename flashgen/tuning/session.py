@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -38,9 +38,12 @@ Watch = Callable[[Workload, Trial, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What a session does beside its preset. `storage` is the URL of a database that several hosts share."""
+    """What a session does beside its preset.
 
-    scheduled: bool = False
+    `scheduled` are the kernels that walk a schedule of tiles. `storage` is the URL of a database that hosts share.
+    """
+
+    scheduled: frozenset[str] = frozenset()
     seed: int = 0
     storage: str | None = None
     force: bool = False
@@ -61,6 +64,7 @@ class Session:
         self._compiled: dict[tuple[str, str, int, int], dict[Config, Compiled | RequestFailed]] = {}
         self._winners: dict[tuple[str, int, int], list[Config]] = {}
         self._dq_us: dict[Problem, float] = {}
+        self._right: set[tuple[Hashable, ...]] = set()
 
     def existing(self, workload: Workload) -> Outcome | None:
         """What the caches have for this very key; None with `force`."""
@@ -81,7 +85,7 @@ class Session:
         space = search_space(
             Task(
                 key.kernel, key.capability, key.dtype, key.head_dim, key.v_head_dim, workload.problem.q_len,
-                workload.problem.kv_len, self._options.scheduled,
+                workload.problem.kv_len, key.kernel in self._options.scheduled,
             )
         )  # fmt: skip
         first = self._first(workload)
@@ -123,7 +127,7 @@ class Session:
         own = [record for root in self._roots if (record := read_record(root / key.path)) is not None]
         near = [record.config for record in own + neighbours(key, self._roots)[:4]]
         winners = self._winners.get((key.kernel, key.head_dim, key.v_head_dim), [])[-2:]
-        default = built_in(key.kernel, self._options.scheduled)
+        default = built_in(key.kernel, key.kernel in self._options.scheduled)
         here = default(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         return list(dict.fromkeys([here, *winners, *near, *STARTS[key.kernel]]))
 
@@ -137,7 +141,7 @@ class Session:
         requests = [
             CompileRequest(key.kernel, workload.problem, config) for config in candidates if config not in known
         ]
-        known.update(self._tools.compile(requests, float("inf") if seconds is None else seconds))
+        known.update(self._tools.compile(requests, float("inf") if seconds is None else seconds, LEAST_TRIALS))
         begun = [config for config in candidates if config in known] or candidates
         return prune(begun, known, self._tools.device.capability, forgiving=self._preset.hopeless)
 
@@ -173,12 +177,18 @@ class Session:
 
     def _proven(self, workload: Workload, finalists: Sequence[Config], lost: dict[str, int]) -> Config | None:
         """The fastest finalist that computes the variant's formula; the others are counted by reason in `lost`."""
+        key, problem = workload.key, workload.problem
         for config in finalists:
+            # A proof is of this kernel at sizes cut down: it holds for the other shapes of a dtype too.
+            proof = (key.kernel, key.dtype, key.head_dim, key.v_head_dim, problem.heads // problem.kv_heads, config)
+            if proof in self._right:
+                return config
             try:
                 reason = "verification" if self._tools.gpus[0].prove(workload, config) else ""
             except RequestFailed as failure:
                 reason = failure.reason
             if not reason:
+                self._right.add(proof)
                 return config
             lost[reason] = lost.get(reason, 0) + 1
         return None
@@ -193,8 +203,9 @@ class Session:
         self, outcome: Outcome, config: Config, timing: Timing, ties: Sequence[Config], clocks: Mapping[str, float]
     ) -> Record:
         note = [f"measured on {outcome.workload.problem}"]
-        if self._options.scheduled:
-            note.append("with a schedule prepared by plan()")
+        kernel = outcome.workload.key.kernel
+        if kernel in self._options.scheduled:
+            note.append("with a schedule prepared by plan()" if kernel == "forward" else "its schedule included")
         if config.fuse_dq == 0:
             note.append(f"with {self._dq_us[outcome.workload.problem]:.1f} us of backward_q")
         if ties:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flashgen.codegen import load_module, uses_schedule
+from flashgen.codegen import load_module, scheduled_kernels
 from flashgen.errors import TuningFailed
 from flashgen.runtime.config import KERNELS, Config
 from flashgen.runtime.lookup import forget, shipped_root, user_root
@@ -19,6 +19,9 @@ from flashgen.tuning.presets import chosen
 from flashgen.tuning.session import Options, Session
 from flashgen.tuning.trial import Trial
 from flashgen.tuning.workloads import Workload, problems, workloads
+
+# How a run's time is shared among its workloads.
+WEIGHTS = {"forward": 2.0, "backward_q": 1.0, "backward_kv": 1.0}
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ def tune(
     identity = load_module(module_path).IDENTITY
     tasks = workloads(problems(variant, shapes, dtypes), identity, at_hand, kernels)
     roots = (user_root(), shipped_root(module_path))
-    watcher = _Watcher(len(tasks), effort.seconds, progress)
-    options = Options(uses_schedule(variant), seed, storage, force)
+    watcher = _Watcher([WEIGHTS[task.key.kernel] for task in tasks], effort.seconds, progress)
+    options = Options(scheduled_kernels(variant), seed, storage, force)
     outcomes: list[Outcome] = []
     with Host(variant, module_path, indices, at_hand) as tools:
         session = Session(tools, effort, roots, options, watcher.trial)
@@ -91,16 +94,18 @@ def tune(
 class _Watcher:
     """Shares the time among the workloads, and tells of each trial."""
 
-    def __init__(self, workloads: int, seconds: float | None, progress: Callable[[Progress], None] | None) -> None:
-        self._workloads, self._progress = workloads, progress
+    def __init__(
+        self, weights: Sequence[float], seconds: float | None, progress: Callable[[Progress], None] | None
+    ) -> None:
+        self._weights, self._progress = weights, progress
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._place, self._trials = 0, list[Trial]()
 
     def begin(self, place: int) -> float | None:
-        """The seconds that workload number `place` may take: an equal share of what is left."""
+        """The seconds that workload number `place` may take: its share of what is left."""
         self._place, self._trials = place, []
         left = self._left()
-        return None if left is None else left / (self._workloads - place)
+        return None if left is None else left * self._weights[place] / sum(self._weights[place:])
 
     def trial(self, workload: Workload, trial: Trial, dropped: int) -> None:
         self._trials.append(trial)
@@ -108,7 +113,7 @@ class _Watcher:
             timed = [(t.timing.median_us, t.config) for t in self._trials if t.timing is not None]
             best_us, best = min(timed, key=lambda entry: entry[0], default=(None, None))
             counts = (len(self._trials), dropped, len(self._trials) - len(timed))
-            place = (self._place + 1, self._workloads)
+            place = (self._place + 1, len(self._weights))
             self._progress(Progress(workload, *place, *counts, best, best_us, self._left()))
 
     def _left(self) -> float | None:

@@ -52,7 +52,7 @@ class Pretended:
     def work(self, *_: object) -> Work:
         return Work(1e12, 1e8, 700.0, 4000.0)
 
-    def compile(self, requests: list[CompileRequest], seconds: float) -> dict:
+    def compile(self, requests: list[CompileRequest], seconds: float, least: int) -> dict:
         return {request.config: Resources() for request in requests}
 
     def versions(self) -> dict:

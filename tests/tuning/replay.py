@@ -37,7 +37,7 @@ class Replay:
         self._entries = {entry.config: entry for entry in self.table.entries}
         self._chance = random.Random(self.seed)
 
-    def compile(self, requests, seconds):
+    def compile(self, requests, seconds, least):
         return {request.config: self._compiled(request.config) for request in requests}
 
     def _compiled(self, config):

@@ -38,6 +38,11 @@ def test_what_is_not_begun_in_time_stays_in_the_space():
     assert set(CONFIGS) - set(results) <= set(prune(CONFIGS, results, "sm_90").kept)
 
 
+def test_a_few_are_compiled_also_where_there_is_no_time():
+    with CompilePool("fake_compiler:make", "slow", processes=1) as pool:
+        assert list(pool.compile(requests(), 0.0, 3)) == CONFIGS[:3]
+
+
 def test_where_all_spill_spills_are_forgiven():
     with CompilePool("fake_compiler:make", "", processes=1) as pool:
         spilling = [config for config in CONFIGS if config.BN == 64]

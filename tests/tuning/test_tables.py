@@ -44,7 +44,7 @@ def times(table):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_fifth_of_the_measurements_comes_within_two_percent_of_the_best(table, cache, seed):
-    scheduled = table.workload.key.variant in SCHEDULED
+    scheduled = frozenset({"forward"} if table.workload.key.variant in SCHEDULED else ())
     outcome, launched = replay(table, seed, cache, scheduled=scheduled)
     best = min(times(table).values())
     assert times(table)[outcome.record.config] <= 1.02 * best
