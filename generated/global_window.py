@@ -23,7 +23,7 @@ from flashgen import runtime
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "737a4c81c5c1"},
+    templates={"forward": "737a4c81c5c1", "backward_q": "315ad74838a2", "backward_kv": "3ad058cc3877"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -31,6 +31,18 @@ CONFIGS = runtime.Lookup(
     IDENTITY,
     "forward",
     runtime.default_scheduled_config,
+    runtime.shipped_root(__file__),
+)
+BACKWARD_Q = runtime.Lookup(
+    IDENTITY,
+    "backward_q",
+    runtime.default_scheduled_backward_q_config,
+    runtime.shipped_root(__file__),
+)
+BACKWARD_KV = runtime.Lookup(
+    IDENTITY,
+    "backward_kv",
+    runtime.default_scheduled_backward_kv_config,
     runtime.shipped_root(__file__),
 )
 
@@ -219,12 +231,308 @@ def _classify(
     tl.store(states_ptr + row.to(tl.int64) * num_k_tiles + tiles, state.to(tl.int8), mask=tiles < num_k_tiles)
 
 
+@triton.jit(do_not_specialize=["heads", "q_len", "v_head_dim"])
+def _delta(
+    out_ptr,
+    d_out_ptr,
+    lse_ptr,
+    d_lse_ptr,
+    row_lse_ptr,
+    delta_ptr,
+    stride_ob,
+    stride_oh,
+    stride_om,
+    stride_lb,
+    stride_lh,
+    stride_lm,
+    heads,
+    q_len,
+    v_head_dim,
+    BM: tl.constexpr,
+    V_HEAD_DIM: tl.constexpr,
+):
+    # Grid: one program for each tile of BM rows of each head of each batch element. Writes for each row
+    # delta = sum(d_out * out) - d_lse (FlashAttention-2, algorithm 2) and its log-sum-exp in units of log2: infinity
+    # for a row that sees no key, so that all its p are 0.
+    num_tiles = tl.cdiv(q_len, BM)
+    head = tl.program_id(0) // num_tiles
+    b = (head // heads).to(tl.int64)
+    h = (head % heads).to(tl.int64)
+    rows = tl.program_id(0) % num_tiles * BM + tl.arange(0, BM)
+    dims = tl.arange(0, V_HEAD_DIM)
+    in_range = rows < q_len
+    inside = in_range[:, None] & (dims < v_head_dim)[None, :]
+    at = head.to(tl.int64) * q_len + rows
+    out = tl.load(out_ptr + at[:, None] * v_head_dim + dims[None, :], mask=inside, other=0.0)
+    d_out_rows = d_out_ptr + b * stride_ob + h * stride_oh + rows.to(tl.int64) * stride_om
+    d_out = tl.load(d_out_rows[:, None] + dims[None, :], mask=inside, other=0.0)
+    delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
+    if d_lse_ptr is not None:
+        d_lse_rows = d_lse_ptr + b * stride_lb + h * stride_lh + rows.to(tl.int64) * stride_lm
+        delta -= tl.load(d_lse_rows, mask=in_range, other=0.0)
+    lse = tl.load(lse_ptr + at, mask=in_range, other=0.0)
+    lse = tl.where(lse == -float("inf"), float("inf"), lse * 1.4426950408889634)
+    tl.store(row_lse_ptr + at, lse, mask=in_range)
+    tl.store(delta_ptr + at, delta, mask=in_range)
+
+
+@triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles"])
+def _backward_q(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    d_out_ptr,
+    lse_ptr,
+    delta_ptr,
+    dq_ptr,
+    counts_ptr,
+    tiles_ptr,
+    num_k_tiles,
+    is_global_ptr,
+    stride_is_global_0,
+    stride_qb,
+    stride_qh,
+    stride_qm,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_vb,
+    stride_vh,
+    stride_vn,
+    stride_ob,
+    stride_oh,
+    stride_om,
+    scale,
+    heads,
+    kv_heads,
+    q_len,
+    kv_len,
+    head_dim,
+    v_head_dim,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    V_HEAD_DIM: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    # Grid: one program for each tile of BM query rows of each head of each batch element.
+    # It walks along the keys as _forward does: p = exp2(logit - lse), ds = p * (d_out v^T - delta), dq = scale ds k.
+    # lse and delta are what _delta writes.
+    num_tiles = tl.cdiv(q_len, BM)
+    tile = tl.program_id(0) % num_tiles
+    head = tl.program_id(0) // num_tiles
+    b = head // heads
+    h = head % heads
+    kv_h = h // (heads // kv_heads)
+    row0 = tile * BM
+
+    q_base = q_ptr + b.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
+    k_base = k_ptr + b.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
+    v_base = v_ptr + b.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
+    do_base = d_out_ptr + b.to(tl.int64) * stride_ob + h.to(tl.int64) * stride_oh
+    q_desc = tl.make_tensor_descriptor(q_base, [q_len, head_dim], [stride_qm, 1], [BM, HEAD_DIM])
+    k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
+    v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
+    do_desc = tl.make_tensor_descriptor(do_base, [q_len, v_head_dim], [stride_om, 1], [BM, V_HEAD_DIM])
+
+    rows = row0 + tl.arange(0, BM)
+    in_range = rows < q_len
+    # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
+    q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    qk_scale = scale * 1.4426950408889634
+    is_global_base = is_global_ptr + b.to(tl.int64) * stride_is_global_0
+    is_global_b_q = tl.load(is_global_base + tl.maximum(q, 0))
+
+    # What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.
+    row = b.to(tl.int64) * num_tiles + tile
+    num_mixed = tl.load(counts_ptr + 2 * row)
+    num_full = tl.load(counts_ptr + 2 * row + 1)
+    tiles_ptr += row * num_k_tiles
+
+    q_tile = q_desc.load([row0, 0])
+    do_tile = do_desc.load([row0, 0])
+    row = head.to(tl.int64) * q_len + rows
+    lse = tl.load(lse_ptr + row, mask=in_range, other=float("inf"))[:, None]
+    delta = tl.load(delta_ptr + row, mask=in_range, other=0.0)[:, None]
+    dq = tl.zeros([BM, HEAD_DIM], tl.float32)
+
+    # Full tiles, then mixed ones, as in _forward.
+    for i in tl.range(0, num_full, num_stages=2 * STAGES - 1):
+        start = tl.load(tiles_ptr + num_k_tiles - 1 - i) * BN
+        k_tile = k_desc.load([start, 0])
+        v_tile = v_desc.load([start, 0])
+        qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        p = tl.exp2(qk * qk_scale - lse)
+        dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
+        ds = p * (dp - delta)
+        dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
+
+    for i in tl.range(0, num_mixed, num_stages=STAGES - 1 if STAGES > 1 else 1):
+        start = tl.load(tiles_ptr + i) * BN
+        k_tile = k_desc.load([start, 0])
+        v_tile = v_desc.load([start, 0])
+        qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        col = start + tl.arange(0, BN)[None, :]
+        k = tl.minimum(col, kv_len - 1)
+        qk = tl.where(_visible(q, k, is_global_b_q, is_global_base) & (col < kv_len), qk, -float("inf"))
+        p = tl.exp2(qk * qk_scale - lse)
+        dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
+        ds = p * (dp - delta)
+        dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
+
+    dims = tl.arange(0, HEAD_DIM)
+    tl.store(
+        dq_ptr + row[:, None] * head_dim + dims[None, :],
+        (dq * scale).to(dq_ptr.dtype.element_ty),
+        mask=in_range[:, None] & (dims < head_dim)[None, :],
+    )
+
+
+@triton.jit
+def _visible_by_key(q, k, is_global_b_k, is_global_base):
+    """abs(q - k) <= 256 or is_global[b, k] or is_global[b, q]."""
+    return (tl.abs(q - k) <= 256) | is_global_b_k | tl.load(is_global_base + tl.maximum(q, 0))
+
+
+@triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_q_tiles"])
+def _backward_kv(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    d_out_ptr,
+    lse_ptr,
+    delta_ptr,
+    dq_ptr,
+    dk_ptr,
+    dv_ptr,
+    counts_ptr,
+    tiles_ptr,
+    num_q_tiles,
+    is_global_ptr,
+    stride_is_global_0,
+    stride_qb,
+    stride_qh,
+    stride_qm,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_vb,
+    stride_vh,
+    stride_vn,
+    stride_ob,
+    stride_oh,
+    stride_om,
+    stride_dqm,
+    scale,
+    heads,
+    kv_heads,
+    q_len,
+    kv_len,
+    head_dim,
+    v_head_dim,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    V_HEAD_DIM: tl.constexpr,
+    FUSE_DQ: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    # Grid: one program for each tile of BN keys of each query head of each batch element. It walks along the queries
+    # that see some of its keys. Tiles are transposed, [BN, BM], so that p and ds enter the products for dk and dv
+    # from registers: p = exp2(logit - lse), dv = p d_out, ds = p * (v d_out^T - delta), dk = scale ds q.
+    # lse and delta are what _delta writes. Where FUSE_DQ, each tile's part of dq = scale ds^T k is added in memory,
+    # in float32 and in no fixed order.
+    num_tiles = tl.cdiv(kv_len, BN)
+    tile = tl.program_id(0) % num_tiles
+    head = tl.program_id(0) // num_tiles
+    b = head // heads
+    h = head % heads
+    kv_h = h // (heads // kv_heads)
+    col0 = tile * BN
+
+    q_base = q_ptr + b.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
+    k_base = k_ptr + b.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
+    v_base = v_ptr + b.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
+    do_base = d_out_ptr + b.to(tl.int64) * stride_ob + h.to(tl.int64) * stride_oh
+    q_desc = tl.make_tensor_descriptor(q_base, [q_len, head_dim], [stride_qm, 1], [BM, HEAD_DIM])
+    k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
+    v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
+    do_desc = tl.make_tensor_descriptor(do_base, [q_len, v_head_dim], [stride_om, 1], [BM, V_HEAD_DIM])
+    row0 = head.to(tl.int64) * q_len
+    if FUSE_DQ:
+        dq_desc = tl.make_tensor_descriptor(
+            dq_ptr + row0 * stride_dqm, [q_len, head_dim], [stride_dqm, 1], [BM, HEAD_DIM]
+        )
+
+    cols = col0 + tl.arange(0, BN)
+    # Keys beyond the last are taken as the last: they read what exists and change no minimum or maximum.
+    k = tl.minimum(cols, kv_len - 1)[:, None]
+    qk_scale = scale * 1.4426950408889634
+    is_global_base = is_global_ptr + b.to(tl.int64) * stride_is_global_0
+    is_global_b_k = tl.load(is_global_base + k)
+
+    # What the schedule says of this tile of keys: which tiles of queries are mixed and which are full.
+    row = b.to(tl.int64) * num_tiles + tile
+    num_mixed = tl.load(counts_ptr + 2 * row)
+    num_full = tl.load(counts_ptr + 2 * row + 1)
+    tiles_ptr += row * num_q_tiles
+
+    k_tile = k_desc.load([col0, 0])
+    v_tile = v_desc.load([col0, 0])
+    dk = tl.zeros([BN, HEAD_DIM], tl.float32)
+    dv = tl.zeros([BN, V_HEAD_DIM], tl.float32)
+    # The mixed tiles stand at the front of the list, the full ones at the back.
+    for i in tl.range(0, num_mixed + num_full, num_stages=2 * STAGES - 1):
+        index = tl.where(i < num_mixed, i, num_q_tiles - 1 + num_mixed - i)
+        start = tl.load(tiles_ptr + index) * BM
+        q_tile = q_desc.load([start, 0])
+        rows = start + tl.arange(0, BM)
+        q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
+        lse = tl.load(lse_ptr + row0 + rows, mask=rows < q_len, other=float("inf"))[None, :]
+        qk = tl.dot(k_tile, q_tile.T, input_precision="ieee")
+        if i < num_mixed:
+            qk = tl.where(
+                _visible_by_key(q, k, is_global_b_k, is_global_base) & (cols < kv_len)[:, None], qk, -float("inf")
+            )
+        p = tl.exp2(qk * qk_scale - lse)
+        do_tile = do_desc.load([start, 0])
+        dv = tl.dot(p.to(do_tile.dtype), do_tile, dv, input_precision="ieee")
+        dp = tl.dot(v_tile, do_tile.T, input_precision="ieee")
+        delta = tl.load(delta_ptr + row0 + rows, mask=rows < q_len, other=0.0)[None, :]
+        ds = (p * (dp - delta)).to(q_tile.dtype)
+        dk = tl.dot(ds, q_tile, dk, input_precision="ieee")
+        if FUSE_DQ:
+            dq = tl.dot(ds.T, k_tile, input_precision="ieee")
+            dq_desc.atomic_add([start, 0], dq)
+
+    out_rows = head.to(tl.int64) * kv_len + cols
+    in_range = cols < kv_len
+    dims = tl.arange(0, HEAD_DIM)
+    tl.store(
+        dk_ptr + out_rows[:, None] * head_dim + dims[None, :],
+        (dk * scale).to(dk_ptr.dtype.element_ty),
+        mask=in_range[:, None] & (dims < head_dim)[None, :],
+    )
+    v_dims = tl.arange(0, V_HEAD_DIM)
+    tl.store(
+        dv_ptr + out_rows[:, None] * v_head_dim + v_dims[None, :],
+        dv.to(dv_ptr.dtype.element_ty),
+        mask=in_range[:, None] & (v_dims < v_head_dim)[None, :],
+    )
+
+
+def _inputs(q, sizes, is_global):
+    """The inputs as kernels read them, checked against the sizes of a call."""
+    batch = sizes.batch
+    kv_len = sizes.kv_len
+    is_global = runtime.check_input("is_global", is_global, "[batch, kv_len]", (batch, kv_len), torch.bool, q)
+    return is_global
+
+
 def _launch(q, k, v, is_global, scale, config, counts, tiles):
     """The operator: check the arguments, choose the config, launch. Returns out and lse."""
     call = runtime.prepare(q, k, v, scale)
-    batch = call.sizes.batch
-    kv_len = call.sizes.kv_len
-    is_global = runtime.check_input("is_global", is_global, "[batch, kv_len]", (batch, kv_len), torch.bool, call.q)
+    is_global = _inputs(call.q, call.sizes, is_global)
     out, lse = runtime.outputs(call)
     if runtime.is_empty(call):
         return runtime.nothing_seen(out, lse)
@@ -243,8 +551,8 @@ def _launch(q, k, v, is_global, scale, config, counts, tiles):
     return out, lse
 
 
-def _schedule(call, is_global, config):
-    """Which tiles of keys each tile of queries needs: the counts and tiles of a runtime.Plan."""
+def _schedule(call, is_global, config, by_key=False):
+    """Which tiles of keys each tile of queries needs, or where `by_key` the other way round: see runtime.Plan."""
     shape = runtime.state_shape(call, config, by_batch=True, by_head=False)
     batch, heads, q_tiles, kv_tiles = shape
     states = torch.empty(shape, dtype=torch.int8, device=call.q.device)
@@ -257,46 +565,130 @@ def _schedule(call, is_global, config):
         call.sizes.q_len, call.sizes.kv_len, kv_tiles,
         BM=config.BM, BN=config.BN, CHUNK=chunk, num_warps=max(1, config.BM * config.BN // 2048),
     )  # fmt: skip
-    return runtime.compact(states)
+    return runtime.compact(runtime.by_key(states, call.sizes.q_len % config.BM != 0) if by_key else states)
 
 
-_attend = runtime.operator(
-    f"{IDENTITY.variant}_{IDENTITY.spec}_{IDENTITY.templates['forward']}",
-    "(Tensor q, Tensor k, Tensor v, Tensor is_global, float? scale, str? config, Tensor? counts, Tensor? tiles) -> (Tensor, Tensor)",
+def _launch_backward(
+    d_out, d_lse, q, k, v, is_global, out, lse, scale, config, deterministic, needs
+):  # fmt: skip
+    """The backward operator. Returns the gradients of q, k, v; None for one that `needs` does not ask for."""
+    call = runtime.prepare(q, k, v, scale)
+    is_global = _inputs(call.q, call.sizes, is_global)
+    if runtime.is_empty(call):
+        return runtime.no_gradients(q, k, v)
+    needs_q, needs_k, needs_v = needs[:3]
+    fuse_dq = needs_q and (needs_k or needs_v) and not runtime.is_deterministic(deterministic)
+    kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
+    incoming = _incoming(call, out, lse, d_out, d_lse)
+    dq = dk = dv = None
+    if needs_k or needs_v:
+        dq_sums = runtime.query_sums(call) if kv_config.fuse_dq else None
+        dk, dv = _launch_backward_kv(call, incoming, dq_sums, is_global, kv_config)
+        dq = runtime.from_sums(call, dq_sums) if kv_config.fuse_dq else None
+    if needs_q and dq is None:
+        dq = _launch_backward_q(call, incoming, is_global, q_config)
+    return (
+        runtime.for_scale(dq, scale), dk, dv,
+    )  # fmt: skip
+
+
+def _incoming(call, out, lse, d_out, d_lse):
+    """What the backward kernels need of each row: d_out, lse in units of log2, and delta."""
+    incoming = runtime.incoming(call, d_out)
+    BM = runtime.delta_rows(call)
+    runtime.launch(
+        _delta, -(-call.sizes.q_len // BM) * call.sizes.batch * call.sizes.heads,
+        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta,
+        *incoming.strides, *((0, 0, 0) if d_lse is None else d_lse.stride()),
+        call.sizes.heads, call.sizes.q_len, call.sizes.v_head_dim,
+        BM=BM, V_HEAD_DIM=call.V_HEAD_DIM,
+    )  # fmt: skip
+    return incoming
+
+
+def _launch_backward_kv(call, incoming, dq_sums, is_global, config):
+    """dk and dv. Where the config fuses, dq without its scale is added to `dq_sums`."""
+    dk, dv = runtime.key_gradients(call)
+    counts, tiles = _schedule(call, is_global, config, by_key=True)
+    runtime.launch(
+        _backward_kv, -(-call.sizes.kv_len // config.BN) * call.sizes.batch * call.sizes.heads,
+        call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, dq_sums, dk, dv,
+        counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
+        *call.strides, *incoming.strides, 0 if dq_sums is None else dq_sums.stride(2), call.scale, *call.lengths,
+        **call.blocks(config), FUSE_DQ=config.fuse_dq, STAGES=config.num_stages, **runtime.options(config),
+    )  # fmt: skip
+    return runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
+
+
+def _launch_backward_q(call, incoming, is_global, config):
+    """dq."""
+    dq = runtime.query_gradient(call)
+    counts, tiles = _schedule(call, is_global, config)
+    runtime.launch(
+        _backward_q, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+        call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, dq,
+        counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
+        *call.strides, *incoming.strides, call.scale, *call.lengths,
+        **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+    )  # fmt: skip
+    return dq
+
+
+OPERATOR = runtime.attention_operator(
+    IDENTITY,
+    "Tensor is_global",
     _launch,
-    runtime.fake_outputs,
+    _launch_backward,
+    inputs=_inputs,
+    planned=True,
 )
 
 
-def attention(q, k, v, *, is_global, scale=None, return_lse=False, plan=None, config=None, deterministic=None):
+def attention(
+    q,
+    k,
+    v,
+    *,
+    is_global,
+    scale=None,
+    return_lse=False,
+    plan=None,
+    config=None,
+    backward_config=None,
+    deterministic=None,
+):
     """A window of 256 keys to each side; tokens marked global see every key and are seen by every query.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
-    float16, bfloat16 or float32, heads a multiple of kv_heads. Returns out [batch, heads, q_len, v_head_dim] in q's
-    dtype; with return_lse also the natural log-sum-exp of each row, float32 [batch, heads, q_len], minus infinity
-    where a row sees no key.
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype.
+    Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
 
     is_global: bool [batch, kv_len].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     plan: what plan(...) returned for the same inputs and lengths; otherwise it is made on each call.
     config: tile sizes and launch options instead of the recorded ones.
-    deterministic: accepted for symmetry with training; this pass gives the same bits on every run.
+    backward_config: the same for the backward pass, {"backward_kv": config, "backward_q": config}.
+    deterministic: gradients with the same bits on every run; None asks torch.are_deterministic_algorithms_enabled().
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
-    runtime.check_types(q, k, v, scale, is_global=is_global)
+    runtime.check_types(q, k, v, scale, deterministic, is_global=is_global)
+    q, k, v = runtime.autocast(q, k, v)
     counts, tiles, config = runtime.plan_parts(plan, config)
-    out, lse = _attend(q, k, v, is_global, scale, runtime.config_text(config), counts, tiles)
+    out, lse = OPERATOR(
+        q, k, v, is_global, scale, runtime.config_text(config), counts, tiles,
+        deterministic, runtime.backward_config_text(backward_config),
+    )  # fmt: skip
     return (out, lse) if return_lse else out
 
 
 def plan(q, k, v, *, is_global, config=None):
     """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them."""
-    runtime.check_types(q, k, v, None, is_global=is_global)
+    runtime.check_types(q, k, v, is_global=is_global)
+    q, k, v = runtime.autocast(q, k, v)
     call = runtime.prepare(q, k, v, None)
-    batch = call.sizes.batch
-    kv_len = call.sizes.kv_len
-    is_global = runtime.check_input("is_global", is_global, "[batch, kv_len]", (batch, kv_len), torch.bool, call.q)
+    is_global = _inputs(call.q, call.sizes, is_global)
     config = runtime.choose_config(runtime.config_text(config), CONFIGS, call)
     return runtime.Plan(*_schedule(call, is_global, config), config)
 

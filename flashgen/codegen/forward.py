@@ -11,10 +11,11 @@ from flashgen.lang.linear import expression, linear
 from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, const, op, substitute, var, variables, walk
 from flashgen.lang.show import show
-from flashgen.lang.triton_emitter import Body, Prologue, Tensor, level, user_name
+from flashgen.lang.tiles import CORNERS
+from flashgen.lang.triton_emitter import COL, Body, Level, Prologue, Tensor, level, user_name
 from flashgen.spec.variant import Variant
 
-Q, Q_FIRST, Q_LAST = (var(name, Type.INT) for name in ("q", "q_first", "q_last"))
+Q = var("q", Type.INT)
 SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
 LOG2E, LN2 = "1.4426950408889634", "0.6931471805599453"
 
@@ -44,13 +45,17 @@ class Function:
         """A call where some arguments go by other names."""
         return f"{self.name}({', '.join(renamed.get(name, name) for name in self.names)})"
 
+    def says_the_same(self, other: Function) -> bool:
+        """Whether the other's text would be the same under this name."""
+        return (self.arguments, self.body.lines, self.result) == (other.arguments, other.body.lines, other.result)
+
     @property
     def lines(self) -> tuple[str, ...]:
         return self.body.lines
 
     @property
     def result(self) -> str:
-        return self.body.results[0]
+        return ", ".join(self.body.results)
 
 
 @dataclass(frozen=True)
@@ -91,15 +96,21 @@ class ForwardView:
     log2e: str = LOG2E
     ln2: str = LN2
 
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Those that the kernel calls."""
+        return tuple(f for f in (self.score, self.mask) if f is not None)
+
 
 def uses_schedule(variant: Variant) -> bool:
     """Whether the mask says more than an interval of keys for each query, so that tiles are found by a kernel."""
     return not key_range(variant.mask).closed
 
 
-def new_prologue(variant: Variant) -> Prologue:
+def new_prologue(variant: Variant, walked: Level = COL) -> Prologue:
+    """The prologue of a kernel whose loop goes along keys, or along queries where `walked` is ROW."""
     tensors = {i.name: Tensor(tuple(d.size for d in i.dims), i.dtype) for i in variant.inputs}
-    return Prologue(ranges_of(variant), tensors, variant.lets, reserved=_scalars(variant))
+    return Prologue(ranges_of(variant), tensors, variant.lets, reserved=_scalars(variant), walked=walked)
 
 
 def ranges_of(variant: Variant) -> Ranges:
@@ -172,7 +183,7 @@ def forward_view(variant: Variant) -> ForwardView:
     found = pairs(variant, keys, prologue)
     limits: tuple[str, ...] = ()
     if found.mask is not None:
-        limits = limit_lines(variant, keys, prologue) if keys.closed else _scheduled_tiles(variant)
+        limits = limit_lines(variant, keys, prologue) if keys.closed else scheduled_tiles(variant)
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
     free = prologue.free | found.free
@@ -217,11 +228,13 @@ def extra_arguments(variant: Variant, free: set[str]) -> tuple[str, ...]:
     return (*names, *(n for n in _scalars(variant) if n in free))
 
 
-def unspecialized(variant: Variant, free: set[str], scheduled: bool) -> tuple[str, ...]:
+def unspecialized(
+    variant: Variant, free: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE
+) -> tuple[str, ...]:
     """The integers that a kernel is not compiled anew for."""
     integers = [user_name(p.name) for p in variant.runtime_params if p.type is Type.INT]
     integers += ["batch", *(user_name(name) for name in variant.dim_names)]
-    sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", *(["num_k_tiles"] if scheduled else [])]
+    sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", *([schedule[-1]] if scheduled else [])]
     return (*sizes, *(name for name in integers if name in free))
 
 
@@ -251,13 +264,17 @@ def longest_first(keys: KeyRange) -> bool:
     return keys.closed and not keys.lower and keys.upper_bound is not None and increasing_in_q(keys.upper_bound) == 1
 
 
-def _extremes(bound: Expr, prologue: Prologue) -> tuple[str, str]:
-    """The least and greatest value of a bound over the tile's rows, as texts of int32 scalars."""
-    sign = increasing_in_q(bound)
+def extremes(bound: Expr, prologue: Prologue, owned: Expr = Q) -> tuple[str, str]:
+    """The least and greatest value of a bound over the tile's rows, or keys, as texts of int32 scalars.
+
+    `owned` is what the bound depends on: Q or K.
+    """
+    first, last = CORNERS["q" if owned is Q else "k"]
+    sign = increasing_in_q(bound if owned is Q else substitute(bound, {owned: Q}))
     if sign is None:
         ends: Sequence[Expr] = (op("tile_min", bound), op("tile_max", bound))
     else:
-        ends = [substitute(bound, {Q: Q_FIRST}), substitute(bound, {Q: Q_LAST})]
+        ends = [substitute(bound, {owned: first}), substitute(bound, {owned: last})]
         ends = ends if sign >= 0 else ends[::-1]
     least, greatest = (prologue.inline(end) for end in ends)
     if all(prologue.ranges.fits_int32(node) for node in walk(bound) if node.type is Type.INT):
@@ -272,7 +289,7 @@ def limit_lines(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[s
     inside = _ends_before_kv_len(variant, keys)
     if keys.upper:
         assert keys.upper_bound is not None
-        least, greatest = _extremes(expression(linear(op("add", keys.upper_bound, const(1)))), prologue)
+        least, greatest = extremes(expression(linear(op("add", keys.upper_bound, const(1)))), prologue)
         stop = greatest if inside else f"tl.minimum({greatest}, kv_len)"
         end = least if inside else f"tl.minimum({least}, kv_len)"
     else:
@@ -281,7 +298,7 @@ def limit_lines(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[s
         lines[1] = "# Keys below stop are seen by some row of the tile, those below full_end by each row."
         return (*lines, f"stop = {stop}", f"full_end = tl.maximum({end}, 0) // BN * BN")
     assert keys.lower_bound is not None
-    least, greatest = _extremes(keys.lower_bound, prologue)
+    least, greatest = extremes(keys.lower_bound, prologue)
     lines += [
         f"first = tl.maximum({least}, 0) // BN * BN",
         f"stop = tl.maximum({stop}, first)",
@@ -291,15 +308,17 @@ def limit_lines(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[s
     return tuple(lines)
 
 
-def _scheduled_tiles(variant: Variant) -> tuple[str, ...]:
+def scheduled_tiles(
+    variant: Variant, schedule: Sequence[str] = SCHEDULE, owned: str = "queries", walked: str = "keys"
+) -> tuple[str, ...]:
     """Statements that read this tile's row of the schedule."""
     return (
         "",
-        "# What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.",
+        f"# What the schedule says of this tile of {owned}: which tiles of {walked} are mixed and which are full.",
         f"row = {schedule_row(variant, 'num_tiles', 'tile')}",
         "num_mixed = tl.load(counts_ptr + 2 * row)",
         "num_full = tl.load(counts_ptr + 2 * row + 1)",
-        "tiles_ptr += row * num_k_tiles",
+        f"tiles_ptr += row * {schedule[-1]}",
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from flashgen.codegen.backward import BackwardKvView, BackwardQView
 from flashgen.codegen.forward import ForwardView, ranges_of
+from flashgen.codegen.kernels import Kernels
 from flashgen.codegen.schedule import ScheduleView
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, variables
 from flashgen.lang.torch_emitter import TENSORS, emit
@@ -33,11 +35,22 @@ class ModuleView:
     imports_torch: bool
     kernels: str
     forward: ForwardView
+    backward_q: BackwardQView
+    backward_kv: BackwardKvView
     schedule: ScheduleView | None
     operator_parameters: str
     parameters: str
-    signature: str
-    checks: str
+    own_signature: str
+    backward_parameters: str
+    backward_dim_lines: tuple[str, ...]
+    backward_q_arguments: tuple[str, ...]
+    backward_kv_arguments: tuple[str, ...]
+    differentiable: str
+    inputs: str
+    learned: tuple[str, ...]
+    input_checks: tuple[str, ...]
+    dim_lines: tuple[str, ...]
+    plan_dim_lines: tuple[str, ...]
     input_keywords: str
     scalar_checks: tuple[str, ...]
     forward_arguments: tuple[str, ...]
@@ -52,13 +65,12 @@ class ModuleView:
     bottom_right: bool
 
 
-def module_view(
-    variant: Variant, forward: ForwardView, schedule: ScheduleView | None, kernels: str, spec: str,
-    templates: dict[str, str],
-) -> ModuleView:  # fmt: skip
+def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[str, str]) -> ModuleView:
     """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity."""
+    forward, schedule = kernels.forward, kernels.schedule
+    backward = (*kernels.backward_q.arguments, *kernels.backward_kv.arguments)
     names = [*(i.name for i in variant.inputs), *(p.name for p in variant.runtime_params)]
-    sizes_lines, checks_math = _checks(variant, names)
+    checks, checks_math = _checks(variant)
     scheduled = [name for name in names if schedule is not None and _reads(schedule.arguments, name)]
     scheduled += [name for name in variant.dim_names if schedule is not None and user_name(name) in schedule.arguments]
     reference = _reference(variant)
@@ -74,17 +86,29 @@ def module_view(
         spec_digest=spec,
         templates=templates,
         imports_math=reference.imports_math or checks_math,
-        imports_torch=bool(variant.inputs) or forward.scheduled or reference.imports_torch,
-        kernels=kernels,
+        imports_torch=bool(variant.inputs) or schedule is not None or reference.imports_torch,
+        kernels=kernels.text,
         forward=forward,
+        backward_q=kernels.backward_q,
+        backward_kv=kernels.backward_kv,
         schedule=schedule,
         operator_parameters="".join(f", {name}" for name in names),
         parameters="".join(f", {text}" for text in _parameters(variant)),
-        signature=_signature(variant, forward.scheduled),
-        checks="\n".join(sizes_lines),
+        own_signature=_own_signature(variant),
+        backward_parameters="".join(f", {name}" for name in names if _reads(backward, name) or name in scheduled),
+        backward_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, backward, scheduled))),
+        backward_q_arguments=_call_arguments(variant, kernels.backward_q.arguments),
+        backward_kv_arguments=_call_arguments(variant, kernels.backward_kv.arguments),
+        differentiable=_differentiable(variant),
+        inputs=", ".join(t.name for t in variant.inputs),
+        learned=tuple(t.name for t in variant.inputs if t.grad),
+        input_checks=tuple(checks),
+        dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, forward.arguments, scheduled))),
+        plan_dim_lines=tuple(_dim_lines(variant.inputs, scheduled)),
         input_keywords="".join(f", {t.name}={t.name}" for t in variant.inputs),
         scalar_checks=tuple(
-            f'runtime.check_scalar("{p.name}", {p.name}, {_SCALARS[p.type.value]})' for p in variant.runtime_params
+            f'{p.name} = runtime.check_scalar("{p.name}", {p.name}, {_SCALARS[p.type.value]})'
+            for p in variant.runtime_params
         ),
         forward_arguments=_call_arguments(variant, forward.arguments),
         schedule_arguments=() if schedule is None else _call_arguments(variant, schedule.arguments + schedule.sizes),
@@ -138,12 +162,15 @@ def _parameters(variant: Variant) -> list[str]:
     return [*required, *optional, *(f"{p.name}={p.value!r}" for p in variant.runtime_params)]
 
 
-def _signature(variant: Variant, scheduled: bool) -> str:
-    parts = ["Tensor q", "Tensor k", "Tensor v"]
-    parts += [f"Tensor{'' if t.default is None else '?'} {t.name}" for t in variant.inputs]
-    parts += [f"{_SCALARS[p.type.value]} {p.name}" for p in variant.runtime_params]
-    parts += ["float? scale", "str? config"]
-    return ", ".join([*parts, *(["Tensor? counts", "Tensor? tiles"] if scheduled else [])])
+def _own_signature(variant: Variant) -> str:
+    """The part of the operator's signature that is the variant's own."""
+    parts = [f"Tensor{'' if t.default is None else '?'} {t.name}" for t in variant.inputs]
+    return ", ".join([*parts, *(f"{_SCALARS[p.type.value]} {p.name}" for p in variant.runtime_params)])
+
+
+def _differentiable(variant: Variant) -> str:
+    names = ["q", "k", "v", *(t.name for t in variant.inputs if t.grad)]
+    return f"Differentiable in {', '.join(names[:-1])} and {names[-1]}."
 
 
 def _argument_lines(variant: Variant) -> list[str]:
@@ -154,8 +181,8 @@ def _argument_lines(variant: Variant) -> list[str]:
     return lines + [f"{p.name}: {_SCALARS[p.type.value]}, {p.value!r} by default." for p in variant.runtime_params]
 
 
-def _checks(variant: Variant, names: Sequence[str]) -> tuple[list[str], bool]:
-    """Statements that check each input against the sizes of the call, and name the sizes that they need."""
+def _checks(variant: Variant) -> tuple[list[str], bool]:
+    """Statements that check each input against the `sizes` of a call, and name the sizes that they need."""
     if not variant.inputs:
         return [], False
     lines: list[str] = []
@@ -164,17 +191,32 @@ def _checks(variant: Variant, names: Sequence[str]) -> tuple[list[str], bool]:
     used = {name for t in variant.inputs for dim in t.dims for name in variables(dim.size)}
     for t in variant.inputs:
         if t.default == "alibi_slopes":
-            lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(call.sizes.heads, call.q.device)"]
-    lines += [f"{name} = call.sizes.{name}" for name in _SIZES if name in used]
+            lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(sizes.heads, q.device)"]
+    lines += [f"{name} = sizes.{name}" for name in _SIZES if name in used]
     for t in variant.inputs:
         shape = [next(sizes) if dim.binds is None else (next(sizes), "None")[1] for dim in t.dims]
         text = ", ".join(shape) + ("," if len(shape) == 1 else "")
         ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
         extra = f", may_be_one=({', '.join(ones)}{',' if len(ones) == 1 else ''})" if ones else ""
         described = f'"{t.name}", {t.name}, {_shape(t)!r}, ({text}), torch.{t.dtype}'
-        lines.append(f"{t.name} = runtime.check_input({described}, call.q{extra})")
-        lines += [f"{dim.binds} = {t.name}.shape[{axis}]" for axis, dim in enumerate(t.dims) if dim.binds is not None]
+        lines.append(f"{t.name} = runtime.check_input({described}, q{extra})")
+        lines += _dim_lines([t], used)
     return lines, emission.imports_math
+
+
+def _dim_lines(tensors: Iterable[Input], used: Iterable[str]) -> list[str]:
+    """Statements that name the dimensions which these inputs bind, as far as they are used."""
+    return [
+        f"{dim.binds} = {t.name}.shape[{axis}]"
+        for t in tensors
+        for axis, dim in enumerate(t.dims)
+        if dim.binds is not None and dim.binds in used
+    ]
+
+
+def _dims_read(variant: Variant, arguments: Sequence[str], scheduled: Sequence[str]) -> set[str]:
+    """The bound dimensions that a launch passes on: to the kernel, or to the schedule."""
+    return {name for name in variant.dim_names if user_name(name) in arguments} | set(scheduled)
 
 
 def _reads(arguments: Sequence[str], name: str) -> bool:
@@ -183,7 +225,8 @@ def _reads(arguments: Sequence[str], name: str) -> bool:
 
 def _call_arguments(variant: Variant, arguments: Sequence[str]) -> tuple[str, ...]:
     """What the launch passes for each extra argument of a kernel."""
-    values = {"counts_ptr": "counts", "tiles_ptr": "tiles", "num_k_tiles": "tiles.shape[-1]"}
+    values = {"counts_ptr": "counts", "tiles_ptr": "tiles"}
+    values |= dict.fromkeys(("num_k_tiles", "num_q_tiles"), "tiles.shape[-1]")
     values |= {name: f"call.sizes.{name}" for name in ("batch", "heads", "kv_heads", "head_dim")}
     for t in variant.inputs:
         values[f"{user_name(t.name)}_ptr"] = t.name

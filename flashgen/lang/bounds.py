@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from flashgen.lang.fold import fold
 from flashgen.lang.linear import difference, expression, linear
-from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op, var, variables
+from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op, substitute, var, variables
 
 K = var("k", Type.INT)
 Q = var("q", Type.INT)
 KV_LEN = var("kv_len", Type.INT)
+Q_LEN = var("q_len", Type.INT)
 LAST_KEY = op("sub", KV_LEN, const(1))
 
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
@@ -48,6 +49,22 @@ def key_range(mask: Expr) -> KeyRange:
     """The closed-form range of visible keys of a bool expression, and what remains to be checked pair by pair."""
     found = _range(mask)
     return KeyRange(tuple(map(fold, found.lower)), tuple(map(fold, found.upper)), fold(found.residual))
+
+
+def row_range(mask: Expr, bottom_right: bool) -> KeyRange:
+    """The same for one key: the range of the rows that see it, as bounds, free of q, of the row's number from 0.
+
+    Where `bottom_right`, row i stands at position i + kv_len - q_len, else at i.
+    """
+    # Rows and keys trade places, and with them the lengths: then the bounds are those of a key range.
+    row = op("add", K, op("sub", Q_LEN, KV_LEN)) if bottom_right else K
+    found = key_range(substitute(mask, {Q: row, K: Q, KV_LEN: Q_LEN, Q_LEN: KV_LEN}))
+
+    def back(expr: Expr) -> Expr:
+        return fold(substitute(expr, {Q: K, KV_LEN: Q_LEN, Q_LEN: KV_LEN}))
+
+    residual = TRUE if found.residual is TRUE else mask
+    return KeyRange(tuple(map(back, found.lower)), tuple(map(back, found.upper)), residual)
 
 
 def _range(mask: Expr) -> KeyRange:

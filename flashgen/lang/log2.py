@@ -45,11 +45,9 @@ class Logits:
 
 def logits(score: Expr, mask: Expr) -> Logits:
     """Rewrite a score expression for the kernel; it only has to hold where the mask shows the pair."""
-    score = transform(score, lambda node: _known_sign(node, mask))
-    score = transform(score, lambda node: op("mul", QK, SCALE) if node is SCORE else node)
     pair_terms: list[Expr] = []
     row_terms: list[Expr] = []
-    for term in _terms(_scaled(fold(score), LOG2E)):
+    for term in _terms(_scaled(_of_qk(score, mask), LOG2E)):
         pair, row = _split(term)
         pair_terms += [] if pair is None else [pair]
         row_terms += [] if row is None else [row]
@@ -57,9 +55,19 @@ def logits(score: Expr, mask: Expr) -> Logits:
     return Logits(pair, _sum(row_terms), _factor(pair))
 
 
+def slope(derivative: Expr, mask: Expr) -> Expr:
+    """d score_out / d score as a function of qk; what it has in common with the logits is the same expression."""
+    return _scaled(_of_qk(derivative, mask), const(1.0))
+
+
 def is_uniform(expr: Expr) -> bool:
     """Whether the value is one number for a whole tile: free of q, k and the scores."""
     return not variables(expr) & PAIR_NAMES
+
+
+def _of_qk(expr: Expr, mask: Expr) -> Expr:
+    expr = transform(expr, lambda node: _known_sign(node, mask))
+    return fold(transform(expr, lambda node: op("mul", QK, SCALE) if node is SCORE else node))
 
 
 def _known_sign(node: Expr, mask: Expr) -> Expr:

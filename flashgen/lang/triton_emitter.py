@@ -1,8 +1,9 @@
 """From the expression graph to Triton.
 
-Inside a kernel `q` is a [BM, 1] and `k` a [1, BN] tile of int32 positions, so that broadcasting does the rest and an
-expression reads as in the spec. Values are computed at the lowest level that they need: one number per program, one
-per row, one per column, one per pair; what is free of k is hoisted in front of the loop by the `Prologue`.
+Inside a kernel `q` is a [BM, 1] and `k` a [1, BN] tile of int32 positions, or [1, BM] and [BN, 1], so that broadcasting
+does the rest and an expression reads as in the spec. Values are computed at the lowest level that they need: one number
+per program, one per row, one per column, one per pair; what the loop does not change is hoisted in front of it by the
+`Prologue`: all that is free of k where the kernel walks along keys, all that is free of q where it walks along queries.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr
-from flashgen.lang.triton_levels import floats_at_leaves, level, shared
+from flashgen.lang.triton_levels import COL, ROW, Level, floats_at_leaves, level, shared
 from flashgen.lang.triton_names import RESERVED, Statements, suggest, user_name
 from flashgen.lang.triton_writer import Facts, PairWriter, PrologueWriter, Tensor
 
-__all__ = ["Body", "Prologue", "Tensor", "level", "user_name"]
+__all__ = ["COL", "ROW", "Body", "Level", "Prologue", "Tensor", "level", "user_name"]
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,14 @@ class Prologue:
         tensors: Mapping[str, Tensor],
         lets: Sequence[tuple[str, Expr]] = (),
         reserved: Collection[str] = (),
+        walked: Level = COL,
     ) -> None:
         """`tensors` describes the inputs, `lets` the names that the spec gave to subexpressions.
 
-        `reserved` are names that no new value may take: the kernel's arguments from the spec.
+        `reserved` are names that no new value may take: the kernel's arguments from the spec. `walked` is the axis
+        of the loop.
         """
-        self._begin(Facts(ranges, tensors, lets), Statements(taken={*RESERVED, *reserved}))
+        self._begin(Facts(ranges, tensors, lets, walked), Statements(taken={*RESERVED, *reserved}))
 
     def _begin(self, facts: Facts, statements: Statements) -> None:
         self._facts, self._statements = facts, statements
@@ -68,11 +71,11 @@ class Prologue:
         return self._facts.helpers
 
     def name(self, expr: Expr, preferred: str | None = None) -> str:
-        """The name under which an expression without k is at hand; computes it first if need be."""
+        """The name under which an expression that the loop does not change is at hand; computes it first if need be."""
         return self._writer.name(expr, preferred)
 
     def inline(self, expr: Expr) -> str:
-        """An expression without k as text of its own, what it loads or reduces computed in front of it."""
+        """An expression that the loop does not change as text of its own, its loads and reductions computed before."""
         return self._statements.names.get(expr) or str(self._writer.spelled_out(expr))
 
     def body(self, *roots: Expr, inlined: bool = False) -> Body:
@@ -94,7 +97,7 @@ class Prologue:
     def _written(self, roots: Sequence[Expr], avoid: Collection[str] = ()) -> Body:
         statements = Statements(taken={*RESERVED, *avoid})
         writer = PairWriter(self._facts, statements, self._writer)
-        for node in shared(roots, self._facts.lets):
+        for node in shared(roots, self._facts.lets, self._facts.walked):
             statements.assign(node, suggest(node, self._facts.lets), str(writer.spelled_out(node)))
         results = tuple(str(writer.text(root)) for root in roots)
         return Body(tuple(statements.lines), results, tuple(sorted(statements.free)))

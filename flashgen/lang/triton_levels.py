@@ -16,7 +16,7 @@ ROW: Level = frozenset({"row"})
 COL: Level = frozenset({"col"})
 PAIR = ROW | COL
 
-_VARIABLES = {"q": ROW, "k": COL, "k_first": COL, "k_last": COL, "qk": PAIR}
+_VARIABLES = {"q": ROW, "q_start": ROW, "k": COL, "k_first": COL, "k_last": COL, "qk": PAIR}
 _WITHOUT_ROUNDING = frozenset({"add", "sub", "neg", "abs", "min", "max"})
 _known: WeakKeyDictionary[Expr, Level] = WeakKeyDictionary()
 
@@ -40,15 +40,15 @@ def is_reduction(expr: Expr) -> bool:
     return isinstance(expr, Op) and expr.name in ("tile_min", "tile_max")
 
 
-def shared(roots: Collection[Expr], lets: Sequence[tuple[str, Expr]]) -> list[Expr]:
-    """The nodes along k that deserve a name: used more than once, or named by the spec. Operands come first."""
+def shared(roots: Collection[Expr], lets: Sequence[tuple[str, Expr]], walked: Level = COL) -> list[Expr]:
+    """The nodes along the walked axis that deserve a name: used twice, or named by the spec. Operands come first."""
     nodes = list(walk(*roots))
     uses = Counter(child for node in nodes for child in node.children)
     named = {expr for _, expr in lets}
     return [
         node
         for node in nodes
-        if level(node) & COL
+        if level(node) & walked
         and not isinstance(node, Const | Var)
         and node not in roots
         and (uses[node] > 1 or node in named)

@@ -23,10 +23,14 @@ _LARGEST_PRODUCT = 8
 
 @dataclass
 class Operators:
-    """Writes operations whose operands are text already; `helpers` collects the helper functions that it calls."""
+    """Writes operations whose operands are text already; `helpers` collects the helper functions that it calls.
+
+    `several_tiles`: a vector of keys is several tiles of them, each with a minimum and maximum of its own.
+    """
 
     ranges: Ranges
     helpers: set[str]
+    several_tiles: bool = True
 
     def write(self, node: Op, operands: Sequence[Text]) -> Text:
         operands = [self._widened(node, *pair) for pair in zip(node.args, operands, strict=True)]
@@ -95,9 +99,9 @@ class Operators:
         return self._call("_power" if node.type is Type.FLOAT else "_integer_power", operands)
 
     def _reduction(self, node: Op, operands: Sequence[Text]) -> Text:
-        """Rows give one number; keys, several tiles of them at once, one number a tile."""
+        """One number, or one for each tile of keys."""
         function = "tl.min" if node.name == "tile_min" else "tl.max"
-        axis = ["1"] if level(node) & COL else []
+        axis = ["1"] if self.several_tiles and level(node) & COL else []
         if node.type is Type.BOOL:
             counted = method(operands[0], "to", "tl.int32")
             return binary("!=", call(function, counted, *axis), number(0))

@@ -7,12 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flashgen.lang.fold import simplify
 from flashgen.lang.infix import Text, binary, call, method, number, prefix
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, op
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const
 from flashgen.lang.parse import BINDING
-from flashgen.lang.triton_levels import COL, is_reduction, level
+from flashgen.lang.triton_levels import COL, Level, is_reduction, level
 from flashgen.lang.triton_names import Statements, kernel_name, suggest, user_name
 from flashgen.lang.triton_operators import Operators, wide
 
@@ -34,12 +33,14 @@ class Tensor:
 class Facts:
     """What all text of one kernel is written from: what is known of values, the inputs, the spec's `let` names.
 
+    `walked` is the axis along which the kernel's loop goes: COL where a program owns queries, ROW where it owns keys.
     `helpers` collects the names of the helper functions that the text calls.
     """
 
     ranges: Ranges
     tensors: Mapping[str, Tensor]
     lets: Sequence[tuple[str, Expr]] = ()
+    walked: Level = COL
     helpers: set[str] = field(default_factory=set)
 
 
@@ -48,7 +49,7 @@ class Writer(ABC):
 
     def __init__(self, facts: Facts, statements: Statements) -> None:
         self.facts, self.statements = facts, statements
-        self._operators = Operators(facts.ranges, facts.helpers)
+        self._operators = Operators(facts.ranges, facts.helpers, several_tiles=facts.walked == COL)
 
     def text(self, expr: Expr) -> Text:
         """The text of an expression: a literal, a name, or the expression written out."""
@@ -80,7 +81,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _offset_before_loop(self, expr: Gather, axis: int) -> Text | None:
-        """`offset` for an index free of k."""
+        """`offset` for an index that the loop does not change."""
 
     def _read(self, name: str) -> str:
         self.statements.free.add(name)
@@ -92,7 +93,8 @@ class Writer(ABC):
         base = [Text(f"{name}_ptr")]
         varying: list[Text] = []
         for axis, index in enumerate(expr.indices):
-            term = self.offset(expr, axis) if level(index) & COL else self._offset_before_loop(expr, axis)
+            in_loop = level(index) & self.facts.walked
+            term = self.offset(expr, axis) if in_loop else self._offset_before_loop(expr, axis)
             if term is not None:
                 (varying if level(index) else base).append(term)
         if varying:
@@ -105,7 +107,7 @@ class Writer(ABC):
 
     def offset(self, expr: Gather, axis: int) -> Text | None:
         """One index times its stride, kept inside the tensor; None where it is zero."""
-        index = self._guarded(expr, axis)
+        index = self.facts.ranges.kept_inside(expr, axis, self.facts.tensors[expr.input].sizes[axis])
         if index is const(0):
             return None
         if axis == len(expr.indices) - 1:
@@ -113,16 +115,9 @@ class Writer(ABC):
         stride = Text(self._read(f"stride_{user_name(expr.input)}_{axis}"))
         return binary("*", self.text(index) if isinstance(index, Const) else wide(self.text(index)), stride)
 
-    def _guarded(self, expr: Gather, axis: int) -> Expr:
-        index, size = expr.indices[axis], self.facts.tensors[expr.input].sizes[axis]
-        below, beyond = self.facts.ranges.guard(expr, axis, size)
-        if beyond:
-            index = simplify(op("min", index, simplify(op("sub", size, const(1)))))
-        return simplify(op("max", index, const(0))) if below else index
-
 
 class PrologueWriter(Writer):
-    """Writes what is free of k, in front of the loop; loads and reductions get lines of their own."""
+    """Writes what the loop does not change, in front of it; loads and reductions get lines of their own."""
 
     def name(self, expr: Expr, preferred: str | None = None) -> str:
         """The name under which an expression is at hand; computes it first if need be."""
@@ -153,7 +148,7 @@ class PrologueWriter(Writer):
 
 
 class PairWriter(Writer):
-    """Writes what depends on k; the rest it takes, by name, from the prologue."""
+    """Writes what the loop changes; the rest it takes, by name, from the prologue."""
 
     def __init__(self, facts: Facts, statements: Statements, prologue: PrologueWriter) -> None:
         super().__init__(facts, statements)
@@ -162,7 +157,7 @@ class PairWriter(Writer):
     def _name_at_hand(self, expr: Expr) -> str | None:
         if expr in self.statements.names:
             return self.statements.names[expr]
-        return None if level(expr) & COL else self._read(self._prologue.name(expr))
+        return None if level(expr) & self.facts.walked else self._read(self._prologue.name(expr))
 
     def _base(self, terms: Sequence[Text], preferred: str) -> Text:
         return Text(self._read(str(self._prologue._base(terms, preferred))))
@@ -171,7 +166,8 @@ class PairWriter(Writer):
         term = self._prologue.offset(expr, axis)
         if term is None or not level(expr.indices[axis]):
             return term
-        return Text(self._read(self._prologue.name_of_sum([term], f"{user_name(expr.input)}_row")))
+        along = "row" if self.facts.walked == COL else "col"
+        return Text(self._read(self._prologue.name_of_sum([term], f"{user_name(expr.input)}_{along}")))
 
 
 def _total(terms: Sequence[Text]) -> Text:

@@ -2,11 +2,26 @@
 
 from flashgen.runtime.alibi import alibi_slopes
 from flashgen.runtime.arguments import Sizes, check_input, check_scalar, check_types
+from flashgen.runtime.autocast import autocast
+from flashgen.runtime.backward import (
+    backward_configs,
+    delta_rows,
+    for_scale,
+    from_sums,
+    incoming,
+    is_deterministic,
+    key_gradients,
+    no_gradients,
+    query_gradient,
+    query_sums,
+    sink_gradient,
+    sum_of_groups,
+)
 from flashgen.runtime.call import (
     Call,
+    backward_config_text,
     choose_config,
     config_text,
-    fake_outputs,
     is_empty,
     nothing_seen,
     options,
@@ -23,12 +38,13 @@ from flashgen.runtime.defaults import (
     default_scheduled_backward_q_config,
     default_scheduled_config,
 )
+from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.kernels import launch
 from flashgen.runtime.lookup import Lookup, shipped_root
 from flashgen.runtime.operator import operator
-from flashgen.runtime.schedule import Plan, check_plan, compact, plan_parts, state_shape
+from flashgen.runtime.schedule import Plan, by_key, check_plan, compact, plan_parts, state_shape
 
 __all__ = [
     "Call",
@@ -38,7 +54,12 @@ __all__ = [
     "Plan",
     "Sizes",
     "alibi_slopes",
+    "attention_operator",
+    "autocast",
+    "backward_config_text",
+    "backward_configs",
     "built_in",
+    "by_key",
     "check_input",
     "check_plan",
     "check_scalar",
@@ -52,16 +73,26 @@ __all__ = [
     "default_scheduled_backward_kv_config",
     "default_scheduled_backward_q_config",
     "default_scheduled_config",
+    "delta_rows",
     "eager_attention",
-    "fake_outputs",
+    "for_scale",
+    "from_sums",
+    "incoming",
+    "is_deterministic",
     "is_empty",
+    "key_gradients",
     "launch",
+    "no_gradients",
     "nothing_seen",
     "operator",
     "options",
     "outputs",
     "plan_parts",
     "prepare",
+    "query_gradient",
+    "query_sums",
     "shipped_root",
+    "sink_gradient",
     "state_shape",
+    "sum_of_groups",
 ]

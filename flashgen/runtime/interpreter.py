@@ -1,6 +1,7 @@
 """Triton's interpreter, mended where it departs from the compiler (Triton 3.6 to 3.9).
 
-It keeps bfloat16 values as their 16 bits in integers and multiplies those integers in tl.dot. It hands float arguments
+It has no tl.tensor_descriptor.atomic_add. It keeps bfloat16 values as their 16 bits in integers and multiplies those
+integers in tl.dot. It hands float arguments
 to a kernel as Python's own, and bools as integers, so that a comparison of them is no tensor and `~` no negation. It
 takes the outcome of comparing two floats for a float when it spreads it over a tile.
 """
@@ -26,6 +27,7 @@ def interpreted() -> bool:
 def _mend() -> None:
     # Only the interpreter needs numpy.
     import numpy as np
+    from triton._C.libtriton import ir as _ir
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
@@ -50,5 +52,12 @@ def _mend() -> None:
         dtype, kind = (np.bool_, tl.int1) if isinstance(value, bool) else (np.float32, tl.float32)
         return tl.tensor(interpreter.TensorHandle(np.array([value], dtype), kind), kind)
 
+    def reduce_into(self: Any, kind: Any, descriptor: Any, value: Any, indices: Any) -> None:
+        """A descriptor's atomic_add of floats, the only reduction that kernels here ask for."""
+        addresses, mask = descriptor.materialize_pointers(indices)
+        self.create_atomic_rmw(_ir.ATOMIC_OP.FADD, addresses, value, mask, _ir.MEM_SEMANTIC.RELAXED, None)
+
     builder.create_dot, builder.create_splat = dot, splat
+    if not hasattr(builder, "create_descriptor_reduce"):
+        builder.create_descriptor_reduce = reduce_into
     interpreter._implicit_cvt = argument

@@ -61,6 +61,17 @@ def check_plan(counts: torch.Tensor, tiles: torch.Tensor, shape: tuple[int, int,
         raise ValueError(f"plan is on {tiles.device}; expected q's device, {q.device}")
 
 
+def by_key(states: torch.Tensor, ragged: bool) -> torch.Tensor:
+    """The classes the other way round, int8 [batch, heads, kv_tiles, q_tiles]: for each tile of keys those of queries.
+
+    `ragged`: the last tile of queries reaches beyond the last row, so that it needs the mask where it is seen.
+    """
+    turned = states.transpose(-1, -2).contiguous()
+    if ragged:
+        turned[..., -1].clamp_(max=1)
+    return turned
+
+
 def compact(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """counts and tiles of a Plan from the classes, int8 [batch, heads, q_tiles, kv_tiles]: 0 none, 1 mixed, 2 full."""
     *rows, kv_tiles = states.shape

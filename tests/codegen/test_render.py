@@ -22,6 +22,7 @@ from flashgen.lang.check import Scope, TensorType
 from flashgen.lang.nodes import Type, var
 from flashgen.lang.triton_names import KERNEL_NAMES
 from flashgen.runtime import Config
+from flashgen.runtime.config import AXES
 from flashgen.spec import load
 from flashgen.spec.names import name_problem
 
@@ -95,15 +96,19 @@ def test_only_a_scheduled_file_classifies_tiles(name: str) -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_switch_is_left_in_a_kernel(name: str) -> None:
-    """Every `if` in a kernel tests a value or the dtype, and no constant besides is an argument."""
+    """Every `if` in a kernel tests a value, the dtype or a tuned axis, and no constant besides is an argument."""
+    tuned = {axis.upper() for axes in AXES.values() for axis in axes}
     for function in functions(TEXTS[name]).values():
         if any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             constants = {a.arg for a in function.args.args if a.annotation is not None}
             # PRECISE follows from the dtype of a call.
-            assert constants <= {"BM", "BN", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES", "PRECISE"}
+            assert constants <= {"BM", "BN", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES", "PRECISE"} | tuned
             for node in ast.walk(function):
                 if isinstance(node, ast.If):
-                    assert not {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)} <= constants - {"PRECISE"}
+                    assert (
+                        not {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+                        <= constants - {"PRECISE"} - tuned
+                    )
 
 
 @pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "dilated"])
@@ -132,7 +137,7 @@ def test_every_name_that_a_kernel_binds_gives_way_or_is_given_way(name: str) -> 
     # What is computed for a spec gets a name that is free; of these, some of the gallery's.
     computed = re.compile(r"([crtW]|slopes_h|rel|block_mask|doc|is_global|off|sinks|prefix)(_\w+)?")
     for function in functions(TEXTS[name]).values():
-        if _is_kernel(function) and function.name in ("_forward", "_classify"):
+        if _is_kernel(function) and function.name in ("_forward", "_classify", "_delta", "_backward_q", "_backward_kv"):
             bound = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             bound |= {argument.arg for argument in function.args.args}
             free = [n for n in bound - KERNEL_NAMES if name_problem(n) is None and not computed.fullmatch(n)]

@@ -1,0 +1,253 @@
+"""What the backward templates need to know of a variant: the holes of the kernel for dQ, and of that for dK and dV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flashgen.codegen.forward import (
+    SCHEDULE,
+    ForwardView,
+    Function,
+    extra_arguments,
+    extremes,
+    limit_lines,
+    longest_first,
+    mask_function,
+    new_prologue,
+    pairs,
+    q_offset,
+    scheduled_tiles,
+    unspecialized,
+)
+from flashgen.lang.bounds import KeyRange, key_range, row_range
+from flashgen.lang.derivative import gradients
+from flashgen.lang.linear import expression, linear
+from flashgen.lang.log2 import Q_FIRST, K, is_uniform, logits, slope
+from flashgen.lang.nodes import Expr, Type, const, op, substitute, var
+from flashgen.lang.show import show
+from flashgen.lang.triton_emitter import ROW, Prologue, level
+from flashgen.spec.variant import Variant
+
+ROW_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_q_tiles")
+# The first query of the tile at hand, which changes from step to step where the loop walks along queries.
+Q_START = var("q_start", Type.INT)
+PAIR = level(var("qk", Type.FLOAT))
+
+
+@dataclass(frozen=True)
+class BackwardView:
+    """The holes that both kernels have. Every string is Triton text; names are those of the kernel.
+
+    `score` is None where the logit is the dot product times `qk_scale`. Where `bent`, it also returns d score_out /
+    d score, which differs from pair to pair; otherwise `factor` is that derivative as text to multiply with, empty
+    for 1. `mask` is None without one; `shown` is what a tile that needs it keeps. `row` is constant along a row of
+    the logits, to be taken off its log-sum-exp.
+    """
+
+    score: Function | None
+    score_call: str
+    bent: bool
+    factor: str
+    mask: Function | None
+    shown: str
+    scheduled: bool
+    row: str
+    prologue: tuple[str, ...]
+    limits: tuple[str, ...]
+    free: frozenset[str]
+    precision: str
+    q_offset: str
+    arguments: tuple[str, ...]
+    unspecialized: tuple[str, ...]
+    helpers: tuple[str, ...]
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Those that the kernel calls."""
+        return tuple(f for f in (self.score, self.mask) if f is not None)
+
+    @property
+    def logit(self) -> str:
+        return "qk" if self.score is None else "x"
+
+
+@dataclass(frozen=True)
+class BackwardQView(BackwardView):
+    """The kernel that owns queries and walks along keys, as the forward kernel does; see ForwardView."""
+
+    two_sided: bool
+    longest_first: bool
+    clamps_k: bool
+
+
+@dataclass(frozen=True)
+class BackwardKvView(BackwardView):
+    """The kernel that owns keys and walks along queries. `step` are statements of each step of the loop, `masked` is
+    the condition under which its tile needs the mask; first and stop are where the loop begins and ends.
+    """
+
+    step: tuple[str, ...]
+    first: str
+    stop: str
+    masked: str
+
+
+def rows_scheduled(variant: Variant) -> bool:
+    """Whether the queries that see a key are no interval, so that the kernel that walks along them needs a schedule."""
+    return not _rows(variant).closed
+
+
+def backward_q_view(variant: Variant, forward: ForwardView) -> BackwardQView:
+    """The holes of the kernel for dQ. What it computes as the forward kernel does, it does by the same functions."""
+    prologue = new_prologue(variant)
+    keys = key_range(variant.mask)
+    found = pairs(variant, keys, prologue)
+    score, bent, factor = _score(variant, prologue, Q_FIRST)
+    known = forward.functions
+    score, mask = _shared(score, known, "_by_query"), _shared(found.mask, known, "_by_query")
+    shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
+    limits: tuple[str, ...] = ()
+    if mask is not None:
+        limits = limit_lines(variant, keys, prologue) if keys.closed else scheduled_tiles(variant)
+    row = "" if found.row is None else prologue.inline(found.row)
+    free = _free(prologue, score, mask)
+    return BackwardQView(
+        score=score,
+        score_call="" if score is None else _spread(variant, "[BM, BN]", bent) + score.call,
+        bent=bent,
+        factor=factor,
+        mask=mask,
+        shown=shown,
+        scheduled=not keys.closed,
+        row=row,
+        prologue=tuple(prologue.lines),
+        limits=limits,
+        free=free,
+        precision=forward.precision,
+        q_offset=q_offset(variant),
+        arguments=_arguments(variant, free, () if keys.closed else SCHEDULE),
+        unspecialized=unspecialized(variant, {*free}, not keys.closed),
+        helpers=tuple(sorted(prologue.helpers)),
+        two_sided=bool(keys.lower),
+        longest_first=longest_first(keys),
+        clamps_k=found.clamps_k,
+    )
+
+
+def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Function]) -> BackwardKvView:
+    """The holes of the kernel for dK and dV; `known` are the functions that the kernels before it define."""
+    prologue = new_prologue(variant, walked=ROW)
+    rows = _rows(variant)
+    score, bent, factor = _score(variant, prologue, Q_START)
+    score, mask = _shared(score, known, "_by_key"), _shared(mask_function(variant, prologue), known, "_by_key")
+    row = logits(variant.score, variant.mask).row
+    step = prologue.body(*([] if row is None else [substitute(row, {Q_FIRST: Q_START})]), inlined=True)
+    if rows.closed:
+        limits = _row_limits(rows, prologue, checks_end=score is not None)
+    else:
+        limits = _Limits(scheduled_tiles(variant, ROW_SCHEDULE, "keys", "queries"), "0", "", "i < num_mixed")
+    free = _free(prologue, score, mask) | {*step.free}
+    checks = ["(cols < kv_len)[:, None]", *(["(rows < q_len)[None, :]"] if score is not None else [])]
+    return BackwardKvView(
+        score=score,
+        score_call="" if score is None else _spread(variant, "[BN, BM]", bent) + score.call,
+        bent=bent,
+        factor=factor,
+        mask=mask,
+        shown=" & ".join([*([] if mask is None else [mask.call]), *checks]),
+        scheduled=not rows.closed,
+        row=step.results[0] if step.results else "",
+        prologue=tuple(prologue.lines),
+        limits=limits.lines,
+        free=free,
+        precision=forward.precision,
+        q_offset=q_offset(variant),
+        arguments=_arguments(variant, free, () if rows.closed else ROW_SCHEDULE),
+        unspecialized=unspecialized(variant, {*free}, not rows.closed, ROW_SCHEDULE),
+        helpers=tuple(sorted(prologue.helpers)),
+        step=step.lines,
+        first=limits.first,
+        stop=limits.stop,
+        masked=limits.masked,
+    )
+
+
+def _rows(variant: Variant) -> KeyRange:
+    return row_range(variant.mask, variant.align == "bottom_right")
+
+
+def _score(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple[Function | None, bool, str]:
+    """The function for a pair's logit, whether it also gives its derivative, and else the derivative as a factor."""
+    found = logits(variant.score, variant.mask)
+    pair = substitute(found.pair, {Q_FIRST: q_first})
+    derivative = slope(gradients(variant.score, ()).score, variant.mask)
+    bent = not is_uniform(derivative)
+    factor = "" if bent or derivative is const(1.0) else prologue.name(derivative, "slope")
+    formula = show(variant.score, variant.lets)
+    if found.scaled is not None:
+        prologue.name(found.scaled, "qk_scale")
+        return None, False, factor
+    note = "in units of log2" + ("" if found.row is None else ", less what is constant along a row")
+    if not bent:
+        return Function("_score", prologue.body(pair), f"{formula}, {note}."), False, factor
+    body = prologue.body(pair, derivative)
+    return Function("_score_and_slope", body, f"{formula}, {note}, and its derivative by score."), True, ""
+
+
+def _shared(function: Function | None, known: Sequence[Function], suffix: str) -> Function | None:
+    """A function under a name that no other one has; under its own where that one says the same."""
+    if function is None or not any(f.name == function.name and not function.says_the_same(f) for f in known):
+        return function
+    return replace(function, name=function.name + suffix)
+
+
+def _spread(variant: Variant, shape: str, bent: bool) -> str:
+    """A logit that ignores the keys, or the queries, is spread over the tile."""
+    if bent or level(logits(variant.score, variant.mask).pair) == PAIR:
+        return ""
+    return f"tl.zeros({shape}, tl.float32) + "
+
+
+def _free(prologue: Prologue, *functions: Function | None) -> frozenset[str]:
+    return frozenset(prologue.free).union(*(f.body.free for f in functions if f is not None))
+
+
+def _arguments(variant: Variant, free: frozenset[str], schedule: Sequence[str]) -> tuple[str, ...]:
+    return (*schedule, *extra_arguments(variant, {*free}))
+
+
+@dataclass(frozen=True)
+class _Limits:
+    lines: tuple[str, ...]
+    first: str
+    stop: str
+    masked: str
+
+
+def _row_limits(rows: KeyRange, prologue: Prologue, checks_end: bool) -> _Limits:
+    """Where the loop over queries begins and ends, and which of its tiles need the mask.
+
+    Those of a ragged tile of keys do; a ragged tile of queries does where `checks_end`: its rows beyond the last have
+    a log-sum-exp of infinity, which settles the matter unless the score function makes NaN of zeros.
+    """
+    lines = ["", "# Rows [first, stop) see some key of the tile, rows [full_start, full_end) each of them."]
+    ragged, first, stop, masked = "col0 + BN > kv_len", "0", "q_len", []
+    if rows.lower:
+        assert rows.lower_bound is not None
+        least, greatest = extremes(rows.lower_bound, prologue, K)
+        lines += [f"first = tl.maximum({least}, 0) // BM * BM", f"full_start = tl.where({ragged}, q_len, {greatest})"]
+        first, masked = "first", ["(start < full_start)"]
+    if rows.upper or checks_end or not rows.lower:
+        end = "q_len"
+        if rows.upper_bound is not None:
+            least, greatest = extremes(expression(linear(op("add", rows.upper_bound, const(1)))), prologue, K)
+            lines.append(f"stop = tl.minimum({greatest}, q_len)")
+            stop, end = "stop", f"tl.minimum({least}, q_len)"
+        lines.append(f"full_end = {end if rows.lower else f'tl.where({ragged}, 0, {end})'}")
+        masked.append("(start + BM > full_end)")
+    if first == "0":
+        lines[1] = "# Rows below " + stop + " see some key of the tile, those below full_end each of them."
+    elif stop == "q_len":
+        lines[1] = "# Rows from first on see some key of the tile, those from full_start on each of them."
+    return _Limits(tuple(lines), first, stop, " | ".join(masked) if len(masked) > 1 else masked[0][1:-1])

@@ -1,0 +1,73 @@
+"""The text of a variant's kernels, and the views that it was rendered from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flashgen.codegen.backward import (
+    BackwardKvView,
+    BackwardQView,
+    BackwardView,
+    backward_kv_view,
+    backward_q_view,
+    rows_scheduled,
+)
+from flashgen.codegen.forward import ForwardView, Function, forward_view, uses_schedule
+from flashgen.codegen.schedule import ScheduleView, schedule_view
+from flashgen.codegen.templates import environment
+from flashgen.spec.variant import Variant
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """`texts` has a text for each tuned kernel, in the order of the file; `rows` is that of what both backward
+    kernels need first. `schedule` is None where no kernel needs one.
+    """
+
+    forward: ForwardView
+    backward_q: BackwardQView
+    backward_kv: BackwardKvView
+    schedule: ScheduleView | None
+    rows: str
+    texts: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        """The whole, as it stands in the module."""
+        forward, *backward = (text.strip() for text in self.texts.values())
+        return "\n\n\n".join([forward, self.rows.strip(), *backward])
+
+
+def render_kernels(variant: Variant) -> Kernels:
+    """Work out the views and render all kernels. A function that two kernels share is in the text of the first."""
+    forward = forward_view(variant)
+    schedule = schedule_view(variant) if uses_schedule(variant) or rows_scheduled(variant) else None
+    ahead = schedule if uses_schedule(variant) else None
+    first = environment().get_template("kernels.py.jinja").render(forward=forward, schedule=ahead)
+    known = _Known({*forward.helpers, *(ahead.helpers if ahead else ())}, [*forward.functions])
+    for_q = backward_q_view(variant, forward)
+    q = known.render("kernel_q", for_q)
+    for_kv = backward_kv_view(variant, forward, tuple(known.functions))
+    kv = known.render("kernel_kv", for_kv, None if ahead else schedule)
+    texts = {"forward": first, "backward_q": q, "backward_kv": kv}
+    return Kernels(forward, for_q, for_kv, schedule, known.render("delta", None), texts)
+
+
+@dataclass
+class _Known:
+    """What the text so far defines."""
+
+    helpers: set[str]
+    functions: list[Function]
+
+    def render(self, part: str, view: BackwardView | None, schedule: ScheduleView | None = None) -> str:
+        """A part of the backward pass, in front of it what it needs and the text so far does not define."""
+        wanted = {*(view.helpers if view else ()), *(schedule.helpers if schedule else ())}
+        functions = [f for f in (view.functions if view else ()) if f.name not in {g.name for g in self.functions}]
+        text = environment().get_template("backward_kernels.py.jinja").render(
+            part=part, view=view, schedule=schedule, functions=functions, helpers=sorted(wanted - self.helpers)
+        )  # fmt: skip
+        self.helpers |= wanted
+        self.functions += functions
+        return text

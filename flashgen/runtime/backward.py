@@ -1,0 +1,119 @@
+"""What the backward launch of a generated module needs: the incoming gradients, the outgoing ones, the configs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import triton
+
+from flashgen.runtime.arguments import kernel_ready, row_strides
+from flashgen.runtime.call import FLOAT32, Call, choose_config, config_of
+from flashgen.runtime.config import Config
+from flashgen.runtime.lookup import Lookup
+
+LOG2E = 1.4426950408889634
+
+
+class Incoming(NamedTuple):
+    """What comes from the output's side, as kernels read it.
+
+    d_out [batch, heads, q_len, v_head_dim]; lse, in units of log2 and infinite for rows that see no key, and delta,
+    float32 [batch, heads, q_len], as the kernel `_delta` writes them.
+    """
+
+    d_out: torch.Tensor
+    # Strides of batch, heads and length of d_out, in elements.
+    strides: tuple[int, ...]
+    lse: torch.Tensor
+    delta: torch.Tensor
+
+
+def incoming(call: Call, d_out: torch.Tensor) -> Incoming:
+    """Room for `lse` and `delta` beside d_out, which is copied where a kernel could not read it as it is."""
+    if d_out.stride(3) != 1 or d_out.stride(2) == 0:
+        # The gradient of a sum is one number, seen as many.
+        d_out = d_out.contiguous()
+    d_out = kernel_ready("the gradient of out", d_out)
+    rows = d_out.new_empty((2, *d_out.shape[:3]), dtype=torch.float32)
+    return Incoming(d_out, row_strides(d_out), rows[0], rows[1])
+
+
+def backward_configs(
+    text: str | None, for_kv: Lookup, for_q: Lookup, call: Call, fuse_dq: bool
+) -> tuple[Config, Config]:  # fmt: skip
+    """The configs of `_backward_kv` and `_backward_q`: those that the caller names, else those on record.
+
+    Without `fuse_dq` a config that fuses is taken with a dQ of its own.
+    """
+    kv = choose_config(config_of(text, "backward_kv"), for_kv, call)
+    q = choose_config(config_of(text, "backward_q"), for_q, call)
+    return (kv if fuse_dq or not kv.fuse_dq else _unfused(kv)), q
+
+
+@lru_cache(maxsize=1024)
+def _unfused(config: Config) -> Config:
+    return Config.of({**config.as_dict(), "fuse_dq": 0})
+
+
+def is_deterministic(deterministic: bool | None) -> bool:
+    """The caller's choice, else torch's."""
+    return torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
+
+
+def key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where `_backward_kv` writes dk and dv: one for each query head, in float32 where heads share keys."""
+    s = call.sizes
+    dtype = call.q.dtype if s.heads == s.kv_heads else torch.float32
+    shapes = ((s.batch, s.heads, s.kv_len, dim) for dim in (s.head_dim, s.v_head_dim))
+    dk, dv = (torch.empty(shape, dtype=dtype, device=call.q.device) for shape in shapes)
+    return dk, dv
+
+
+def sum_of_groups(call: Call, gradient: torch.Tensor) -> torch.Tensor:
+    """dk or dv [batch, kv_heads, kv_len, dim] from what the query heads that share a head of k and v add to it."""
+    s = call.sizes
+    if s.heads == s.kv_heads:
+        return gradient
+    return gradient.unflatten(1, (s.kv_heads, s.heads // s.kv_heads)).sum(2).to(call.q.dtype)
+
+
+def query_gradient(call: Call) -> torch.Tensor:
+    """Where `_backward_q` writes dq."""
+    s = call.sizes
+    return torch.empty((s.batch, s.heads, s.q_len, s.head_dim), dtype=call.q.dtype, device=call.q.device)
+
+
+def query_sums(call: Call) -> torch.Tensor:
+    """Where a fused `_backward_kv` adds up dq without its scale: zeros in float32, rows a multiple of 16 bytes long."""
+    s = call.sizes
+    return torch.zeros((s.batch, s.heads, s.q_len, -(-s.head_dim // 4) * 4), device=call.q.device)
+
+
+def from_sums(call: Call, sums: torch.Tensor) -> torch.Tensor:
+    """dq from what a fused kernel added up."""
+    return (sums[..., : call.sizes.head_dim] * call.scale).to(call.q.dtype)
+
+
+def for_scale(dq: torch.Tensor | None, scale: float | None) -> torch.Tensor | None:
+    """dq for the caller's scale: kernels compute with a positive one, on the negative of q where need be."""
+    if dq is None or scale is None or scale >= FLOAT32.tiny:
+        return dq
+    return -dq if scale <= -FLOAT32.tiny else torch.zeros_like(dq)
+
+
+def no_gradients(*tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    """Gradients where there are no pairs."""
+    return tuple(None if tensor is None else torch.zeros_like(tensor) for tensor in tensors)
+
+
+def sink_gradient(sinks: torch.Tensor, rows: Incoming) -> torch.Tensor:
+    """The gradient of sinks [heads]: the sum over rows of exp(sink - lse) * (d_lse - sum(d_out * out))."""
+    weights = torch.exp2(sinks.float()[None, :, None] * LOG2E - rows.lse)
+    return -(weights * rows.delta).sum((0, 2)).to(sinks.dtype)
+
+
+def delta_rows(call: Call) -> int:
+    """Rows of a tile of `_delta`: about 8192 elements."""
+    return max(16, 8192 // triton.next_power_of_2(call.V_HEAD_DIM))
