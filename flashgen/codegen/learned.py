@@ -1,0 +1,197 @@
+"""What templates/learned.py.jinja needs to know: how a kernel adds up the gradients of learned inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashgen.codegen.forward import Function, ranges_of
+from flashgen.lang.derivative import LoadSite, gradients
+from flashgen.lang.fold import fold
+from flashgen.lang.learned import Own, Placement, Sharing, placement
+from flashgen.lang.log2 import is_uniform, slope
+from flashgen.lang.nodes import TRUE, Expr, Gather, Op, Var, const, walk
+from flashgen.lang.show import show
+from flashgen.lang.torch_emitter import emit
+from flashgen.lang.triton_emitter import Prologue, user_name
+from flashgen.spec.variant import Variant
+
+# Functions of finite numbers that are finite, but for overflow.
+_TAME = frozenset({
+    "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "sigmoid", "to_float", "to_int", "floor", "not",
+    "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne", "shl", "shr",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SiteView:
+    """One place where a learned input is read. Every string is Triton text.
+
+    `gradient` is that of the pairs of a tile, from `ds_out`; it gets the name `value` where it is not that itself.
+    `sums` names the row sums of what is added after the loop. `offset` is the element's number, after
+    `offset_lines`; for DIAGONAL it reads the keys `along`. Where `uniform` holds, after `uniform_lines`, all pairs of a
+    tile share the element at `corner`. `writes` is "store" or "turns" where each pair has its own element: always, or
+    where the constexpr `way` is true; "" elsewhere. On the host, `apart` is the condition for that, and `shared_by` the
+    axis, "batch" or "heads", whose programs take turns.
+    """
+
+    read: str
+    pointer: str
+    sharing: str
+    gradient: str
+    value: str
+    sums: str
+    offset: str
+    offset_lines: tuple[str, ...]
+    uniform: str
+    uniform_lines: tuple[str, ...]
+    corner: str
+    writes: str
+    way: str
+    apart: str
+    shared_by: str
+
+
+@dataclass(frozen=True)
+class LearnedView:
+    """All places. `functions` are the helpers of this variant, `epilogue` statements between the loop and the sums.
+
+    `adds` and `shears` say which shared helpers they call. `pointers` and `ways` are the arguments that the kernel has
+    for them; `free` all names that the text reads.
+    """
+
+    sites: tuple[SiteView, ...]
+    functions: tuple[Function, ...]
+    epilogue: tuple[str, ...]
+    pointers: tuple[str, ...]
+    ways: tuple[str, ...]
+    free: frozenset[str]
+    adds: bool
+    shears: bool
+
+    @property
+    def k_first(self) -> bool:
+        return "k_first" in self.free
+
+    @property
+    def k_last(self) -> bool:
+        return "k_last" in self.free
+
+
+def placements(variant: Variant) -> tuple[Placement, ...]:
+    """Where each gradient goes, for each place where a learned input is read, in the order of the inputs."""
+    ranges = ranges_of(variant)
+    sizes = {tensor.name: [dim.size for dim in tensor.dims] for tensor in variant.inputs}
+    found = gradients(variant.score, [tensor.name for tensor in variant.inputs if tensor.grad])
+    return tuple(placement(site, sizes[name], ranges) for name, sites in found.sites for site in sites)
+
+
+def learned_view(variant: Variant, prologue: Prologue) -> LearnedView:
+    """Work the texts out, for a kernel that owns queries; what they need before the loop goes to its prologue."""
+    texts = _Texts(variant, prologue)
+    sites = tuple(texts.site(found) for found in placements(variant))
+    return LearnedView(
+        sites,
+        tuple(texts.functions),
+        tuple(texts.epilogue.lines),
+        tuple(site.pointer for site in sites),
+        tuple(site.way for site in sites if site.way),
+        frozenset(texts.free | prologue.free),
+        adds=any(not site.writes or site.way for site in sites),
+        shears=any(site.sharing == "DIAGONAL" for site in sites),
+    )
+
+
+class _Texts:
+    def __init__(self, variant: Variant, prologue: Prologue) -> None:
+        self._variant, self._prologue = variant, prologue
+        self.epilogue = prologue.fork()
+        self.functions: list[Function] = []
+        self.free: set[str] = set()
+        scalars = [*(param.name for param in variant.runtime_params), *variant.dim_names]
+        taken = [*(tensor.name for tensor in variant.inputs), *scalars, *(name for name, _ in variant.lets)]
+        self._names = {user_name(name) for name in taken}
+
+    def site(self, found: Placement) -> SiteView:
+        name = self._name(found.site.gather)
+        gradient = self._gradient(name, found.site)
+        lines, offset = self._offset(name, found)
+        uniform_lines, uniform, corner = self._uniform(found)
+        writes, way = _own(name, found.own)
+        return SiteView(
+            read=show(found.site.gather, self._variant.lets),
+            pointer=f"{name}_ptr",
+            sharing=found.sharing.name,
+            gradient=gradient,
+            value="ds_out" if gradient == "ds_out" else name,
+            sums=f"{name}_sums" if found.sharing in (Sharing.ALL, Sharing.ROW) else "",
+            offset=offset,
+            offset_lines=lines,
+            uniform=uniform,
+            uniform_lines=uniform_lines,
+            corner=corner,
+            writes=writes,
+            way=way,
+            apart="" if found.own is None else emit([found.own.when]).results[0],
+            shared_by="" if found.own is None else found.own.shared_by,
+        )
+
+    def _name(self, read: Gather) -> str:
+        name, number = f"d_{user_name(read.input)}", 2
+        while name in self._names:
+            name, number = f"d_{user_name(read.input)}_{number}", number + 1
+        self._names.add(name)
+        return name
+
+    def _gradient(self, name: str, site: LoadSite) -> str:
+        derivative = fold(slope(site.derivative, self._variant.mask))
+        if derivative is const(1.0):
+            return "ds_out"
+        if derivative is const(-1.0):
+            return "-ds_out"
+        if is_uniform(derivative):
+            factor = self._prologue.name(derivative) if derivative.children else self._prologue.inline(derivative)
+            return f"ds_out * {factor}"
+        body = self._prologue.body(derivative)
+        self.free |= {*body.free}
+        function = Function(f"_{name}", body, f"{show(site.derivative, self._variant.lets)}.")
+        self.functions.append(function)
+        if _is_tame(derivative):
+            return f"ds_out * {function.call}"
+        # A hidden pair may lie where the derivative is infinite.
+        return f"tl.where(ds_out == 0.0, 0.0, ds_out * {function.call})"
+
+    def _offset(self, name: str, found: Placement) -> tuple[tuple[str, ...], str]:
+        if found.sharing in (Sharing.ALL, Sharing.ROW):
+            text = self.epilogue.inline(found.offset)
+            self.free |= self.epilogue.free
+            return (), text
+        if found.by_distance is not None:
+            body = self._prologue.body(found.by_distance)
+            self.free |= {*body.free} - {"k"}
+            read = show(found.site.gather, self._variant.lets)
+            function = Function(f"_{name}_at", body, f"The element {read}, for queries at q_first.")
+            self.functions.append(function)
+            return (), function.call_with({"k": "along"})
+        body = self._prologue.body(found.offset, inlined=True)
+        self.free |= {*body.free}
+        return body.lines, body.results[0]
+
+    def _uniform(self, found: Placement) -> tuple[tuple[str, ...], str, str]:
+        if found.uniform is None:
+            return (), "", ""
+        body = self._prologue.body(found.uniform, found.corner, inlined=True)
+        self.free |= {*body.free}
+        return body.lines, *body.results  # type: ignore[return-value]
+
+
+def _own(name: str, own: Own | None) -> tuple[str, str]:
+    """`writes` and `way` of a site."""
+    if own is None:
+        return "", ""
+    if own.shared_by:
+        return "turns", f"{name}_in_turns".upper()
+    return "store", "" if own.when is TRUE else f"{name}_apart".upper()
+
+
+def _is_tame(expr: Expr) -> bool:
+    return all(isinstance(node, Var | Gather) or not isinstance(node, Op) or node.name in _TAME for node in walk(expr))
