@@ -64,7 +64,7 @@ class Launches:
         with torch.no_grad():
             out, lse = self._module.attention(q, k, v, **self._call.keywords, return_lse=True)
         call = runtime.prepare(q, k, v, None)
-        return call, self._module._rows(call, out, lse, torch.randn_like(out), None)
+        return call, self._module._incoming(call, out, lse, torch.randn_like(out), None)
 
     def _own(self, launch: Callable[..., object]) -> list[Any]:
         """The variant's own arguments, in the order in which a launch function takes them."""

@@ -12,10 +12,12 @@ import pytest
 from flashgen.codegen import generate, offline
 from flashgen.compiling import Compiled, Job, compile_all, jobs_for
 from flashgen.errors import UsageError
+from flashgen.problems import Problem
 from flashgen.runtime import Config, built_in
 from flashgen.runtime.config import KERNELS
 from flashgen.spec import load
 from flashgen.tuning.space import SHARED_LIMIT, SMALLEST_SHARED_LIMIT, shared_bytes
+from flashgen.tuning.worker import Worker
 
 VARIANTS = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942")
@@ -24,6 +26,12 @@ HEAD_DIMS = (64, 128)
 # addresses.
 A_TENTH = 104
 FEW_SPILLS = {"block_sparse": 400}
+
+CONFIGS = {
+    "forward": Config(64, 64, 4, 3),
+    "backward_q": Config(64, 32, 8, 2),
+    "backward_kv": Config(32, 128, 8, 1, fuse_dq=0),
+}
 
 # Each variant once, each target at least twice, both head dims for each target.
 SOME = [
@@ -97,6 +105,22 @@ def test_what_the_compiler_complains_of_is_an_error(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("num_tiles = tl.cdiv(q_len, BM)", "num_tiles = tl.cdiv(q_len, nothing)"))
     (found,) = compile_all(path, [Job("sm_90", "forward", "bfloat16", 64, 64, Config(64, 64, 4, 1))])
     assert "nothing is not defined" in (found.error or "")
+
+
+@pytest.mark.parametrize("name", ["document", "block_sparse", "relative_bias"])
+def test_what_is_compiled_is_what_a_call_asks_for(name: str, tmp_path: Path) -> None:
+    variant = load(next(path for path in VARIANTS if path.stem == name))
+    path = str(generate(variant, tmp_path))
+    problems = [
+        Problem(1, 4, 4, 256, 256, 64, 64, "bfloat16"),
+        Problem(1, 4, 2, 512, 1024, 128, 64, "float16"),
+        Problem(2, 16, 16, 4096, 4096, 64, 64, "bfloat16"),
+    ]
+    with Worker("launch_keys:make", path, variant) as worker:
+        for problem, (kernel, config) in zip(problems, CONFIGS.items(), strict=True):
+            asked, missing = worker.ask((kernel, problem, config), 120.0)
+            assert f"_{kernel}" in asked
+            assert missing == []
 
 
 CAPABILITIES = ["", *SHARED_LIMIT, "sm_75", "gfx1100"]

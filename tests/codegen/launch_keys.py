@@ -1,0 +1,72 @@
+"""Which kernels a call asks Triton for, and which the offline compiler makes: in a process that interprets nothing."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import triton
+import triton.compiler
+from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import make_backend
+from triton.runtime import driver
+
+from flashgen import runtime
+from flashgen.codegen import load_module, offline
+from flashgen.problems import make_inputs
+from flashgen.runtime import call as calls
+from flashgen.runtime import schedule
+from flashgen.tuning.launches import Launches
+from flashgen.tuning.prune import CompileRequest, compiler
+
+TARGET = GPUTarget("cuda", 90, 32)
+
+
+class Driver:
+    """Of a GPU that is not there."""
+
+    def get_current_target(self):
+        return TARGET
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device=None):
+        return 0
+
+
+def make(module_path, variant):
+    """For (kernel, problem, config): the names of kernels that a launch asks for, and of those the missing ones."""
+    asked = []
+
+    def record(source, target=None, options=None, _env_vars=None):
+        backend = make_backend(target)
+        parsed = backend.parse_options(dict(options or {}, **source.parse_options()))
+        asked.append((source.fn.__name__, source.hash(), parsed.hash()))
+        return SimpleNamespace(asm={"amdgcn": ""}, metadata=SimpleNamespace(shared=0))
+
+    def launch(kernel, programs, *arguments, **constants):
+        kernel.warmup(*arguments, grid=(programs,), **constants)
+
+    driver.set_active(Driver())
+    triton.compiler.compile = triton.compile = offline.triton.compile = record
+    runtime.launch = schedule.launch = launch
+    calls.interpreted = lambda: True
+    module = load_module(Path(module_path))
+    compile_one = compiler(module_path, variant, "sm_90")
+
+    def answer(request):
+        kernel, problem, config = request
+        launched = Launches(module, make_inputs(variant, problem)).of(kernel, config)
+        asked.clear()
+        if kernel == "forward" and hasattr(module, "plan"):
+            call = make_inputs(variant, problem)
+            module.plan(call.q, call.k, call.v, **call.keywords, config=config)
+        launched()
+        wanted = [key for key in asked if key[0] in (f"_{kernel}", "_classify")]
+        asked.clear()
+        found = compile_one(CompileRequest(kernel, problem, config))
+        assert found.error is None, found.error
+        return [key[0] for key in wanted], [key[0] for key in wanted if key not in asked]
+
+    torch.set_num_threads(1)
+    return answer

@@ -1,0 +1,64 @@
+"""What is timed is the work of each kernel: its launch gives the gradients of the formula."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashgen import spec
+from flashgen.codegen import generate, load_module
+from flashgen.problems import Problem, make_inputs
+from flashgen.runtime.config import Config
+from flashgen.tuning.launches import Launches
+
+SPECS = {
+    "plain": {"causal": True},
+    "packed": {
+        "causal": True,
+        "inputs": {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}},
+        "mask": "doc[b, q] == doc[b, k]",
+    },
+    "scaled": {"params": {"cap": {"value": 3.0, "runtime": True}}, "score": "cap * tanh(score / cap)"},
+}
+PROBLEM = Problem(1, 4, 2, 40, 48, 16, 24, "float32")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(scope="module", params=SPECS)
+def prepared(request, tmp_path_factory):
+    folder: Path = tmp_path_factory.mktemp("modules")
+    variant = spec.load({"name": f"launched_{request.param}", **SPECS[request.param]})
+    module = load_module(generate(variant, folder))
+    return module, make_inputs(variant, PROBLEM, DEVICE)
+
+
+def gradients(module, call, d_out):
+    leaves = [tensor.double().requires_grad_() for tensor in (call.q, call.k, call.v)]
+    out = module.reference(*leaves, **call.keywords)
+    return torch.autograd.grad(out, leaves, d_out.double())
+
+
+def test_each_launch_does_its_kernels_work(prepared):
+    module, call = prepared
+    launches = Launches(module, call)
+    out = launches.of("forward", Config(32, 32, 4, 1))()
+    expected = module.reference(call.q.double(), call.k.double(), call.v.double(), **call.keywords)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
+
+    dq = launches.of("backward_q", Config(32, 32, 4, 1))()
+    dk, dv = launches.of("backward_kv", Config(32, 32, 4, 1, fuse_dq=0))()
+    _, rows = launches._prepared
+    for found, right in zip((dq, dk, dv), gradients(module, call, rows.d_out), strict=True):
+        torch.testing.assert_close(found.double(), right, rtol=1e-3, atol=1e-3)
+
+
+def test_a_fused_launch_ends_with_dq_as_the_caller_gets_it(prepared, monkeypatch):
+    module, call = prepared
+    launches = Launches(module, call)
+    made = []
+    convert = module.runtime.from_sums
+    monkeypatch.setattr(module.runtime, "from_sums", lambda *given: made.append(convert(*given)))
+    launches.of("backward_kv", Config(32, 32, 4, 1, fuse_dq=1))()
+    _, rows = launches._prepared
+    right, *_ = gradients(module, call, rows.d_out)
+    torch.testing.assert_close(made[0].double(), right, rtol=1e-3, atol=1e-3)
