@@ -80,3 +80,26 @@ def test_a_tuned_config_is_proven_on_a_smaller_problem(module: Path) -> None:
     module.write_text(module.read_text().replace("kv_h = h // (heads // kv_heads)", "kv_h = 0"))
     wrong = verify_config(load_module(module), load(SPEC), problem, Config(64, 64, 4, 1), "cpu")
     assert not wrong.ok
+
+
+@pytest.mark.parametrize(
+    ("kernel", "config", "harm"),
+    [
+        ("backward_q", Config(32, 64, 4, 1), ("(dq * scale)", "(dq * (scale + scale))")),
+        ("backward_kv", Config(64, 32, 4, 1, fuse_dq=0), ("(dk * scale)", "(dk * (scale + scale))")),
+        (
+            "backward_kv",
+            Config(32, 32, 4, 1, fuse_dq=1),
+            ("dq_desc.atomic_add([start, 0], dq", "dq_desc.atomic_add([start, 0], dq + dq"),
+        ),
+    ],
+)
+def test_a_tuned_config_of_the_backward_is_proven_by_its_gradients(
+    module: Path, kernel: str, config: Config, harm: tuple[str, str]
+) -> None:
+    problem = Problem(2, 4, 2, 70, 64, 64, 64, "float16")
+    right = verify_config(load_module(module), load(SPEC), problem, config, "cpu", kernel)
+    assert right.ok, right
+    assert harm[0] in module.read_text()
+    module.write_text(module.read_text().replace(*harm))
+    assert not verify_config(load_module(module), load(SPEC), problem, config, "cpu", kernel).ok
