@@ -107,10 +107,12 @@ def uses_schedule(variant: Variant) -> bool:
     return not key_range(variant.mask).closed
 
 
-def new_prologue(variant: Variant, walked: Level = COL) -> Prologue:
+def new_prologue(variant: Variant, walked: Level = COL, approximate: bool = False) -> Prologue:
     """The prologue of a kernel whose loop goes along keys, or along queries where `walked` is ROW."""
     tensors = {i.name: Tensor(tuple(d.size for d in i.dims), i.dtype) for i in variant.inputs}
-    return Prologue(ranges_of(variant), tensors, variant.lets, reserved=_scalars(variant), walked=walked)
+    return Prologue(
+        ranges_of(variant), tensors, variant.lets, reserved=_scalars(variant), walked=walked, approximate=approximate
+    )
 
 
 def ranges_of(variant: Variant) -> Ranges:

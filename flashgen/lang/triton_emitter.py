@@ -39,13 +39,14 @@ class Prologue:
         lets: Sequence[tuple[str, Expr]] = (),
         reserved: Collection[str] = (),
         walked: Level = COL,
+        approximate: bool = False,
     ) -> None:
         """`tensors` describes the inputs, `lets` the names that the spec gave to subexpressions.
 
         `reserved` are names that no new value may take: the kernel's arguments from the spec. `walked` is the axis
-        of the loop.
+        of the loop. `approximate` takes functions from the GPU where it has an approximation of them.
         """
-        self._begin(Facts(ranges, tensors, lets, walked), Statements(taken={*RESERVED, *reserved}))
+        self._begin(Facts(ranges, tensors, lets, walked, approximate), Statements(taken={*RESERVED, *reserved}))
 
     def _begin(self, facts: Facts, statements: Statements) -> None:
         self._facts, self._statements = facts, statements

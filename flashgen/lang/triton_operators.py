@@ -26,11 +26,13 @@ class Operators:
     """Writes operations whose operands are text already; `helpers` collects the helper functions that it calls.
 
     `several_tiles`: a vector of keys is several tiles of them, each with a minimum and maximum of its own.
+    `approximate`: functions that the GPU has an approximation of are taken from there.
     """
 
     ranges: Ranges
     helpers: set[str]
     several_tiles: bool = True
+    approximate: bool = False
 
     def write(self, node: Op, operands: Sequence[Text]) -> Text:
         operands = [self._widened(node, *pair) for pair in zip(node.args, operands, strict=True)]
@@ -54,7 +56,9 @@ class Operators:
         return call(function, *operands)
 
     def _tanh(self, node: Op, operands: Sequence[Text]) -> Text:
-        """Exact for float32 inputs, fast for the others: the kernel knows PRECISE."""
+        """Exact for float32 inputs, fast for the others: the kernel knows PRECISE; or the GPU's own."""
+        if self.approximate:
+            return self._call("_tanh_approx", operands)
         return self._call("_tanh", [*operands, Text("PRECISE")])
 
     def _to_float(self, node: Op, operands: Sequence[Text]) -> Text:

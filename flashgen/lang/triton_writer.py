@@ -34,13 +34,14 @@ class Facts:
     """What all text of one kernel is written from: what is known of values, the inputs, the spec's `let` names.
 
     `walked` is the axis along which the kernel's loop goes: COL where a program owns queries, ROW where it owns keys.
-    `helpers` collects the names of the helper functions that the text calls.
+    `helpers` collects the names of the helper functions that the text calls; `approximate` is for Operators.
     """
 
     ranges: Ranges
     tensors: Mapping[str, Tensor]
     lets: Sequence[tuple[str, Expr]] = ()
     walked: Level = COL
+    approximate: bool = False
     helpers: set[str] = field(default_factory=set)
 
 
@@ -49,7 +50,7 @@ class Writer(ABC):
 
     def __init__(self, facts: Facts, statements: Statements) -> None:
         self.facts, self.statements = facts, statements
-        self._operators = Operators(facts.ranges, facts.helpers, several_tiles=facts.walked == COL)
+        self._operators = Operators(facts.ranges, facts.helpers, facts.walked == COL, facts.approximate)
 
     def text(self, expr: Expr) -> Text:
         """The text of an expression: a literal, a name, or the expression written out."""
@@ -67,7 +68,7 @@ class Writer(ABC):
         if isinstance(expr, Gather):
             return self._load(expr)
         assert isinstance(expr, Op)
-        if expr.name == "tanh":
+        if expr.name == "tanh" and not self.facts.approximate:
             self._read("PRECISE")
         return self._operators.write(expr, [self.text(argument) for argument in expr.args])
 

@@ -53,6 +53,7 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
         tune_shapes=_tune_shapes(spec),
         samples=_samples(document, spec, declared),
         allow_tf32=spec.allow_tf32,
+        approximate=spec.approximate,
     )
     _refuse_unused(document, variant)
     return variant

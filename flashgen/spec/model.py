@@ -199,6 +199,9 @@ class SpecForm(_Form):
         "bottom_right", description="Query i stands at key i + kv_len - q_len (bottom_right) or at key i (top_left)."
     )
     allow_tf32: Flag = Field(False, description="Products of float32 inputs in TF32, ten bits of mantissa.")
+    approximate: Flag = Field(
+        True, description="For 16-bit inputs, tanh by the GPU's instruction where there is one: relative error 2**-11."
+    )
     params: Annotated[dict[str, _ParamEntry], at_most(MAX_PARAMS, "params")] = Field(
         {}, description="Scalars of the expressions.", examples=[{"W": 64}]
     )

@@ -75,6 +75,7 @@ class Variant:
     the expressions as a person would write them ("score", "mask", each let), sugar spelled out. `sink` says that
     the input `sinks` adds one logit to each row. `source` is the spec's path as given.
     `samples` are pairs of input name and Sample. `allow_tf32`: products of float32 inputs may round them to TF32.
+    `approximate`: for 16-bit inputs, tanh may come from an instruction of the GPU that is right to 11 bits.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Variant:
     tune_shapes: tuple[TuneShape, ...]
     samples: tuple[tuple[str, Sample], ...] = ()
     allow_tf32: bool = False
+    approximate: bool = True
 
     @property
     def runtime_params(self) -> tuple[Param, ...]:
