@@ -110,6 +110,7 @@ _LONG = (
 _FUSED = Backward(kv=Config(32, 32, 4, 1, fuse_dq=1), q=_SMALL)
 _APART = Backward(kv=Config(32, 32, 4, 1, fuse_dq=0), q=_SMALL)
 _UNEVEN = Backward("transposed", kv=Config(32, 64, 4, 1, fuse_dq=0), q=Config(64, 32, 4, 1))
+_COARSE = Backward(kv=Config(64, 128, 4, 1, fuse_dq=0), q=Config(64, 128, 4, 1))
 _EXPANDED = replace(_FUSED, d_out="expanded", lse=False, deterministic=True)
 
 # Head dims that share one tile width, so that a GPU compiles each dtype once.
@@ -135,7 +136,7 @@ def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple
 
 def gradient_cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level that prove gradients; at the full level on a GPU, all the others' problems too."""
-    reach = [replace(case, name=f"gradients, {case.name}", backward=_UNEVEN) for case in _reach(variant)]
+    reach = [replace(case, name=f"gradients, {case.name}", backward=_COARSE) for case in _reach(variant)]
     cases = [*_GRADIENTS, *reach, *_own(variant, _GRADIENTS[0], scheduled)]
     if level == "full":
         cases += _backward(cases_for(variant, level, gpu, scheduled) if gpu else _DIMS)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+
+import flashgen
 
 Attend = Callable[..., torch.Tensor]
 
@@ -57,3 +61,21 @@ def test_a_mistake_makes_the_curves_stray(
 
     comparison = gpt.compare(with_attention(causal, wrong), settings(gpt, steps=10))
     assert not comparison.agree and "DO NOT AGREE" in str(comparison)
+
+
+# The example's specs, the window cut down to the context.
+SPECS: dict[str, dict[str, Any]] = {
+    "causal": {"causal": True},
+    "alibi": {"causal": True, "bias": "alibi"},
+    "local_softcap": {"softcap": 30.0, "window": {"left": 15, "right": 0}},
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_generated_attention_agrees(gpt: ModuleType, tmp_path: Path, name: str) -> None:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("the interpreter is off because there is a GPU: start pytest with TRITON_INTERPRET=1")
+    spec = {"name": name, **SPECS[name]}
+    module = flashgen.build(spec, out=tmp_path, verify=False, compile=False, tune=False)
+    comparison = gpt.compare(module, settings(gpt, context=40, batch=1, steps=6, warm_up=2))
+    assert comparison.agree, comparison

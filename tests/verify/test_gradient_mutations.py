@@ -1,0 +1,84 @@
+"""The proof of gradients can fail: a backward pass with one mistake is caught by the quick level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flashgen.codegen import load_module, render, uses_schedule
+from flashgen.spec import load
+from flashgen.verify import CaseResult, gradient_cases_for, run_case
+
+VARIANTS = Path(__file__).parent.parent.parent / "variants"
+# Where the backward pass begins: the forward pass above stays right.
+BACKWARD = "\ndef _delta("
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake: in the backward pass of a variant's module, a text is replaced by another."""
+
+    name: str
+    variant: str
+    old: str
+    new: str
+
+    def apply(self, source: str) -> str:
+        forward, marker, backward = source.partition(BACKWARD)
+        assert self.old in backward, f"the backward pass of {self.variant} has no {self.old!r} to mutate"
+        return forward + marker + backward.replace(self.old, self.new)
+
+
+ROWSUM = "delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)"
+MUTATIONS = [
+    Mutation("no delta", "full", ROWSUM, "delta = tl.zeros([BM], tl.float32)"),
+    Mutation("delta of the wrong rows", "full", "rows.to(tl.int64) * stride_om", "rows.to(tl.int64) * 0 * stride_om"),
+    Mutation("no gradient of lse", "full", "delta -= tl.load(d_lse_rows", "delta -= 0.0 * tl.load(d_lse_rows"),
+    Mutation("the gradient of lse added", "full", "delta -= tl.load(d_lse_rows", "delta += tl.load(d_lse_rows"),
+    Mutation("lse in natural units", "full", "lse * 1.4426950408889634)", "lse)"),
+    Mutation("a row that sees nothing", "causal", 'lse == -float("inf"), float("inf")', 'lse == 1.0, float("inf")'),
+    Mutation("no scale in dq", "full", "(dq * scale)", "(dq * 1.0)"),
+    Mutation("no scale in dk", "full", "(dk * scale)", "(dk * 1.0)"),
+    Mutation("the derivative left out of dq", "softcap", "ds = p * (dp - delta) * slope\n", "ds = p * (dp - delta)\n"),
+    Mutation("the derivative left out of dk", "softcap", "(p * (dp - delta) * slope)", "(p * (dp - delta))"),
+    Mutation("a wrong derivative", "softcap", "1.0 - t * t", "1.0 - t"),
+    Mutation("fused dq added twice", "full", "atomic_add([start, 0], dq)", "atomic_add([start, 0], 2.0 * dq)"),
+    Mutation("the first queries left out", "causal", "tl.range(first, q_len, BM)", "tl.range(first + BM, q_len, BM)"),
+    Mutation("full tiles too early", "causal", "k_last + q_len - kv_len", "k_first + q_len - kv_len"),
+    Mutation("queries not aligned to the keys", "causal", "- 1) + (kv_len - q_len))[None, :]", "- 1))[None, :]"),
+    Mutation("mixed tiles left out", "causal", "tl.range(full_end, stop, BN)", "tl.range(full_end, full_end, BN)"),
+    Mutation("another KV head", "full", "kv_h = h // (heads // kv_heads)", "kv_h = h % kv_heads"),
+    Mutation("one batch element for all", "full", "b = head // heads", "b = head // heads * 0"),
+    Mutation("weights rounded to 8 bits", "full", "p.to(do_tile.dtype)", "p.to(tl.float8e5).to(do_tile.dtype)"),
+    Mutation("ds rounded to 8 bits", "full", "ds.to(k_tile.dtype)", "ds.to(tl.float8e5).to(k_tile.dtype)"),
+    Mutation("every tile taken as full", "document", "if i < num_mixed:", "if i < 0:"),
+    Mutation("the schedule of the other direction", "document", ", by_key=True)", ", by_key=False)"),
+]  # fmt: skip
+
+
+def first_failure(module: ModuleType, name: str) -> CaseResult | None:
+    variant = load(VARIANTS / f"{name}.yaml")
+    for case in gradient_cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant)):
+        result = run_case(module, variant, case, "cpu")
+        if not result.ok:
+            return result
+    return None
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.variant}: {m.name}")
+def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
+    path = tmp_path / f"{mutation.variant}.py"
+    path.write_text(mutation.apply(render(load(VARIANTS / f"{mutation.variant}.yaml"))))
+    failure = first_failure(load_module(path), mutation.variant)
+    assert failure is not None
+    # Caught by what it computes, not by failing to run.
+    assert "Error" not in failure.detail, failure
+
+
+@pytest.mark.parametrize("name", sorted({mutation.variant for mutation in MUTATIONS}))
+def test_without_a_mistake_nothing_is_found(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    assert first_failure(gallery_module(name), name) is None
