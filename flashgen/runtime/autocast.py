@@ -7,7 +7,7 @@ import torch
 
 def autocast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k and v in autocast's dtype where it is on for their device; float64 and integers stay what they are."""
-    device = q.device.type
+    device = "cuda" if q.is_cuda else q.device.type
     if device not in ("cuda", "cpu") or not torch.is_autocast_enabled(device):
         return q, k, v
     dtype = torch.get_autocast_dtype(device)

@@ -44,11 +44,13 @@ def is_direct(arguments: Iterable[object]) -> bool:
     ):
         return False
     for value in arguments:
-        if isinstance(value, torch.Tensor) and (
-            type(value) not in _PLAIN_TYPES or torch._C._dispatch_keys(value).raw_repr() not in _PLAIN
-        ):
+        if value is not None and isinstance(value, torch.Tensor) and not _is_plain(value):
             return False
     return True
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in _PLAIN_TYPES and torch._C._dispatch_keys(tensor).raw_repr() in _PLAIN
 
 
 def refuse_tangents(name: str, arguments: Iterable[object]) -> None:
@@ -61,8 +63,8 @@ def refuse_tangents(name: str, arguments: Iterable[object]) -> None:
 
 def records(arguments: Iterable[object]) -> bool:
     """Whether autograd records a call with these arguments."""
-    return (
-        torch.is_grad_enabled()
-        and any(isinstance(value, torch.Tensor) and value.requires_grad for value in arguments)
-        and not torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.AutogradFunctionality)
-    )
+    if torch.is_grad_enabled():
+        for value in arguments:
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                return not torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.AutogradFunctionality)
+    return False

@@ -8,7 +8,7 @@ that is at least as fine as what Triton compiles for: a description seen before 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -17,9 +17,19 @@ from triton.runtime import driver
 
 from flashgen.runtime.memory import remember
 
-# A call's description -> its compiled kernel, the values of the kernel's compile-time arguments, and the kernel's
-# source, kept alive because the description has its id.
-_found: dict[Hashable, tuple[CompiledKernel, tuple[Any, ...], object]] = {}
+
+class Found(NamedTuple):
+    """A compiled kernel, the values of its compile-time arguments, and its source.
+
+    The source is here to stay alive: descriptions have its id.
+    """
+
+    compiled: CompiledKernel
+    values: tuple[Any, ...]
+    kernel: object
+
+
+_found: dict[Hashable, Found] = {}
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
@@ -28,51 +38,67 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
     `arguments` are tensors, tensor descriptors made on the host, numbers and None; `constants` are the compile-time
     arguments, which the kernel has last, and the launch options.
     """
-    device = arguments[0].device
-    if device.type != "cuda":
+    gpu = arguments[0].get_device()
+    if gpu < 0:
         kernel[(programs,)](*arguments, **constants)
-    elif torch.cuda.current_device() == device.index:
-        _launch_here(kernel, programs, device.index, arguments, constants)
+    elif torch.cuda.current_device() == gpu:
+        _launch_here(kernel, programs, gpu, arguments, constants)
     else:
-        with torch.cuda.device(device):
-            _launch_here(kernel, programs, device.index, arguments, constants)
+        with torch.cuda.device(gpu):
+            _launch_here(kernel, programs, gpu, arguments, constants)
 
 
-def _launch_here(kernel: Any, programs: int, index: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+def _launch_here(kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
     triton.set_allocator(_scratch)
-    description = _describe(kernel, index, arguments, constants)
+    description, passed = _describe(kernel, gpu, arguments, constants)
     found = _found.get(description)
     if found is None or kernel.pre_run_hooks:
         compiled = kernel[(programs,)](*arguments, **constants)
         _remember(description, kernel, compiled, arguments, constants)
+        return
+    stream = driver.active.get_current_stream(gpu)
+    compiled = found.compiled
+    hooks = triton.knobs.runtime
+    if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
+        compiled[(programs, 1, 1)](*arguments, *found.values, stream=stream)
     else:
-        compiled, values, _ = found
-        stream = driver.active.get_current_stream(index)
-        compiled[(programs, 1, 1)](*arguments, *values, stream=stream)
+        compiled.run(
+            programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
+            *passed, *found.values,
+        )  # fmt: skip
 
 
-def _describe(kernel: Any, index: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> tuple[object, ...]:
-    """All that Triton may compile a kernel of its own for.
+def _describe(
+    kernel: Any, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]
+) -> tuple[tuple[object, ...], list[Any]]:
+    """All that Triton may compile a kernel of its own for, and the arguments with addresses instead of tensors.
 
     Of an integer Triton asks whether it is 1, a multiple of 16, and within 32 bits: small ones stand for themselves,
-    others for those with the same last six bits.
+    others for those with the same last six bits. Of an address it asks whether it is a multiple of 16.
     """
     knobs = triton.knobs
-    return (
-        id(kernel), index, knobs.runtime.debug, knobs.runtime.add_stages_inspection_hook,
+    described: list[object] = [
+        id(kernel), gpu, knobs.runtime.debug, knobs.runtime.add_stages_inspection_hook,
         knobs.compilation.instrumentation_mode, *constants, *constants.values(),
-        *[
-            _trait(value) if value.__class__ is not int else value & 63 | 64 if 64 <= value < 2**31 else value
-            for value in arguments
-        ],
-    )  # fmt: skip
+    ]  # fmt: skip
+    passed = []
+    for value in arguments:
+        if value.__class__ is int:
+            described.append(value & 63 | 64 if 64 <= value < 2**31 else value)
+            passed.append(value)
+        elif isinstance(value, torch.Tensor):
+            address = value.data_ptr()
+            described.append(value.dtype if address % 16 == 0 else (value.dtype,))
+            passed.append(address)
+        else:
+            described.append(_trait(value))
+            passed.append(value)
+    return tuple(described), passed
 
 
 def _trait(value: Any) -> object:
-    """What Triton may tell apart of an argument that is no integer."""
+    """What Triton may tell apart of an argument that is neither an integer nor a tensor."""
     kind = value.__class__
-    if isinstance(value, torch.Tensor):
-        return value.dtype if value.data_ptr() % 16 == 0 else (value.dtype,)
     if kind is float:
         return float
     if value is None or kind is bool:
@@ -84,16 +110,14 @@ def _trait(value: Any) -> object:
 
 
 def _remember(
-    description: tuple[object, ...], kernel: Any, compiled: object, arguments: tuple[Any, ...],
-    constants: dict[str, Any],
-) -> None:  # fmt: skip
+    description: Hashable, kernel: Any, compiled: object, arguments: tuple[Any, ...], constants: dict[str, Any]
+) -> None:
     # On AMD Triton also looks at the size of a tensor's memory; a kernel with hooks wants to be launched by itself.
-    if not isinstance(compiled, CompiledKernel) or torch.version.hip or kernel.pre_run_hooks:
-        return
-    values = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
-    remember(_found, description, (compiled, values, kernel))
+    if isinstance(compiled, CompiledKernel) and not torch.version.hip and not kernel.pre_run_hooks:
+        values = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
+        remember(_found, description, Found(compiled, values, kernel))
 
 
 def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
     """Where kernels put the descriptors that TMA reads."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
+    return torch.empty_strided((size,), (1,), dtype=torch.int8, device="cuda")

@@ -34,7 +34,7 @@ def seen_by_triton(value: object) -> object:
 
 
 def described(value: object) -> object:
-    return kernels._describe(SimpleNamespace(), 0, (value,), {})[1:]
+    return kernels._describe(SimpleNamespace(), 0, (value,), {})[0][1:]
 
 
 def test_what_triton_tells_apart_is_told_apart() -> None:
@@ -55,7 +55,7 @@ def test_lengths_that_grow_need_few_kernels_to_be_found() -> None:
 
 def test_kernels_are_told_apart_by_constants_and_by_what_they_are() -> None:
     one, other = SimpleNamespace(), SimpleNamespace()
-    seen = {kernels._describe(kernel, gpu, (), constants) for kernel in (one, other) for gpu in (0, 1)
+    seen = {kernels._describe(kernel, gpu, (), constants)[0] for kernel in (one, other) for gpu in (0, 1)
             for constants in ({"BM": 64}, {"BM": 32}, {"BN": 64})}  # fmt: skip
     assert len(seen) == 12
 
