@@ -116,7 +116,7 @@ def _miss(source: str, key: Key, folders: list[Path]) -> Step:
     # For a neighbour the very record of the key would be no miss.
     closest = min(
         (entry for entry in differing if entry[0]),
-        key=lambda entry: (len(entry[0]), key.bucket.distance(entry[1].key.bucket)),
+        key=lambda e: (e[1].key.kernel != key.kernel, len(e[0]), key.bucket.distance(e[1].key.bucket)),
         default=None,
     )
     damaged = [path for root in folders if (path := Path(f"{root / key.path}.damaged")).exists()]

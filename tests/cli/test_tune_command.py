@@ -94,13 +94,23 @@ def test_the_ranking_tells_speed_and_resources(run) -> None:
 
 
 def test_tables_and_pictures_are_saved_where_they_are_asked_for(run) -> None:
-    code, text = run("--trials", "6", "--table", "tables", "--report", "pictures")
+    code, text = run("--kernel", "forward", "--trials", "6", "--table", "tables", "--report", "pictures")
     (table,) = Path("tables").glob("*.json")
     assert code == 0 and str(table) in text
     assert len(load(table).measured) == 6
     assert len(list(Path("pictures").glob("*.png"))) == 4
-    assert run("--table", "again")[0] == 0
+    assert run("--kernel", "forward", "--table", "again")[0] == 0
     assert not Path("again").exists()  # Its record was there: nothing was measured.
+
+
+def test_forward_and_backward_are_tuned_unless_one_is_chosen(run) -> None:
+    code, text = run("--preset", "quick", "--kernel", "backward")
+    assert code == 0 and "mine: backward_q, B1" in text and "mine: backward_kv, B1" in text
+    assert "mine: forward" not in text
+    code, text = run("--preset", "quick")
+    assert code == 0 and "mine: forward, B1" in text and text.count("(recorded)") == 2
+    code, text = run("--kernel", "sideways")
+    assert code == 2 and "--kernel 'sideways'; expected forward, backward, all" in text
 
 
 def test_the_document_has_every_entry(run) -> None:

@@ -10,8 +10,8 @@ from flashgen import spec
 from flashgen.cli.shapes import parse_shape
 from flashgen.errors import EnvironmentProblem
 from flashgen.explain.sources import device_named, traced
-from flashgen.runtime import shipped_root
-from flashgen.runtime.config import Config
+from flashgen.runtime import built_in, shipped_root
+from flashgen.runtime.config import KERNELS, Config
 from flashgen.runtime.lookup import user_root
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
@@ -28,8 +28,8 @@ def ask(tmp_path, monkeypatch):
     variant = spec.load({"name": "traced", "causal": True})
     asked = problems(variant, [parse_shape("batch=2,heads=16,q_len=8192,head_dim=128")], ["bfloat16"])
 
-    def call():
-        (found,) = traced(variant, tmp_path / "generated", asked, H200)
+    def call(kernel="forward"):
+        (found,) = traced(variant, tmp_path / "generated", asked, H200, [kernel])
         return found
 
     call.shipped = shipped_root(tmp_path / "generated" / "traced.py")
@@ -51,6 +51,19 @@ def test_with_nothing_recorded_the_default_is_used_and_every_source_is_named(ask
     assert [s.used for s in found.steps] == [False] * 4 + [True]
     assert str(user_root() / found.key.path) in found.steps[0].text
     assert "no record of traced at all" in found.steps[0].text
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_each_kernel_has_records_and_a_default_of_its_own(ask, kernel):
+    others = [each for each in KERNELS if each != kernel]
+    for other in others:
+        fuse_dq = 0 if other == "backward_kv" else None
+        write_record(replace(record(ask(other).key), config=replace(CONFIG, fuse_dq=fuse_dq)))
+    found = ask(kernel)
+    assert (found.key.kernel, found.choice.source) == (kernel, "default")
+    assert found.choice.config == built_in(kernel, False)("sm_90", "bfloat16", 128, 128)
+    assert {d.field for d in found.steps[0].differences} == {"kernel", "templates"}
+    assert ask(others[0]).choice.source == "user cache"
 
 
 def test_the_users_record_answers_first(ask):

@@ -10,6 +10,7 @@ from test_session import DEVICE, FakeTools
 from flashgen import spec
 from flashgen.codegen import generate, load_module
 from flashgen.errors import EnvironmentProblem, TuningFailed, UsageError
+from flashgen.runtime.lookup import Lookup
 from flashgen.tuning import machine
 from flashgen.tuning import tune as tuning
 from flashgen.tuning.tune import tune
@@ -57,12 +58,13 @@ def test_without_a_gpu_it_says_so_and_what_to_do(built):
         tune(*built)
 
 
-def test_every_dtype_head_dim_and_shape_is_tuned_and_then_found(built, pretended):
+def test_every_kernel_dtype_head_dim_and_shape_is_tuned_and_then_found(built, pretended):
     steps = []
     outcomes = tune(*built, preset="quick", progress=steps.append)
-    assert len(outcomes) == 2 * 2 * 2 and {o.status for o in outcomes} == {"tuned"}
-    assert len({o.workload.key for o in outcomes}) == 8
-    assert steps[-1].workload == steps[-1].workloads == 8 and "best" in str(steps[-1])
+    count = 3 * 2 * 2 * 2
+    assert len({o.workload.key for o in outcomes}) == len(outcomes) == count
+    assert {o.status for o in outcomes} == {"tuned"}
+    assert steps[-1].workload == steps[-1].workloads == count and "best" in str(steps[-1])
     again = tune(*built)
     assert {o.status for o in again} == {"found"} and pretended.last.timed == []
     assert [o.record for o in again] == [o.record for o in outcomes]
@@ -72,19 +74,28 @@ def test_the_module_answers_from_the_records(built, pretended):
     variant, path = built
     tune(variant, path, preset="quick")
     module = load_module(path)
+    lookups = {found.kernel: found for found in vars(module).values() if isinstance(found, Lookup)}
     for outcome in tune(variant, path):
         key = outcome.workload.key
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            choice = module.CONFIGS.find(DEVICE, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
+            choice = lookups[key.kernel].find(DEVICE, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
         assert (choice.config, choice.source) == (outcome.record.config, "user cache")
 
 
 def test_shapes_and_dtypes_can_be_chosen(built, pretended):
     variant, path = built
     shape = replace(variant.tune_shapes[0], head_dim=96)
-    (outcome,) = tune(variant, path, shapes=[shape], dtypes=["float32"], preset="quick")
-    assert (outcome.workload.problem.head_dim, outcome.workload.problem.dtype) == (96, "float32")
+    forward, *backward = tune(variant, path, shapes=[shape], dtypes=["float32"], preset="quick")
+    assert [outcome.workload.key.kernel for outcome in backward] == ["backward_q", "backward_kv"]
+    for outcome in (forward, *backward):
+        assert (outcome.workload.problem.head_dim, outcome.workload.problem.dtype) == (96, "float32")
+
+
+def test_kernels_can_be_chosen(built, pretended):
+    variant, path = built
+    outcomes = tune(variant, path, kernels=["forward"], dtypes=["float16"], preset="quick")
+    assert {outcome.workload.key.kernel for outcome in outcomes} == {"forward"}
 
 
 def test_a_workload_without_a_config_that_runs_is_an_error_that_counts_why(built, pretended, monkeypatch):
