@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -43,6 +44,35 @@ def test_a_small_space_is_searched_whole_each_config_once():
     assert sorted(fake.asked, key=str) == sorted(SPACE, key=str)
     assert result.exhausted and result.ranking[0].config == BEST
     assert [t.timing.median_us for t in result.ranking] == sorted(median_us(c) for c in SPACE)
+
+
+# Configs with an axis that others do not have, as those of two backends are.
+MIXED = [*SPACE, *(replace(config, fuse_dq=fused) for config in SPACE for fused in (0, 1))]
+
+
+class FakeOfTwoKinds(Fake):
+    """What has the axis at 1 takes three quarters of the time, at 0 five quarters."""
+
+    def __call__(self, config, best_us):
+        timing = super().__call__(config, best_us)
+        return replace(timing, median_us=timing.median_us * {None: 1.0, 0: 1.25, 1: 0.75}[config.fuse_dq])
+
+
+def test_a_space_of_two_kinds_is_searched_as_one_and_remembered(tmp_path):
+    fake, again = FakeOfTwoKinds(), FakeOfTwoKinds()
+    result = search(MIXED, [fake], place=tmp_path / "study.log")
+    assert sorted(fake.asked, key=str) == sorted(MIXED, key=str)
+    assert result.ranking[0].config == replace(BEST, fuse_dq=1)
+    assert len(search(MIXED, [again], place=tmp_path / "study.log").trials) == len(MIXED) and again.asked == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_better_kind_is_found_in_a_tenth_of_the_measurements(seed):
+    fake = FakeOfTwoKinds()
+    result = search(MIXED, [fake], budget=Budget(trials=len(MIXED) // 10), first=SPACE[:1], seed=seed)
+    assert len(fake.asked) == len(set(fake.asked)) == len(MIXED) // 10
+    assert result.ranking[0].config.fuse_dq == 1
+    assert result.ranking[0].timing.median_us <= 1.1 * 0.75 * median_us(BEST)
 
 
 @pytest.mark.parametrize("seed", range(3))
