@@ -42,7 +42,7 @@ _BACKWARD_KV: Mapping[str, _Row] = {
     "float32 by TMA": (Config(16, 32, 8, 1), Config(16, 16, 8, 1), Config(16, 16, 16, 1)),
 }
 _BACKWARD_Q: Mapping[str, _Row] = {
-    "ampere": (Config(64, 64, 4, 2), Config(64, 64, 8, 2), Config(32, 32, 8, 1)),
+    "ampere": (Config(64, 64, 4, 2), Config(32, 64, 8, 2), Config(32, 32, 8, 1)),
     "hopper": (Config(128, 64, 8, 2), Config(64, 64, 8, 1), Config(64, 32, 8, 2)),
     "small": (Config(64, 32, 4, 2), Config(32, 32, 4, 1), Config(16, 32, 4, 1)),
     "other": (Config(64, 32, 4, 1), Config(64, 32, 8, 2), Config(32, 16, 4, 1)),
