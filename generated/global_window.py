@@ -17,13 +17,23 @@ Do not edit: change the spec and build again.
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 
 from flashgen import runtime
+from flashgen.runtime.gluon import tma_load, tma_store
 
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "737a4c81c5c1", "backward_q": "315ad74838a2", "backward_kv": "3ad058cc3877"},
+    templates={"forward": "fe41f1fb7f40", "backward_q": "d5a0f59676ff", "backward_kv": "b2395bdf7027"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -175,6 +185,482 @@ def _forward(
     )
 
 
+# The same for Hopper, warp-specialized: a warp that loads, and groups of four that compute.
+
+
+@gluon.jit
+def _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM: gl.constexpr):
+    """Tile `index` of queries: its batch element, head and first row; how many tiles of keys it sees, and which.
+
+    Of num_tiles tiles of keys, the first num_mixed need the mask; see _key_tile.
+    """
+    num_q_tiles = gl.cdiv(q_len, BM)
+    # What comes after the last tile is asked for, but not done.
+    index = gl.minimum(index, num_q_tiles * batch * heads - 1)
+    head = index // num_q_tiles
+    row0 = index % num_q_tiles * BM
+    b = head // heads
+    h = head % heads
+    row = b.to(gl.int64) * num_q_tiles + (row0 // BM)
+    num_mixed = gl.load(counts_ptr + 2 * row)
+    num_full = gl.load(counts_ptr + 2 * row + 1)
+    num_tiles = gl.maximum(num_mixed + num_full, 1)
+    row_tiles_ptr = tiles_ptr + row * num_k_tiles
+    return b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr
+
+
+@gluon.jit
+def _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN: gl.constexpr):
+    """The first key of tile i: mixed tiles come before full ones."""
+    # Mixed tiles stand at the front of the row, full ones at its end; an empty row gets a tile that it does not see.
+    place = gl.where(i < num_mixed, i, num_k_tiles - 1 - (i - num_mixed))
+    start = gl.load(row_tiles_ptr + place, mask=i < num_mixed + num_full, other=0) * BN
+    return start
+
+
+@gluon.jit
+def _announce(index, turn, index_s, index_full, index_empty):
+    """The producer's: tell the consumers which tile of queries comes at this turn."""
+    mbarrier.wait(index_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    index_s.index(turn % 2).store(gl.full([1], 0, gl.int32, layout=layout) + index)
+    mbarrier.arrive(index_full.index(turn % 2))
+
+
+@gluon.jit
+def _announced(turn, index_s, index_full, index_empty):
+    """A consumer's: the tile of queries of this turn."""
+    mbarrier.wait(index_full.index(turn % 2), turn // 2 & 1)
+    index = gl.sum(index_s.index(turn % 2).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    mbarrier.arrive(index_empty.index(turn % 2))
+    return index
+
+
+@gluon.jit
+def _softmax_step(qk, m, l, qk_scale):
+    """One step of the online softmax; m as in _online_softmax. Returns p, alpha = exp2(old m - m), m and l.
+
+    l [ROWS, 8] are the sums of every eighth column, which each thread has of its own: they meet after the last step.
+    """
+    m_new = gl.maximum(m, gl.max(qk, 1) * qk_scale)
+    p = gl.exp2(qk * qk_scale - m_new[:, None])
+    alpha = gl.exp2(m - m_new)
+    layout: gl.constexpr = l.type.layout
+    sums = gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), 1)
+    alpha_l = gl.convert_layout(alpha, gl.SliceLayout(1, layout), assert_trivial=True)
+    l = l * alpha_l[:, None] + gl.convert_layout(sums, layout, assert_trivial=True)
+    return p, alpha, m_new, l
+
+
+@gluon.jit
+def _issue_scores(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+    """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
+    k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
+    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
+    if REST > 0:
+        k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
+        scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)
+    return scores
+
+
+@gluon.jit
+def _issue_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
+    """Start acc + P V, for the MAIN and the REST columns of V."""
+    main = warpgroup_mma(p, v_tile.slice(0, MAIN, 1), acc[0], is_async=True)
+    if REST > 0:
+        return main, warpgroup_mma(p, v_tile.slice(MAIN, REST, 1), acc[1], is_async=True)
+    else:
+        return (main,)
+
+
+@gluon.jit
+def _await_product(product, REST: gl.constexpr):
+    """The sums of a product that was started."""
+    if REST > 0:
+        return warpgroup_mma_wait(0, deps=(product[0], product[1]))
+    else:
+        return (warpgroup_mma_wait(0, deps=(product[0],)),)
+
+
+@gluon.jit
+def _scaled(acc, factor, REST: gl.constexpr):
+    """acc with each row times its factor."""
+    main = acc[0] * gl.convert_layout(factor, gl.SliceLayout(1, acc[0].type.layout))[:, None]
+    if REST > 0:
+        return main, acc[1] * gl.convert_layout(factor, gl.SliceLayout(1, acc[1].type.layout))[:, None]
+    else:
+        return (main,)
+
+
+@gluon.jit
+def _await_turn(CONSUMER: gl.constexpr, PING_PONG: gl.constexpr):
+    """Ping-pong: a consumer issues its products when the others have issued theirs and are at their softmax.
+
+    Named barrier 8 + CONSUMER holds the turn of a consumer: its 128 threads wait there, 128 of another one arrive.
+    """
+    if PING_PONG:
+        barrier = gl.full([128], 8 + CONSUMER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
+
+
+@gluon.jit
+def _pass_turn(CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr):
+    """Ping-pong: the next consumer's turn."""
+    if PING_PONG:
+        barrier = gl.full([128], 8 + (CONSUMER + 1) % CONSUMERS, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        gl.inline_asm_elementwise("bar.arrive $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
+
+
+@gluon.jit
+def _producer(
+    q_desc,
+    k_desc,
+    v_desc,
+    shared,
+    barriers,
+    counter_ptr,
+    counts_ptr,
+    tiles_ptr,
+    num_k_tiles,
+    sizes,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    STAGES: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+):
+    # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have left room.
+    batch, heads, kv_heads, q_len = sizes
+    q_s, k_s, v_s, out_s = shared
+    index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
+    ROWS: gl.constexpr = BM // CONSUMERS
+    num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
+    index = gl.program_id(0)
+    turn = 0  # tiles of queries so far
+    n = 0  # tiles of keys so far; the next one goes to stage n % STAGES
+    while index < num_q_tiles:
+        _announce(index, turn, index_s, index_full, index_empty)
+        b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM
+        )
+        kv_h = h // (heads // kv_heads)
+        for c in gl.static_range(CONSUMERS):
+            mbarrier.wait(q_empty.index(c), (turn & 1) ^ 1)
+            mbarrier.expect(q_full.index(c), q_desc.block_type.nbytes)
+            tma_load(q_desc, [b, h, row0 + c * ROWS, 0], q_full.index(c), q_s.index(c))
+        for i in range(num_tiles):
+            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+            stage = n % STAGES
+            left = (n // STAGES & 1) ^ 1
+            mbarrier.wait(k_empty.index(stage), left)
+            mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
+            tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
+            mbarrier.wait(v_empty.index(stage), left)
+            mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
+            tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
+            n += 1
+        turn += 1
+        # Tiles differ in length: whoever is done takes the next one.
+        index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
+    _announce(index, turn, index_s, index_full, index_empty)
+
+
+@gluon.jit
+def _consumer(
+    CONSUMER: gl.constexpr,
+    out_desc,
+    shared,
+    barriers,
+    lse_ptr,
+    counts_ptr,
+    tiles_ptr,
+    num_k_tiles,
+    is_global_ptr,
+    stride_is_global_0,
+    sizes,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    HEAD_DIM: gl.constexpr,
+    V_HEAD_DIM: gl.constexpr,
+    STAGES: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+    PING_PONG: gl.constexpr,
+):
+    # Four warps: ROWS rows of each tile of queries.
+    # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see _softmax_step.
+    # acc: the sums for the MAIN and the REST columns of V.
+    scale, batch, heads, q_len, kv_len = sizes
+    q_s, k_s, v_s, out_s = shared
+    index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
+    ROWS: gl.constexpr = BM // CONSUMERS
+    # Tiles of Q, K and V lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
+    WIDTH: gl.constexpr = q_s.type.shape[-1]
+    MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
+    REST: gl.constexpr = HEAD_DIM - MAIN
+    V_WIDTH: gl.constexpr = v_s.type.shape[-1]
+    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
+    V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
+    PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
+    OUT_IN_Q: gl.constexpr = WIDTH == 256 and V_WIDTH == 256
+    qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
+    row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
+    col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
+    l_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
+    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])
+    p_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
+    q_tile = q_s.index(CONSUMER).reshape([ROWS, WIDTH])
+    out_tile = out_s.index(CONSUMER).reshape([ROWS, V_WIDTH])
+    zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
+    num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
+    turn = 0  # tiles of queries so far
+    n = 0  # tiles of keys so far; the next one is in stage n % STAGES
+    if CONSUMER == CONSUMERS - 1:
+        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+    index = _announced(turn, index_s, index_full, index_empty)
+    work = _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM)
+    while index < num_q_tiles:
+        b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = work
+        row0 += CONSUMER * ROWS
+        rows = row0 + gl.arange(0, ROWS, layout=row_layout)
+        # Rows beyond the last are taken as the last: they read what exists.
+        q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+        qk_scale = scale * 1.4426950408889634
+        is_global_base = is_global_ptr + b.to(gl.int64) * stride_is_global_0
+        is_global_b_q = gl.load(is_global_base + gl.maximum(q, 0))
+
+        # The first tile of keys, as if it were mixed.
+        i = 0
+        stage = n % STAGES
+        mbarrier.wait(q_full.index(CONSUMER), turn & 1)
+        mbarrier.wait(k_full.index(stage), n // STAGES & 1)
+        scores = _issue_scores(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        qk = warpgroup_mma_wait(0, deps=(scores,))
+        mbarrier.arrive(k_empty.index(stage))
+        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+        col = start + gl.arange(0, BN, layout=col_layout)[None, :]
+        k = gl.minimum(col, kv_len - 1)
+        qk = gl.where(_visible(q, k, is_global_b_q, is_global_base) & (col < kv_len), qk, -float("inf"))
+
+        # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
+        m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
+        l = gl.zeros([ROWS, 8], gl.float32, l_layout)
+        acc = (gl.zeros([ROWS, V_MAIN], gl.float32, acc_layout),)
+        if V_REST > 0:
+            acc = (acc[0], gl.zeros([ROWS, V_REST], gl.float32, rest_layout))
+        p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
+        p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
+
+        # The other mixed tiles.
+        for i in range(1, num_mixed):
+            # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
+            last = n % STAGES
+            last_phase = n // STAGES & 1
+            n += 1
+            stage = n % STAGES
+            mbarrier.wait(k_full.index(stage), n // STAGES & 1)
+            _await_turn(CONSUMER, PING_PONG)
+            scores = _issue_scores(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            mbarrier.wait(v_full.index(last), last_phase)
+            product = _issue_product(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
+            mbarrier.arrive(k_empty.index(stage))
+            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+            col = start + gl.arange(0, BN, layout=col_layout)[None, :]
+            k = gl.minimum(col, kv_len - 1)
+            qk = gl.where(_visible(q, k, is_global_b_q, is_global_base) & (col < kv_len), qk, -float("inf"))
+
+            p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
+            acc = _await_product(product, V_REST)
+            mbarrier.arrive(v_empty.index(last))
+            acc = _scaled(acc, alpha, V_REST)
+            p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
+
+        # Full tiles: each row sees each key, no mask.
+        for i in range(gl.maximum(num_mixed, 1), num_tiles):
+            # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
+            last = n % STAGES
+            last_phase = n // STAGES & 1
+            n += 1
+            stage = n % STAGES
+            mbarrier.wait(k_full.index(stage), n // STAGES & 1)
+            _await_turn(CONSUMER, PING_PONG)
+            scores = _issue_scores(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            mbarrier.wait(v_full.index(last), last_phase)
+            product = _issue_product(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
+            mbarrier.arrive(k_empty.index(stage))
+
+            p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
+            acc = _await_product(product, V_REST)
+            mbarrier.arrive(v_empty.index(last))
+            acc = _scaled(acc, alpha, V_REST)
+            p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
+
+        # The last product; beside it, what to do next.
+        last = n % STAGES
+        mbarrier.wait(v_full.index(last), n // STAGES & 1)
+        product = _issue_product(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+        if not OUT_IN_Q:
+            mbarrier.arrive(q_empty.index(CONSUMER))
+        n += 1
+        turn += 1
+        index = _announced(turn, index_s, index_full, index_empty)
+        work = _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM)
+        acc = _await_product(product, V_REST)
+        mbarrier.arrive(v_empty.index(last))
+
+        # Epilogue.
+        l = gl.convert_layout(gl.sum(l, 1), row_layout)
+        empty = l == 0
+        factor = 1.0 / gl.where(empty, 1.0, l)
+        lse = (m + gl.log2(l)) * 0.6931471805599453
+        lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
+        gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=rows < q_len)
+        acc = _scaled(acc, factor, V_REST)
+        # TMA writes the rows and columns that exist; what it wrote for the tile before must have left shared memory.
+        tma.store_wait(0)
+        out_tile.slice(0, V_MAIN, 1).store(acc[0].to(out_desc.dtype))
+        if V_REST > 0:
+            out_tile.slice(V_MAIN, V_REST, 1).store(acc[1].to(out_desc.dtype))
+        fence_async_shared()
+        tma_store(out_desc, [b, h, row0, 0], out_s.index(CONSUMER))
+        if OUT_IN_Q:
+            tma.store_wait(0)
+            mbarrier.arrive(q_empty.index(CONSUMER))
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles", "batch"])
+def _forward_hopper(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    out_ptr,
+    lse_ptr,
+    counter_ptr,
+    counts_ptr,
+    tiles_ptr,
+    num_k_tiles,
+    is_global_ptr,
+    stride_is_global_0,
+    stride_qb,
+    stride_qh,
+    stride_qm,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_vb,
+    stride_vh,
+    stride_vn,
+    scale,
+    batch,
+    heads,
+    kv_heads,
+    q_len,
+    kv_len,
+    head_dim,
+    v_head_dim,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    HEAD_DIM: gl.constexpr,
+    V_HEAD_DIM: gl.constexpr,
+    STAGES: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+    PING_PONG: gl.constexpr,
+):
+    # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
+    # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). They meet at barriers in shared
+    # memory: `full` when a tile has arrived, `empty` when all who read it are done.
+    # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
+    dtype: gl.constexpr = q_ptr.dtype.element_ty
+    ROWS: gl.constexpr = BM // CONSUMERS
+    WIDTH: gl.constexpr = triton.next_power_of_2(HEAD_DIM)
+    V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
+    q_block: gl.constexpr = [1, 1, ROWS, WIDTH]
+    q_desc = tma.make_tensor_descriptor(
+        q_ptr,
+        [batch, heads, q_len, head_dim],
+        [stride_qb, stride_qh, stride_qm, 1],
+        q_block,
+        gl.NVMMASharedLayout.get_default_for(q_block, dtype),
+    )
+    k_block: gl.constexpr = [1, 1, BN, WIDTH]
+    k_desc = tma.make_tensor_descriptor(
+        k_ptr,
+        [batch, kv_heads, kv_len, head_dim],
+        [stride_kb, stride_kh, stride_kn, 1],
+        k_block,
+        gl.NVMMASharedLayout.get_default_for(k_block, dtype),
+    )
+    v_block: gl.constexpr = [1, 1, BN, V_WIDTH]
+    v_desc = tma.make_tensor_descriptor(
+        v_ptr,
+        [batch, kv_heads, kv_len, v_head_dim],
+        [stride_vb, stride_vh, stride_vn, 1],
+        v_block,
+        gl.NVMMASharedLayout.get_default_for(v_block, dtype),
+    )
+    out_block: gl.constexpr = [1, 1, ROWS, V_WIDTH]
+    out_desc = tma.make_tensor_descriptor(
+        out_ptr,
+        [batch, heads, q_len, v_head_dim],
+        [q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim, 1],
+        out_block,
+        gl.NVMMASharedLayout.get_default_for(out_block, dtype),
+    )
+
+    q_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
+    k_s = gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
+    v_s = gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
+    # The output leaves through shared memory: where that is scarce, through the tile of Q, whose next one then waits.
+    if WIDTH == 256 and V_WIDTH == 256:
+        out_s = q_s
+    else:
+        out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
+    index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for each in gl.static_range(2):
+        mbarrier.init(index_full.index(each), count=1)
+        mbarrier.init(index_empty.index(each), count=CONSUMERS)
+    for c in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(c), count=1)
+        mbarrier.init(q_empty.index(c), count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(stage), count=1)
+        mbarrier.init(v_full.index(stage), count=1)
+        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
+        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    shared = (q_s, k_s, v_s, out_s)
+    barriers = (index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    loads = (batch, heads, kv_heads, q_len)
+    computes = (scale, batch, heads, q_len, kv_len)
+    # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
+    # fmt: off
+    if CONSUMERS == 2:
+        gl.warp_specialize([
+            (_consumer, (0, out_desc, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (1, out_desc, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_producer, (q_desc, k_desc, v_desc, shared, barriers, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, BM, BN, STAGES, CONSUMERS)),
+        ], [4, 1], [240, 24])
+    else:
+        gl.warp_specialize([
+            (_consumer, (0, out_desc, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (1, out_desc, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (2, out_desc, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_producer, (q_desc, k_desc, v_desc, shared, barriers, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, BM, BN, STAGES, CONSUMERS)),
+        ], [4, 4, 1], [160, 160, 24])
+    # fmt: on
+
+
 @triton.jit(do_not_specialize=["q_len", "kv_len", "num_k_tiles"])
 def _classify(
     states_ptr,
@@ -231,7 +717,7 @@ def _classify(
     tl.store(states_ptr + row.to(tl.int64) * num_k_tiles + tiles, state.to(tl.int8), mask=tiles < num_k_tiles)
 
 
-@triton.jit(do_not_specialize=["heads", "q_len", "v_head_dim"])
+@triton.jit(do_not_specialize=["heads", "q_len", "num_rows", "v_head_dim"])
 def _delta(
     out_ptr,
     d_out_ptr,
@@ -247,14 +733,15 @@ def _delta(
     stride_lm,
     heads,
     q_len,
+    num_rows,
     v_head_dim,
     BM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM rows of each head of each batch element. Writes for each row
     # delta = sum(d_out * out) - d_lse (FlashAttention-2, algorithm 2) and its log-sum-exp in units of log2: infinity
-    # for a row that sees no key, so that all its p are 0.
-    num_tiles = tl.cdiv(q_len, BM)
+    # for a row that sees no key, so that all its p are 0, and for the rows from q_len to num_rows, which fill tiles.
+    num_tiles = tl.cdiv(num_rows, BM)
     head = tl.program_id(0) // num_tiles
     b = (head // heads).to(tl.int64)
     h = (head % heads).to(tl.int64)
@@ -270,13 +757,16 @@ def _delta(
     if d_lse_ptr is not None:
         d_lse_rows = d_lse_ptr + b * stride_lb + h * stride_lh + rows.to(tl.int64) * stride_lm
         delta -= tl.load(d_lse_rows, mask=in_range, other=0.0)
-    lse = tl.load(lse_ptr + at, mask=in_range, other=0.0)
+    lse = tl.load(lse_ptr + at, mask=in_range, other=-float("inf"))
     lse = tl.where(lse == -float("inf"), float("inf"), lse * 1.4426950408889634)
-    tl.store(row_lse_ptr + at, lse, mask=in_range)
-    tl.store(delta_ptr + at, delta, mask=in_range)
+    at = head.to(tl.int64) * num_rows + rows
+    tl.store(row_lse_ptr + at, lse, mask=rows < num_rows)
+    tl.store(delta_ptr + at, delta, mask=rows < num_rows)
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles"])
+@triton.jit(
+    do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles", "num_rows"]
+)
 def _backward_q(
     q_ptr,
     k_ptr,
@@ -302,6 +792,7 @@ def _backward_q(
     stride_ob,
     stride_oh,
     stride_om,
+    num_rows,
     scale,
     heads,
     kv_heads,
@@ -317,7 +808,7 @@ def _backward_q(
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
     # It walks along the keys as _forward does: p = exp2(logit - lse), ds = p * (d_out v^T - delta), dq = scale ds k.
-    # lse and delta are what _delta writes.
+    # lse and delta are what _delta writes, num_rows for each head.
     num_tiles = tl.cdiv(q_len, BM)
     tile = tl.program_id(0) % num_tiles
     head = tl.program_id(0) // num_tiles
@@ -336,7 +827,6 @@ def _backward_q(
     do_desc = tl.make_tensor_descriptor(do_base, [q_len, v_head_dim], [stride_om, 1], [BM, V_HEAD_DIM])
 
     rows = row0 + tl.arange(0, BM)
-    in_range = rows < q_len
     # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
     qk_scale = scale * 1.4426950408889634
@@ -351,9 +841,9 @@ def _backward_q(
 
     q_tile = q_desc.load([row0, 0])
     do_tile = do_desc.load([row0, 0])
-    row = head.to(tl.int64) * q_len + rows
-    lse = tl.load(lse_ptr + row, mask=in_range, other=float("inf"))[:, None]
-    delta = tl.load(delta_ptr + row, mask=in_range, other=0.0)[:, None]
+    row = head.to(tl.int64) * num_rows + rows
+    lse = tl.load(lse_ptr + row)[:, None]
+    delta = tl.load(delta_ptr + row)[:, None]
     dq = tl.zeros([BM, HEAD_DIM], tl.float32)
 
     # Full tiles, then mixed ones, as in _forward.
@@ -380,11 +870,12 @@ def _backward_q(
         ds = p * (dp - delta)
         dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
 
+    out_rows = head.to(tl.int64) * q_len + rows
     dims = tl.arange(0, HEAD_DIM)
     tl.store(
-        dq_ptr + row[:, None] * head_dim + dims[None, :],
+        dq_ptr + out_rows[:, None] * head_dim + dims[None, :],
         (dq * scale).to(dq_ptr.dtype.element_ty),
-        mask=in_range[:, None] & (dims < head_dim)[None, :],
+        mask=(rows < q_len)[:, None] & (dims < head_dim)[None, :],
     )
 
 
@@ -394,7 +885,9 @@ def _visible_by_key(q, k, is_global_b_k, is_global_base):
     return (tl.abs(q - k) <= 256) | is_global_b_k | tl.load(is_global_base + tl.maximum(q, 0))
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_q_tiles"])
+@triton.jit(
+    do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_q_tiles", "num_rows"]
+)
 def _backward_kv(
     q_ptr,
     k_ptr,
@@ -422,6 +915,7 @@ def _backward_kv(
     stride_ob,
     stride_oh,
     stride_om,
+    num_rows,
     stride_dqm,
     scale,
     heads,
@@ -440,8 +934,8 @@ def _backward_kv(
     # Grid: one program for each tile of BN keys of each query head of each batch element. It walks along the queries
     # that see some of its keys. Tiles are transposed, [BN, BM], so that p and ds enter the products for dk and dv
     # from registers: p = exp2(logit - lse), dv = p d_out, ds = p * (v d_out^T - delta), dk = scale ds q.
-    # lse and delta are what _delta writes. Where FUSE_DQ, each tile's part of dq = scale ds^T k is added in memory,
-    # in float32 and in no fixed order.
+    # lse and delta are what _delta writes, num_rows for each head. Where FUSE_DQ, each tile's part of dq = scale ds^T k
+    # is added in memory, in float32 and in no fixed order.
     num_tiles = tl.cdiv(kv_len, BN)
     tile = tl.program_id(0) % num_tiles
     head = tl.program_id(0) // num_tiles
@@ -458,10 +952,10 @@ def _backward_kv(
     k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
     v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
     do_desc = tl.make_tensor_descriptor(do_base, [q_len, v_head_dim], [stride_om, 1], [BM, V_HEAD_DIM])
-    row0 = head.to(tl.int64) * q_len
+    row0 = head.to(tl.int64) * num_rows
     if FUSE_DQ:
         dq_desc = tl.make_tensor_descriptor(
-            dq_ptr + row0 * stride_dqm, [q_len, head_dim], [stride_dqm, 1], [BM, HEAD_DIM]
+            dq_ptr + head.to(tl.int64) * q_len * stride_dqm, [q_len, head_dim], [stride_dqm, 1], [BM, HEAD_DIM]
         )
 
     cols = col0 + tl.arange(0, BN)
@@ -488,7 +982,7 @@ def _backward_kv(
         q_tile = q_desc.load([start, 0])
         rows = start + tl.arange(0, BM)
         q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
-        lse = tl.load(lse_ptr + row0 + rows, mask=rows < q_len, other=float("inf"))[None, :]
+        lse = tl.load(lse_ptr + row0 + rows)[None, :]
         qk = tl.dot(k_tile, q_tile.T, input_precision="ieee")
         if i < num_mixed:
             qk = tl.where(
@@ -498,7 +992,7 @@ def _backward_kv(
         do_tile = do_desc.load([start, 0])
         dv = tl.dot(p.to(do_tile.dtype), do_tile, dv, input_precision="ieee")
         dp = tl.dot(v_tile, do_tile.T, input_precision="ieee")
-        delta = tl.load(delta_ptr + row0 + rows, mask=rows < q_len, other=0.0)[None, :]
+        delta = tl.load(delta_ptr + row0 + rows)[None, :]
         ds = (p * (dp - delta)).to(q_tile.dtype)
         dk = tl.dot(ds, q_tile, dk, input_precision="ieee")
         if FUSE_DQ:
@@ -541,6 +1035,15 @@ def _launch(q, k, v, is_global, scale, config, counts, tiles):
         counts, tiles = _schedule(call, is_global, config)
     else:
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, False), call.q)
+    if config.backend == "hopper":
+        runtime.launch(
+            _forward_hopper, runtime.hopper_programs(call, config),
+            call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
+            counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
+            *call.strides, call.scale, call.sizes.batch, *call.lengths,
+            **runtime.hopper_blocks(call, config), **runtime.options(config),
+        )  # fmt: skip
+        return out, lse
     runtime.launch(
         _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, out, lse,
@@ -597,10 +1100,10 @@ def _incoming(call, out, lse, d_out, d_lse):
     incoming = runtime.incoming(call, d_out)
     BM = runtime.delta_rows(call)
     runtime.launch(
-        _delta, -(-call.sizes.q_len // BM) * call.sizes.batch * call.sizes.heads,
+        _delta, -(-incoming.num_rows // BM) * call.sizes.batch * call.sizes.heads,
         out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta,
         *incoming.strides, *((0, 0, 0) if d_lse is None else d_lse.stride()),
-        call.sizes.heads, call.sizes.q_len, call.sizes.v_head_dim,
+        call.sizes.heads, call.sizes.q_len, incoming.num_rows, call.sizes.v_head_dim,
         BM=BM, V_HEAD_DIM=call.V_HEAD_DIM,
     )  # fmt: skip
     return incoming
@@ -614,7 +1117,8 @@ def _launch_backward_kv(call, incoming, dq_sums, is_global, config):
         _backward_kv, -(-call.sizes.kv_len // config.BN) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, dq_sums, dk, dv,
         counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
-        *call.strides, *incoming.strides, 0 if dq_sums is None else dq_sums.stride(2), call.scale, *call.lengths,
+        *call.strides, *incoming.strides, incoming.num_rows, 0 if dq_sums is None else dq_sums.stride(2),
+        call.scale, *call.lengths,
         **call.blocks(config), FUSE_DQ=config.fuse_dq, STAGES=config.num_stages, **runtime.options(config),
     )  # fmt: skip
     return runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
@@ -628,7 +1132,7 @@ def _launch_backward_q(call, incoming, is_global, config):
         _backward_q, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, dq,
         counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
-        *call.strides, *incoming.strides, call.scale, *call.lengths,
+        *call.strides, *incoming.strides, incoming.num_rows, call.scale, *call.lengths,
         **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
     )  # fmt: skip
     return dq

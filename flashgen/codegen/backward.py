@@ -20,6 +20,7 @@ from flashgen.codegen.forward import (
     scheduled_tiles,
     unspecialized,
 )
+from flashgen.codegen.learned import LearnedView, learned_view
 from flashgen.lang.bounds import KeyRange, key_range, row_range
 from flashgen.lang.derivative import gradients
 from flashgen.lang.linear import expression, linear
@@ -74,11 +75,30 @@ class BackwardView:
 
 @dataclass(frozen=True)
 class BackwardQView(BackwardView):
-    """The kernel that owns queries and walks along keys, as the forward kernel does; see ForwardView."""
+    """A kernel that owns queries and walks along keys, as the forward kernel does; see ForwardView.
+
+    It computes dQ or, where `learned`, the gradients of learned inputs.
+    """
 
     two_sided: bool
     longest_first: bool
     clamps_k: bool
+    learned: LearnedView | None = None
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return (*super().functions, *(self.learned.functions if self.learned else ()))
+
+    @property
+    def reads_k(self) -> bool:
+        """Whether a full tile needs the positions of its keys."""
+        readers = [f.body.free for f in (self.score,) if f is not None]
+        return any("k" in free for free in (*readers, self.learned.free if self.learned else ()))
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether there may be several launches, each for some of the heads."""
+        return self.learned is not None and self.learned.in_turns
 
 
 @dataclass(frozen=True)
@@ -100,18 +120,34 @@ def rows_scheduled(variant: Variant) -> bool:
 
 def backward_q_view(variant: Variant, forward: ForwardView) -> BackwardQView:
     """The holes of the kernel for dQ. What it computes as the forward kernel does, it does by the same functions."""
+    return _along_keys(variant, forward, forward.functions, for_inputs=False)
+
+
+def backward_inputs_view(
+    variant: Variant, forward: ForwardView, known: Sequence[Function]
+) -> BackwardQView | None:  # fmt: skip
+    """The holes of the kernel for the gradients of learned inputs; None where no score depends on any smoothly."""
+    view = _along_keys(variant, forward, known, for_inputs=True)
+    return view if view.learned is not None and view.learned.sites else None
+
+
+def _along_keys(variant: Variant, forward: ForwardView, known: Sequence[Function], for_inputs: bool) -> BackwardQView:
     prologue = new_prologue(variant)
     keys = key_range(variant.mask)
     found = pairs(variant, keys, prologue)
-    score, bent, factor = _score(variant, prologue, Q_FIRST)
-    known = forward.functions
+    if for_inputs:
+        score, bent, factor = found.score, False, ""
+        learned = learned_view(variant, prologue)
+    else:
+        score, bent, factor = _score(variant, prologue, Q_FIRST)
+        learned = None
     score, mask = _shared(score, known, "_by_query"), _shared(found.mask, known, "_by_query")
     shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
     limits: tuple[str, ...] = ()
     if mask is not None:
         limits = limit_lines(variant, keys, prologue) if keys.closed else scheduled_tiles(variant)
     row = "" if found.row is None else prologue.inline(found.row)
-    free = _free(prologue, score, mask)
+    free = _free(prologue, score, mask) | (learned.free if learned else frozenset())
     return BackwardQView(
         score=score,
         score_call="" if score is None else _spread(variant, "[BM, BN]", bent) + score.call,
@@ -127,11 +163,15 @@ def backward_q_view(variant: Variant, forward: ForwardView) -> BackwardQView:
         precision=forward.precision,
         q_offset=q_offset(variant),
         arguments=_arguments(variant, free, () if keys.closed else SCHEDULE),
-        unspecialized=unspecialized(variant, {*free}, not keys.closed),
+        unspecialized=(
+            *unspecialized(variant, {*free}, not keys.closed),
+            *(["first_head"] if learned and learned.in_turns else []),
+        ),
         helpers=tuple(sorted(prologue.helpers)),
         two_sided=bool(keys.lower),
         longest_first=longest_first(keys),
         clamps_k=found.clamps_k,
+        learned=learned,
     )
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashgen.codegen.forward import (
     LN2,
     LOG2E,
     SCHEDULE,
+    ForwardView,
     Function,
+    Pairs,
     extra_arguments,
     limit_lines,
     longest_first,
@@ -25,8 +27,7 @@ from flashgen.codegen.forward import (
     schedule_row,
     unspecialized,
 )
-from flashgen.lang.bounds import KeyRange, key_range
-from flashgen.lang.nodes import variables
+from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
 from flashgen.lang.triton_emitter import level
 from flashgen.spec.variant import Variant
 
@@ -62,40 +63,46 @@ _PLACE_SCHEDULED = (
 
 @dataclass(frozen=True)
 class KeyTiles:
-    """Which tiles of keys a tile of queries sees: the functions `_keys_of` and `_key_tile`.
+    """Which tiles of keys a tile of queries sees.
 
     `lines` compute what is `returned`; `place` are the statements that lead from number `i` to the first key `start`
-    by the values of `placed_by`. `arguments` are those of the variant that `_keys_of` takes, `names` all of them.
+    by the values of `placed_by`. `arguments` are those of the variant that the lines read, `free` all that they read.
     """
 
     lines: tuple[str, ...]
     returned: tuple[str, ...]
     place: tuple[str, ...]
     placed_by: tuple[str, ...]
-    names: tuple[str, ...]
     arguments: tuple[str, ...]
-    positions: frozenset[str]
+    free: frozenset[str]
     helpers: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The function `_work`, which says what there is to do for a tile of queries."""
+
+    names: tuple[str, ...]
+    returned: tuple[str, ...]
 
     @property
     def parameters(self) -> str:
-        return ", ".join(f"{name}: gl.constexpr" if name.isupper() else name for name in self.names)
+        return ", ".join(f"{name}: gl.constexpr" if name.isupper() else name for name in ("index", *self.names))
 
-    @property
-    def call(self) -> str:
-        return f"{', '.join(self.returned)} = _keys_of({', '.join(self.names)})"
+    def value(self, index: str) -> str:
+        return f"_work({', '.join((index, *self.names))})"
 
-    @property
-    def start(self) -> str:
-        return f"_key_tile(i, {', '.join(self.placed_by)}, BN)"
+    def call(self, index: str) -> str:
+        return f"{', '.join(self.returned)} = {self.value(index)}"
 
 
 @dataclass(frozen=True)
 class HopperView:
     """The holes of the Hopper forward kernel, as `ForwardView` has them; `keys` is None where nothing is masked.
 
-    `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others; those of the
-    two roles end in `_arguments` and `_sizes`. `reads` are the names that the consumers read.
+    `uneven`: tiles of queries differ in length, so that programs take the next one when they are done. `arguments` are
+    the kernel's beyond those that every variant has, `sizes` the scalars among the others; those of the two roles have
+    their name in front. `reads` are the names that the consumers read.
     """
 
     scaled: bool
@@ -107,8 +114,10 @@ class HopperView:
     shown: str
     clamps_k: bool
     keys: KeyTiles | None
+    work: Work
     start: str
     longest_first: bool
+    uneven: bool
     reads: frozenset[str]
     q_offset: str
     prologue: tuple[str, ...]
@@ -117,6 +126,7 @@ class HopperView:
     sink: bool
     arguments: tuple[str, ...]
     sizes: tuple[str, ...]
+    consumer_arguments: tuple[str, ...]
     consumer_sizes: tuple[str, ...]
     producer_arguments: tuple[str, ...]
     producer_sizes: tuple[str, ...]
@@ -125,12 +135,18 @@ class HopperView:
     log2e: str = LOG2E
     ln2: str = LN2
 
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Those that the kernel calls."""
+        return tuple(f for f in (self.score, self.mask) if f is not None)
 
-def hopper_view(variant: Variant) -> HopperView:
-    """Work the holes out."""
+
+def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
+    """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others."""
     prologue = new_prologue(variant, approximate=variant.approximate)
     ranges = key_range(variant.mask)
     found = pairs(variant, ranges, prologue)
+    found = replace(found, score=_named(found.score, portable.score), mask=_named(found.mask, portable.mask))
     keys = None if found.mask is None else _key_tiles(variant, ranges)
     epilogue = prologue.fork()
     row_shift: list[str] = []
@@ -139,41 +155,70 @@ def hopper_view(variant: Variant) -> HopperView:
         along_rows = f"gl.convert_layout(gl.reshape({text}, [ROWS]), row_layout)"
         row_shift = [f"row_shift = {along_rows if level(found.row) else text}"]
     reads = prologue.free | found.free | ({"sinks_ptr"} if variant.sink else set())
-    asked = {"kv_len"} if keys is None else set(keys.names)
-    free = reads | asked
-    extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
-    spread = "gl.zeros([ROWS, BN], gl.float32, qk_layout) + " if found.spread else ""
-    helpers = prologue.helpers | (set() if keys is None else keys.helpers)
-    scheduled = not ranges.closed
-    computes = {*free, *(["kv_heads"] if "kv_h" in free else [])}
-    if "kv_len" in found.shown or (variant.align == "bottom_right" and free & set(_POSITIONS)):
-        computes.add("kv_len")
+    ordered, uneven = longest_first(ranges), keys is not None and not _is_window(ranges)
+    asked = {"kv_len"} if keys is None else {*keys.free}
+    asked |= {"head_group"} if ordered else set()
+    computes = reads | asked
+    computes |= {"kv_len"} if "kv_len" in found.shown or _is_shifted(variant, reads) else set()
+    computes |= {"kv_heads"} if "kv_h" in reads else set()
+    extra = tuple(name for name in extra_arguments(variant, computes) if name != "batch")
+    read = SCHEDULE + extra if not ranges.closed else extra
     return HopperView(
         scaled=found.score is None,
         score=found.score,
-        score_call="" if found.score is None else spread + found.score.call,
+        score_call=_score_call(found),
         score_reads_k=found.score_reads_k,
         mask=found.mask,
         logit=found.logit,
         shown=found.shown,
         clamps_k=found.clamps_k,
         keys=keys,
-        start="(num_tiles - 1 - i) * BN" if keys is None else keys.start,
-        longest_first=longest_first(ranges),
+        work=_work(keys, _sizes(asked)),
+        start="(num_tiles - 1 - i) * BN" if keys is None else f"_key_tile(i, {', '.join(keys.placed_by)}, BN)",
+        longest_first=ordered,
+        uneven=uneven,
         reads=frozenset(reads),
         q_offset=q_offset(variant),
         prologue=_in_gluon(prologue.lines),
         epilogue=_in_gluon((*epilogue.lines, *row_shift)),
         row_shift=bool(row_shift),
         sink=variant.sink,
-        arguments=(*SCHEDULE, *extra) if scheduled else extra,
-        sizes=_sizes({*computes, "kv_heads"}),
+        arguments=("counter_ptr", *read) if uneven else read,
+        sizes=_sizes({*computes, "scale", "kv_heads", "kv_len", "head_dim", "v_head_dim"}),
+        consumer_arguments=read,
         consumer_sizes=_sizes(computes),
-        producer_arguments=() if keys is None else keys.arguments,
+        producer_arguments=(*(["counter_ptr"] if uneven else []), *(keys.arguments if keys else ())),
         producer_sizes=_sizes({"kv_heads", *asked}),
-        unspecialized=tuple(dict.fromkeys((*unspecialized(variant, free, scheduled), "batch", "head_group"))),
-        helpers=tuple(sorted(helpers)),
+        unspecialized=tuple(
+            dict.fromkeys(
+                (*unspecialized(variant, computes, not ranges.closed), "batch", *(["head_group"] if ordered else []))
+            )
+        ),
+        helpers=tuple(sorted(prologue.helpers | (keys.helpers if keys else frozenset()))),
     )
+
+
+def _named(function: Function | None, portable: Function | None) -> Function | None:
+    if function is None or (portable is not None and function.says_the_same(portable)):
+        return function
+    return replace(function, name=f"_hopper{function.name}")
+
+
+def _score_call(found: Pairs) -> str:
+    if found.score is None:
+        return ""
+    return ("gl.zeros([ROWS, BN], gl.float32, qk_layout) + " if found.spread else "") + found.score.call
+
+
+def _is_window(ranges: KeyRange) -> bool:
+    """Whether both ends of the range of keys move with the query."""
+    return ranges.closed and all(
+        end is not None and increasing_in_q(end) == 1 for end in (ranges.lower_bound, ranges.upper_bound)
+    )
+
+
+def _is_shifted(variant: Variant, reads: set[str]) -> bool:
+    return variant.align == "bottom_right" and bool(reads & set(_POSITIONS))
 
 
 def _in_gluon(lines: Iterable[str]) -> tuple[str, ...]:
@@ -184,7 +229,14 @@ def _in_gluon(lines: Iterable[str]) -> tuple[str, ...]:
 def _sizes(used: set[str]) -> tuple[str, ...]:
     """Scalars in the order in which the kernel takes them: those that it always reads, and those that are used."""
     names = ("scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "head_group")
-    return tuple(name for name in names if name in used or name in ("batch", "heads", "q_len", "head_group"))
+    return tuple(name for name in names if name in used or name in ("batch", "heads", "q_len"))
+
+
+def _work(keys: KeyTiles | None, sizes: tuple[str, ...]) -> Work:
+    if keys is None:
+        return Work((*(name for name in sizes if name != "kv_len"), "BM"), ("b", "h", "row0"))
+    tiles = ("BM", "BN") if any("BN" in line for line in keys.lines) else ("BM",)
+    return Work((*keys.arguments, *sizes, *tiles), ("b", "h", "row0", *keys.returned))
 
 
 def _key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
@@ -194,43 +246,35 @@ def _key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
     limits = limit_lines(variant, ranges, prologue)
     lines, place = (_BETWEEN, _PLACE_BETWEEN) if ranges.lower else (_DOWNWARDS, _PLACE_DOWNWARDS)
     placed_by = ("num_mixed", "num_right", "full_start", "full_end") if ranges.lower else ("num_tiles",)
-    free = prologue.free | {"kv_len"}
-    positions = free & set(_POSITIONS)
-    extra = extra_arguments(variant, free)
-    used = free | ({"q_len"} if positions else set())
-    group = [name for name in ("b", "h", "kv_h") if name in used]
-    sizes = [name for name in _SIZES if name in used]
+    free = prologue.free | ({"kv_heads"} if "kv_h" in prologue.free else set())
+    if any("kv_len" in line for line in limits) or _is_shifted(variant, free):
+        free.add("kv_len")
     return KeyTiles(
         lines=_in_gluon((*prologue.lines, *limits, *lines)),
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
-        names=("row0", *group, *extra, *sizes, "BM", "BN"),
-        arguments=extra,
-        positions=frozenset(positions),
+        arguments=tuple(name for name in extra_arguments(variant, free) if name != "batch"),
+        free=frozenset(free),
         helpers=frozenset(prologue.helpers),
     )
 
 
 def _scheduled(variant: Variant) -> KeyTiles:
-    used = variables(variant.mask)
-    by = [name for name, wanted in (("b", {"b"}), ("h", {"h", "kv_h"})) if used & wanted]
     lines = (
-        f"row = {schedule_row(variant, 'gl.cdiv(q_len, BM)', '(row0 // BM)')}",
-        "num_mixed = gl.load(counts_ptr + 2 * row)",
-        "num_full = gl.load(counts_ptr + 2 * row + 1)",
-        "num_tiles = gl.maximum(num_mixed + num_full, 1)",
+        f"row = {schedule_row(variant, 'num_q_tiles', '(row0 // BM)')}",
+        "num_mixed = tl.load(counts_ptr + 2 * row)",
+        "num_full = tl.load(counts_ptr + 2 * row + 1)",
+        "num_tiles = tl.maximum(num_mixed + num_full, 1)",
         "row_tiles_ptr = tiles_ptr + row * num_k_tiles",
     )
     placed_by = ("num_mixed", "num_full", "row_tiles_ptr", "num_k_tiles")
-    sizes = [*(["heads"] if len(by) == 2 else []), *(["q_len"] if by else [])]
     return KeyTiles(
         lines=_in_gluon(lines),
         returned=("num_tiles", *placed_by[:3]),
         place=_PLACE_SCHEDULED,
         placed_by=placed_by,
-        names=("row0", *by, *SCHEDULE, *sizes, "BM"),
         arguments=SCHEDULE,
-        positions=frozenset(),
+        free=frozenset(),
         helpers=frozenset(),
     )

@@ -9,11 +9,13 @@ from flashgen.codegen.backward import (
     BackwardKvView,
     BackwardQView,
     BackwardView,
+    backward_inputs_view,
     backward_kv_view,
     backward_q_view,
     rows_scheduled,
 )
 from flashgen.codegen.forward import ForwardView, Function, forward_view, uses_schedule
+from flashgen.codegen.hopper import HopperView, hopper_view
 from flashgen.codegen.schedule import ScheduleView, schedule_view
 from flashgen.codegen.templates import environment
 from flashgen.spec.variant import Variant
@@ -21,22 +23,26 @@ from flashgen.spec.variant import Variant
 
 @dataclass(frozen=True)
 class Kernels:
-    """`texts` has a text for each tuned kernel, in the order of the file; `rows` is that of what both backward
-    kernels need first. `schedule` is None where no kernel needs one.
+    """`texts` has a text for each tuned kernel, in the order of the file; `rows` is that of what the backward kernels
+    need first, `inputs` that of the gradients of learned inputs. `schedule` and `backward_inputs` are None where
+    there is none.
     """
 
     forward: ForwardView
+    hopper: HopperView
     backward_q: BackwardQView
     backward_kv: BackwardKvView
+    backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
     rows: str
+    inputs: str
     texts: Mapping[str, str]
 
     @property
     def text(self) -> str:
         """The whole, as it stands in the module."""
         forward, *backward = (text.strip() for text in self.texts.values())
-        return "\n\n\n".join([forward, self.rows.strip(), *backward])
+        return "\n\n\n".join([forward, self.rows.strip(), *backward, self.inputs.strip()])
 
 
 def render_kernels(variant: Variant) -> Kernels:
@@ -44,14 +50,20 @@ def render_kernels(variant: Variant) -> Kernels:
     forward = forward_view(variant)
     schedule = schedule_view(variant) if uses_schedule(variant) or rows_scheduled(variant) else None
     ahead = schedule if uses_schedule(variant) else None
-    first = environment().get_template("kernels.py.jinja").render(forward=forward, schedule=ahead)
-    known = _Known({*forward.helpers, *(ahead.helpers if ahead else ())}, [*forward.functions])
+    hopper = hopper_view(variant, forward)
+    own = [f for f in hopper.functions if f not in forward.functions]
+    first = environment().get_template("kernels.py.jinja").render(
+        forward=forward, hopper=hopper, hopper_functions=own, schedule=ahead
+    )
+    known = _Known({*forward.helpers, *hopper.helpers, *(ahead.helpers if ahead else ())}, [*forward.functions, *own])
     for_q = backward_q_view(variant, forward)
     q = known.render("kernel_q", for_q)
     for_kv = backward_kv_view(variant, forward, tuple(known.functions))
     kv = known.render("kernel_kv", for_kv, None if ahead else schedule)
     texts = {"forward": first, "backward_q": q, "backward_kv": kv}
-    return Kernels(forward, for_q, for_kv, schedule, known.render("delta", None), texts)
+    for_inputs = backward_inputs_view(variant, forward, tuple(known.functions))
+    inputs = known.render("kernel_q", for_inputs) if for_inputs else ""
+    return Kernels(forward, hopper, for_q, for_kv, for_inputs, schedule, known.render("delta", None), inputs, texts)
 
 
 @dataclass

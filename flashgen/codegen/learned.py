@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from flashgen.codegen.forward import Function, ranges_of
@@ -15,6 +16,7 @@ from flashgen.lang.torch_emitter import emit
 from flashgen.lang.triton_emitter import Prologue, user_name
 from flashgen.spec.variant import Variant
 
+_SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 # Functions of finite numbers that are finite, but for overflow.
 _TAME = frozenset({
     "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "sigmoid", "to_float", "to_int", "floor", "not",
@@ -34,6 +36,8 @@ class SiteView:
     axis, "batch" or "heads", whose programs take turns.
     """
 
+    name: str
+    input: str
     read: str
     pointer: str
     sharing: str
@@ -69,12 +73,67 @@ class LearnedView:
     shears: bool
 
     @property
+    def in_turns(self) -> bool:
+        return any(site.shared_by for site in self.sites)
+
+    @property
     def k_first(self) -> bool:
         return "k_first" in self.free
 
     @property
     def k_last(self) -> bool:
         return "k_last" in self.free
+
+
+@dataclass(frozen=True)
+class LearnedLaunch:
+    """The host's side. `names` are the learned inputs, `asked` says whether the gradient of any is, `gradients`
+    are these after the launch.
+
+    `lines` are statements before it, which make the arguments `sums` and the keyword arguments `ways`. `at_once` is the
+    number of heads in one launch, "" where one launch is for all.
+    """
+
+    names: tuple[str, ...]
+    asked: str
+    gradients: tuple[str, ...]
+    lines: tuple[str, ...]
+    sums: tuple[str, ...]
+    ways: tuple[str, ...]
+    at_once: str
+
+
+def learned_launch(variant: Variant, view: LearnedView | None) -> LearnedLaunch:
+    """What the launch does for the sums; sinks have no part in them."""
+    names = tuple(t.name for t in variant.inputs if t.grad and not (variant.sink and t.name == "sinks"))
+    sites = () if view is None else view.sites
+    lines = [f"{name} = call.sizes.{name}" for name in _SIZES if any(name in _words(site.apart) for site in sites)]
+    at_once = "call.sizes.batch * call.sizes.heads"
+    for site in sites:
+        exact = "deterministic" if not site.writes else "False"
+        if site.way:
+            apart = [*(["deterministic"] if site.shared_by else []), *([site.apart] if site.apart != "True" else [])]
+            lines.append(f"{site.way.lower()} = {' and '.join(apart)}")
+            exact = "False" if site.apart == "True" else f"deterministic and not {site.way.lower()}"
+        if site.shared_by:
+            fewer = "1" if site.shared_by == "heads" else "call.sizes.heads"
+            at_once = f"{fewer} if {site.way.lower()} else {at_once}"
+        lines.append(f"{site.name}_sums = runtime.input_sums({site.input}, {exact})")
+    sums = {name: [f"{site.name}_sums" for site in sites if site.input == name] for name in names}
+    places = {t.name: place for place, t in enumerate([t for t in variant.inputs if t.grad], start=3)}
+    return LearnedLaunch(
+        names,
+        " or ".join(f"needs[{places[name]}]" for name in names),
+        tuple(f"runtime.input_gradient({', '.join([name, *sums[name]])})" for name in names),
+        tuple(lines),
+        tuple(f"{site.name}_sums" for site in sites),
+        tuple(f"{site.way}={site.way.lower()}" for site in sites if site.way),
+        at_once if any(site.shared_by for site in sites) else "",
+    )
+
+
+def _words(text: str) -> set[str]:
+    return {*re.findall(r"\w+", text)}
 
 
 def placements(variant: Variant) -> tuple[Placement, ...]:
@@ -118,6 +177,8 @@ class _Texts:
         uniform_lines, uniform, corner = self._uniform(found)
         writes, way = _own(name, found.own)
         return SiteView(
+            name=name,
+            input=found.site.gather.input,
             read=show(found.site.gather, self._variant.lets),
             pointer=f"{name}_ptr",
             sharing=found.sharing.name,
@@ -137,7 +198,7 @@ class _Texts:
 
     def _name(self, read: Gather) -> str:
         name, number = f"d_{user_name(read.input)}", 2
-        while name in self._names:
+        while any(f"{name}{end}" in self._names for end in ("", "_ptr", "_sums", "_apart", "_in_turns")):
             name, number = f"d_{user_name(read.input)}_{number}", number + 1
         self._names.add(name)
         return name

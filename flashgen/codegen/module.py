@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from flashgen.codegen.backward import BackwardKvView, BackwardQView
 from flashgen.codegen.forward import ForwardView, ranges_of
+from flashgen.codegen.hopper import HopperView
 from flashgen.codegen.kernels import Kernels
+from flashgen.codegen.learned import LearnedLaunch, learned_launch
 from flashgen.codegen.schedule import ScheduleView
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, variables
 from flashgen.lang.torch_emitter import TENSORS, emit
@@ -35,8 +37,10 @@ class ModuleView:
     imports_torch: bool
     kernels: str
     forward: ForwardView
+    hopper: HopperView
     backward_q: BackwardQView
     backward_kv: BackwardKvView
+    backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
     operator_parameters: str
     parameters: str
@@ -45,6 +49,10 @@ class ModuleView:
     backward_dim_lines: tuple[str, ...]
     backward_q_arguments: tuple[str, ...]
     backward_kv_arguments: tuple[str, ...]
+    backward_inputs_arguments: tuple[str, ...]
+    inputs_parameters: str
+    inputs_dim_lines: tuple[str, ...]
+    launch_inputs: LearnedLaunch
     differentiable: str
     inputs: str
     learned: tuple[str, ...]
@@ -54,6 +62,7 @@ class ModuleView:
     input_keywords: str
     scalar_checks: tuple[str, ...]
     forward_arguments: tuple[str, ...]
+    hopper_arguments: tuple[str, ...]
     schedule_arguments: tuple[str, ...]
     schedule_call: str
     schedule_parameters: str
@@ -69,6 +78,9 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
     """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity."""
     forward, schedule = kernels.forward, kernels.schedule
     backward = (*kernels.backward_q.arguments, *kernels.backward_kv.arguments)
+    inputs_view = kernels.backward_inputs
+    for_inputs = () if inputs_view is None else inputs_view.arguments
+    sums = learned_launch(variant, None if inputs_view is None else inputs_view.learned)
     names = [*(i.name for i in variant.inputs), *(p.name for p in variant.runtime_params)]
     checks, checks_math = _checks(variant)
     scheduled = [name for name in names if schedule is not None and _reads(schedule.arguments, name)]
@@ -89,8 +101,10 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         imports_torch=bool(variant.inputs) or schedule is not None or reference.imports_torch,
         kernels=kernels.text,
         forward=forward,
+        hopper=kernels.hopper,
         backward_q=kernels.backward_q,
         backward_kv=kernels.backward_kv,
+        backward_inputs=inputs_view,
         schedule=schedule,
         operator_parameters="".join(f", {name}" for name in names),
         parameters="".join(f", {text}" for text in _parameters(variant)),
@@ -99,6 +113,10 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         backward_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, backward, scheduled))),
         backward_q_arguments=_call_arguments(variant, kernels.backward_q.arguments),
         backward_kv_arguments=_call_arguments(variant, kernels.backward_kv.arguments),
+        backward_inputs_arguments=_call_arguments(variant, for_inputs),
+        inputs_parameters="".join(f", {n}" for n in names if _reads(for_inputs, n) or n in (*scheduled, *sums.names)),
+        inputs_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, for_inputs, scheduled))),
+        launch_inputs=sums,
         differentiable=_differentiable(variant),
         inputs=", ".join(t.name for t in variant.inputs),
         learned=tuple(t.name for t in variant.inputs if t.grad),
@@ -111,6 +129,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
             for p in variant.runtime_params
         ),
         forward_arguments=_call_arguments(variant, forward.arguments),
+        hopper_arguments=_call_arguments(variant, kernels.hopper.consumer_arguments),
         schedule_arguments=() if schedule is None else _call_arguments(variant, schedule.arguments + schedule.sizes),
         schedule_call="".join(f"{name}, " for name in scheduled),
         schedule_parameters="".join(f"{name}, " for name in scheduled),
@@ -195,13 +214,25 @@ def _checks(variant: Variant) -> tuple[list[str], bool]:
     lines += [f"{name} = sizes.{name}" for name in _SIZES if name in used]
     for t in variant.inputs:
         shape = [next(sizes) if dim.binds is None else (next(sizes), "None")[1] for dim in t.dims]
-        text = ", ".join(shape) + ("," if len(shape) == 1 else "")
-        ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
-        extra = f", may_be_one=({', '.join(ones)}{',' if len(ones) == 1 else ''})" if ones else ""
-        described = f'"{t.name}", {t.name}, {_shape(t)!r}, ({text}), torch.{t.dtype}'
-        lines.append(f"{t.name} = runtime.check_input({described}, q{extra})")
-        lines += _dim_lines([t], used)
+        own = {dim.binds for dim in t.dims}
+        later = [dim.binds is None and bool(variables(dim.size) & own) for dim in t.dims]
+        if any(later):
+            # [n, n]: that there is a first n comes before what it says of the second.
+            lines.append(_check(t, ["None" if wait else text for wait, text in zip(later, shape, strict=True)]))
+            lines += _dim_lines([t], used)
+            lines.append(_check(t, shape))
+        else:
+            lines.append(_check(t, shape))
+            lines += _dim_lines([t], used)
     return lines, emission.imports_math
+
+
+def _check(t: Input, shape: Sequence[str]) -> str:
+    """The statement that checks an input against a shape, None for what it may choose."""
+    text = ", ".join(shape) + ("," if len(shape) == 1 else "")
+    ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
+    extra = f", may_be_one=({', '.join(ones)}{',' if len(ones) == 1 else ''})" if ones else ""
+    return f'{t.name} = runtime.check_input("{t.name}", {t.name}, {_shape(t)!r}, ({text}), torch.{t.dtype}, q{extra})'
 
 
 def _dim_lines(tensors: Iterable[Input], used: Iterable[str]) -> list[str]:

@@ -21,11 +21,13 @@ from packaging.version import Version
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from flashgen.codegen.write import load_module
 from flashgen.errors import UsageError
 from flashgen.lang.triton_emitter import user_name
 from flashgen.runtime import Config, options
+from flashgen.runtime.hopper import product_width
 
 __all__ = ["Resources", "compile_kernel"]
 
@@ -33,7 +35,14 @@ _TRITON_TYPES = {
     "bool": "u1", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "int": "i32", "float": "fp32",
 }  # fmt: skip
-_POINTERS = {"lse_ptr": "*fp32", "delta_ptr": "*fp32", "counts_ptr": "*i32", "tiles_ptr": "*i32", "states_ptr": "*i8"}
+_POINTERS = {
+    "lse_ptr": "*fp32",
+    "counter_ptr": "*i32",
+    "delta_ptr": "*fp32",
+    "counts_ptr": "*i32",
+    "tiles_ptr": "*i32",
+    "states_ptr": "*i8",
+}
 # Those of the dtype of q.
 _TENSORS = ("q_ptr", "k_ptr", "v_ptr", "out_ptr", "d_out_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
 
@@ -71,13 +80,16 @@ def compile_kernel(
     # dQ is added up in float32, and so are dK and dV of query heads that share them.
     sums = [*(["dq_ptr"] if config.fuse_dq else []), *(["dk_ptr", "dv_ptr"] if grouped else [])]
     types = _argument_types(module.IDENTITY.arguments, dtype) | dict.fromkeys(sums, "*fp32")
-    blocks = {"HEAD_DIM": head_dim, "V_HEAD_DIM": v_head_dim}
-    constants = {name: max(16, triton.next_power_of_2(size)) for name, size in blocks.items()}
+    width = product_width if config.backend == "hopper" else _tile_width
+    constants: dict[str, int | None] = {"HEAD_DIM": width(head_dim), "V_HEAD_DIM": width(v_head_dim)}
     constants |= {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
     constants |= {name.upper(): value for name, value in config.further.items() if name != "backend"}
     if config.fuse_dq == 0:
         constants["dq_ptr"] = None
-    found = _compile(getattr(module, f"_{kernel}"), target, types, constants, options(config), unaligned)
+    if config.backend == "hopper":
+        constants["CONSUMERS"] = config.consumers
+    name = f"_{kernel}" if config.backend == "portable" else f"_{kernel}_{config.backend}"
+    found = _compile(getattr(module, name), target, types, constants, options(config), unaligned)
     if found.error is None and hasattr(module, "_classify"):
         for chunk in (8, 32):
             tiles = {"BM": config.BM, "BN": config.BN, "CHUNK": chunk}
@@ -108,7 +120,9 @@ def _compile(
 ) -> Resources:  # fmt: skip
     start = time.perf_counter()
     try:
-        source = ASTSource(kernel, *_signature(kernel, types, constants, unaligned))
+        source = (GluonASTSource if kernel.is_gluon() else ASTSource)(
+            kernel, *_signature(kernel, types, constants, unaligned)
+        )
         compiled = triton.compile(source, target=gpu_target(target), options=dict(launched))
     except UsageError:
         raise
@@ -117,6 +131,10 @@ def _compile(
         return Resources(None, None, 0, False, time.perf_counter() - start, text[-1] if text else type(error).__name__)
     registers, spills, serialized = _assembler_report(compiled.asm)
     return Resources(registers, spills, compiled.metadata.shared, serialized, time.perf_counter() - start)
+
+
+def _tile_width(dim: int) -> int:
+    return max(16, triton.next_power_of_2(dim))
 
 
 def _argument_types(arguments: Mapping[str, str], dtype: str) -> dict[str, str]:

@@ -32,6 +32,7 @@ class ScheduleView:
     q_first: bool
     q_last: bool
     k: bool
+    k_first: bool
     k_last: bool
     q_offset: str
     sizes: tuple[str, ...]
@@ -66,6 +67,7 @@ def schedule_view(variant: Variant) -> ScheduleView:
         q_first="q_first" in free,
         q_last="q_last" in free,
         k="k" in body.free,
+        k_first=bool({"k", "k_first", "k_last"} & set(body.free)),
         k_last="k_last" in body.free,
         q_offset=q_offset(variant),
         sizes=sizes,

@@ -10,15 +10,16 @@ from flashgen.lang.triton_levels import ONCE, ROW, is_reduction, level
 
 # Names that a kernel uses itself; a user's name that equals one gets a trailing underscore.
 KERNEL_NAMES = frozenset({
-    "acc", "along", "alpha", "at", "b", "bh", "chunk", "col", "col0", "cols", "counts", "d_lse_rows", "d_out",
-    "d_out_rows", "delta", "dims", "dk", "do_base", "do_desc", "do_tile", "dp", "dq", "dq_desc", "dq_ptr", "ds",
-    "ds_out", "dv", "elements", "empty", "enable_fp_fusion", "every", "first", "full_end", "full_start", "h", "head",
-    "head_dim", "heads", "i", "in_range", "index", "inside", "k", "k_base", "k_desc", "k_first", "k_last", "k_tile",
-    "keys", "kv_h", "kv_heads", "kv_len", "l", "last", "left", "lse", "m", "m_new", "m_sink", "n", "num_chunks",
-    "num_full", "num_k_tiles", "num_mixed", "num_q_tiles", "num_stages", "num_tiles", "num_warps", "out", "out_cols",
-    "out_rows", "p", "pair", "q", "q_base", "q_desc", "q_first", "q_last", "q_len", "q_tile", "qk", "qk_scale", "row",
-    "row0", "row_shift", "rows", "scale", "schedule_heads", "sheared", "shown", "sink", "slope", "some", "start",
-    "state", "stop", "tile", "tiles", "v", "v_base", "v_desc", "v_dims", "v_head_dim", "v_tile", "wrap", "x",
+    "acc", "along", "alpha", "at", "at_once", "b", "bh", "chunk", "col", "col0", "cols", "counts", "d_lse_rows",
+    "d_out", "d_out_rows", "delta", "dims", "dk", "do_base", "do_desc", "do_tile", "dp", "dq", "dq_desc", "dq_ptr",
+    "ds", "ds_out", "dv", "elements", "empty", "enable_fp_fusion", "every", "first", "first_head", "full_end",
+    "full_start", "h", "head", "head_dim", "heads", "i", "in_range", "index", "inside", "k", "k_base", "k_desc",
+    "k_first", "k_last", "k_tile", "keys", "kv_h", "kv_heads", "kv_len", "l", "last", "left", "lse", "m", "m_new",
+    "m_sink", "n", "num_chunks", "num_full", "num_k_tiles", "num_mixed", "num_q_tiles", "num_rows", "num_stages",
+    "num_tiles", "num_warps", "out", "out_cols", "out_rows", "p", "pair", "q", "q_base", "q_desc", "q_first", "q_last",
+    "q_len", "q_tile", "qk", "qk_scale", "row", "row0", "row_shift", "rows", "scale", "schedule_heads", "sheared",
+    "shown", "sink", "slope", "some", "start", "state", "stop", "tile", "tiles", "v", "v_base", "v_desc", "v_dims",
+    "v_head_dim", "v_tile", "wrap", "x",
 })  # fmt: skip
 
 # The variables of the language and of its rewriting passes.

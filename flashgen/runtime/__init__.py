@@ -37,9 +37,12 @@ from flashgen.runtime.defaults import (
     default_scheduled_backward_kv_config,
     default_scheduled_backward_q_config,
     default_scheduled_config,
+    hopper_refuses,
 )
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.eager import eager_attention
+from flashgen.runtime.exact import input_gradient, input_sums
+from flashgen.runtime.hopper import head_group, hopper_blocks, hopper_programs, tile_counter
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.kernels import launch
 from flashgen.runtime.lookup import Lookup, shipped_root
@@ -77,7 +80,13 @@ __all__ = [
     "eager_attention",
     "for_scale",
     "from_sums",
+    "head_group",
+    "hopper_blocks",
+    "hopper_programs",
+    "hopper_refuses",
     "incoming",
+    "input_gradient",
+    "input_sums",
     "is_deterministic",
     "is_empty",
     "key_gradients",
@@ -95,4 +104,5 @@ __all__ = [
     "sink_gradient",
     "state_shape",
     "sum_of_groups",
+    "tile_counter",
 ]

@@ -14,13 +14,15 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import Lookup
 
 LOG2E = 1.4426950408889634
+# Rows of the largest tile that a config may have.
+LARGEST_TILE = 256
 
 
 class Incoming(NamedTuple):
     """What comes from the output's side, as kernels read it.
 
     d_out [batch, heads, q_len, v_head_dim]; lse, in units of log2 and infinite for rows that see no key, and delta,
-    float32 [batch, heads, q_len], as the kernel `_delta` writes them.
+    float32 [batch, heads, num_rows], as the kernel `_delta` writes them: q_len rows, and some more to fill tiles.
     """
 
     d_out: torch.Tensor
@@ -29,6 +31,11 @@ class Incoming(NamedTuple):
     lse: torch.Tensor
     delta: torch.Tensor
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of lse and delta for each head."""
+        return self.lse.shape[2]
+
 
 def incoming(call: Call, d_out: torch.Tensor) -> Incoming:
     """Room for `lse` and `delta` beside d_out, which is copied where a kernel could not read it as it is."""
@@ -36,7 +43,9 @@ def incoming(call: Call, d_out: torch.Tensor) -> Incoming:
         # The gradient of a sum is one number, seen as many.
         d_out = d_out.contiguous()
     d_out = kernel_ready("the gradient of out", d_out)
-    rows = d_out.new_empty((2, *d_out.shape[:3]), dtype=torch.float32)
+    batch, heads, q_len, _ = d_out.shape
+    num_rows = -(-q_len // LARGEST_TILE) * LARGEST_TILE
+    rows = d_out.new_empty((2, batch, heads, num_rows), dtype=torch.float32)
     return Incoming(d_out, row_strides(d_out), rows[0], rows[1])
 
 

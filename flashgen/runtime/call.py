@@ -12,8 +12,9 @@ import triton
 
 from flashgen.runtime.arguments import Sizes, kernel_ready, row_strides, sizes_of
 from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import hopper_refuses
 from flashgen.runtime.interpreter import interpreted
-from flashgen.runtime.lookup import Lookup
+from flashgen.runtime.lookup import Lookup, current_device
 from flashgen.runtime.memory import remember
 
 FLOAT32 = torch.finfo(torch.float32)
@@ -133,9 +134,15 @@ def config_of(text: str | None, kernel: str) -> str | None:
 
 def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
     """The config that the caller names, else the one that is on record for this GPU and these sizes."""
-    if text is not None:
-        return _named_config(text, configs.kernel)
     s, q = call.sizes, call.q
+    if text is not None:
+        config = _named_config(text, configs.kernel)
+        if config.backend == "hopper":
+            capability = current_device(q.get_device()).capability if q.device.type == "cuda" else "the interpreter"
+            why = hopper_refuses(capability, str(q.dtype).removeprefix("torch."), s.v_head_dim)
+            if why:
+                raise ValueError(f"config backend is 'hopper'; {why}")
+        return config
     if q.device.type != "cuda":
         return configs.default("", str(q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim)
     heads = s.batch * s.heads
@@ -146,6 +153,9 @@ def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
 
 def options(config: Config) -> dict[str, Any]:
     """Launch options. Fused multiply-adds are asked for by name: Triton's default for them is about to change."""
+    if config.backend == "hopper":
+        # The registers of a thread before the consumers take what the producer does not need.
+        return {"num_warps": 4, "maxnreg": 168 if config.consumers == 2 else 128, "enable_fp_fusion": True}
     return {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True}
 
 

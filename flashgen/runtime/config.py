@@ -10,6 +10,7 @@ from typing import Any
 # What a kernel of a backend lets one choose beyond tiles and launch options: each axis with its values.
 AXES: Mapping[tuple[str, str], Mapping[str, tuple[int, ...]]] = {
     ("forward", "portable"): {},
+    ("forward", "hopper"): {"ping_pong": (0, 1)},
     ("backward_q", "portable"): {},
     ("backward_kv", "portable"): {"fuse_dq": (0, 1)},
 }
@@ -23,6 +24,9 @@ class Config:
 
     The axes after `backend` are None in a config of a kernel that does not have them. `fuse_dq` 1: the kernel that
     makes dK and dV also adds up dQ, by atomics. The text form is "BM=64 BN=128 num_warps=4 num_stages=2 fuse_dq=1".
+
+    For Hopper, num_warps are those of a consumer, which has 64 rows: BM 128 for two of them, 192 for three. `ping_pong`
+    1: consumers take turns at the tensor cores.
     """
 
     BM: int
@@ -31,6 +35,7 @@ class Config:
     num_stages: int
     backend: str = "portable"
     fuse_dq: int | None = None
+    ping_pong: int | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -40,8 +45,13 @@ class Config:
                 raise TypeError(f"config {name} is {value!r}; expected an int")
         for name in ("BM", "BN"):
             size = getattr(self, name)
-            if size < 16 or size > 256 or size & (size - 1):
+            if name == "BM" and self.backend == "hopper":
+                if size not in (128, 192):
+                    raise ValueError(f"config BM is {size}; expected 128 or 192 for the backend hopper")
+            elif size < 16 or size > 256 or size & (size - 1):
                 raise ValueError(f"config {name} is {size}; expected a power of two from 16 to 256")
+        if self.backend == "hopper" and self.num_warps != 4:
+            raise ValueError(f"config num_warps is {self.num_warps}; expected 4 for the backend hopper")
         if self.num_warps not in (1, 2, 4, 8, 16):
             raise ValueError(f"config num_warps is {self.num_warps}; expected 1, 2, 4, 8 or 16")
         if not 1 <= self.num_stages <= 8:
@@ -91,6 +101,11 @@ class Config:
     def further(self) -> dict[str, Any]:
         """What it says beyond tiles and launch options: the axes and, unless it is the portable one, the backend."""
         return {name: value for name, value in self.as_dict().items() if name not in _NEEDED}
+
+    @property
+    def consumers(self) -> int:
+        """For Hopper, the groups of four warps that compute."""
+        return self.BM // 64
 
     @property
     def label(self) -> str:

@@ -51,8 +51,28 @@ _BACKWARD_Q: Mapping[str, _Row] = {
 }
 
 
+# For calls that the Hopper kernel serves.
+_HOPPER: _Row = (
+    Config(192, 128, 4, 2, "hopper", ping_pong=1),
+    Config(128, 128, 4, 2, "hopper", ping_pong=0),
+    Config(128, 64, 4, 2, "hopper", ping_pong=0),
+)
+
+
+def hopper_refuses(capability: str, dtype: str, v_head_dim: int) -> str:
+    """Why the Hopper forward kernel does not serve such calls; empty where it does. The portable one serves all."""
+    if capability != "sm_90":
+        return f"it runs on sm_90, this is {capability or 'an unknown GPU'}"
+    if dtype == "float32":
+        return "it takes float16 and bfloat16, this is float32"
+    # What it writes by TMA.
+    return f"rows of out must be a multiple of 16 bytes, v_head_dim is {v_head_dim}" if v_head_dim % 8 else ""
+
+
 def default_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The forward's config for a GPU of this capability, "sm_90" or "gfx942"; "" stands for one that is not known."""
+    if not hopper_refuses(capability, dtype, v_head_dim):
+        return _HOPPER[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
     return _chosen(_FORWARD, capability, dtype, head_dim, v_head_dim)
 
 
@@ -103,6 +123,9 @@ def _chosen(table: Mapping[str, _Row], capability: str, dtype: str, head_dim: in
 def _scheduled(config: Config) -> Config:
     """Tiles of at least 512 pairs, each with an index of 4 bytes in the schedule.
 
-    It then takes under 0.2 % of one score matrix in float32, the dtype with the smallest tiles.
+    It then takes under 0.2 % of one score matrix in float32, the dtype with the smallest tiles. What sorts tiles wants
+    their sides to be powers of two.
     """
+    if config.BM == 192:
+        config = replace(config, BM=128)
     return config if config.BM * config.BN >= 512 else replace(config, BN=512 // config.BM)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from triton._C.libtriton import ir
+from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 # Global memory to shared memory by TMA, by its name before and after Triton 3.7.
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 # The way back.
 tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+
+@builtin
+def _tma_add(tensor_desc, coord, src, _semantic=None):  # type: ignore[no-untyped-def]
+    """Adds shared memory to global memory by TMA. Gluon has it from Triton 3.7 on; its builder had it before."""
+    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle)
+
+
+tma_add = getattr(tma, "async_atomic_add", None) or _tma_add

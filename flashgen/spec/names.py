@@ -22,8 +22,8 @@ ARGUMENTS = frozenset({"q", "k", "v", "scale", "return_lse", "plan", "config", "
 GENERATED = frozenset({
     "tl", "triton", "torch", "math", "runtime", "attention", "reference", "out", "acc", "lse",
     "BM", "BN", "HEAD_DIM", "V_HEAD_DIM", "CHUNK", "STAGES", "PRECISE", "LOG2E", "IDENTITY", "CONFIGS", "OPERATOR",
-    "BACKWARD_Q", "BACKWARD_KV", "FUSE_DQ", "d_out", "d_lse", "dq", "dk", "dv", "dq_sums", "needs", "needs_q", "needs_k",
-    "needs_v", "fuse_dq", "kv_config", "q_config", "incoming", "by_key",
+    "BACKWARD_Q", "BACKWARD_KV", "FUSE_DQ", "d_out", "d_lse", "dq", "dk", "dv", "dq_sums", "needs", "needs_q",
+    "needs_k", "needs_v", "fuse_dq", "kv_config", "q_config", "incoming", "by_key", "learned", "at_once", "first_head",
     "qk", "q_first", "q_last", "k_first", "k_last",
     "call", "sizes", "counts", "tiles", "grid", "shape", "states", "chunk", "q_tiles", "kv_tiles", "formula",
     "bool", "dict", "float", "int", "isinstance", "len", "list", "print", "range", "str", "tuple", "type",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import hopper_refuses
 from flashgen.work import ITEMSIZE
 
 # Shared memory that one block may have, in bytes.
@@ -88,6 +89,31 @@ def _forward(task: Task) -> Iterator[Config]:
     return (Config(*values) for values in product(*_tiles(task), WARPS, STAGES))
 
 
+def _hopper_forward(task: Task) -> Iterator[Config]:
+    """Two or three consumers of 64 rows; a schedule wants tiles whose sides are powers of two.
+
+    Widths and stages are those that fit the shared memory beside Q and the output, and the registers.
+    """
+    if hopper_refuses(task.capability, task.dtype, task.v_head_dim) or task.q_len < 64:
+        return
+    widest = max(padded(task.head_dim), padded(task.v_head_dim))
+    for consumers, BN, stages, ping_pong in product((2, 3), (64, 128), (2, 3, 4), (0, 1)):
+        if consumers == 3 and (task.scheduled or widest > 128 or widest * BN > 8192):
+            continue
+        if BN * widest > 16384:
+            continue
+        config = Config(64 * consumers, BN, 4, stages, "hopper", ping_pong=ping_pong)
+        if hopper_shared_bytes(config, task.head_dim, task.v_head_dim) <= shared_limit(task.capability):
+            yield config
+
+
+def hopper_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
+    """Bytes of shared memory of the Hopper forward, but for barriers: Q, the output, and stages of K and V."""
+    one, other = padded(head_dim), padded(v_head_dim)
+    held = one if one == other == 256 else one + other
+    return 2 * (config.BM * held + config.num_stages * config.BN * (one + other)) + 1024
+
+
 def _backward_q(task: Task) -> Iterator[Config]:
     return (Config(*values) for values in product(*_tiles(task), WARPS, STAGES[:3]))
 
@@ -100,6 +126,7 @@ def _backward_kv(task: Task) -> Iterator[Config]:
 # What each backend of a kernel has to offer.
 SPACES: Mapping[tuple[str, str], Callable[[Task], Iterator[Config]]] = {
     ("forward", "portable"): _forward,
+    ("forward", "hopper"): _hopper_forward,
     ("backward_q", "portable"): _backward_q,
     ("backward_kv", "portable"): _backward_kv,
 }

@@ -1,0 +1,60 @@
+"""The Hopper forward kernel: which calls it serves, and what its launch hands it beyond what a call has."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import triton
+
+from flashgen.runtime.call import Call
+from flashgen.runtime.config import Config
+
+# K and V of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
+_GROUP_BYTES = 32 << 20
+
+
+def hopper_blocks(call: Call, config: Config) -> dict[str, int]:
+    """The constants that the kernel is compiled for."""
+    return {
+        "BM": config.BM,
+        "BN": config.BN,
+        "HEAD_DIM": product_width(call.sizes.head_dim),
+        "V_HEAD_DIM": product_width(call.sizes.v_head_dim),
+        "STAGES": config.num_stages,
+        "CONSUMERS": config.consumers,
+        "PING_PONG": config.ping_pong or 0,
+    }
+
+
+@lru_cache(maxsize=256)
+def product_width(dim: int) -> int:
+    """A head dimension as products take it: a power of two, or from 65 on the sum of two, such as 96 = 64 + 32."""
+    width: int = max(16, triton.next_power_of_2(dim))
+    half = width // 2
+    return width if width <= 64 else min(width, half + max(16, triton.next_power_of_2(dim - half)))
+
+
+def hopper_programs(call: Call, config: Config) -> int:
+    """As many programs as the GPU runs at once: one for each multiprocessor, which it fills. Or one for each tile."""
+    s = call.sizes
+    return min(-(-s.q_len // config.BM) * s.batch * s.heads, _multiprocessors(call.q.get_device()))
+
+
+def head_group(call: Call) -> int:
+    """How many heads are taken together: those whose K and V fit the L2 cache, in groups of like size."""
+    s = call.sizes
+    bytes_each = s.kv_len * (s.head_dim + s.v_head_dim) * call.q.element_size()
+    heads = s.batch * s.heads
+    groups = -(-heads // (max(1, _GROUP_BYTES // bytes_each) * (s.heads // s.kv_heads)))
+    return -(-heads // groups)
+
+
+def tile_counter(call: Call) -> torch.Tensor:
+    """Where programs that are done find their next tile: int32 [1], zero."""
+    return torch.zeros(1, dtype=torch.int32, device=call.q.device)
+
+
+@lru_cache(maxsize=64)
+def _multiprocessors(gpu: int) -> int:
+    return torch.cuda.get_device_properties(gpu).multi_processor_count
