@@ -29,7 +29,9 @@ def train(path: str, world_size: int, device: str, backend: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = str(listener.getsockname()[1])
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    # The checkout before what the caller's environment has.
+    paths = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     workers = [
         subprocess.Popen(
             [sys.executable, __file__, path, str(rank), str(world_size), port, device, backend],

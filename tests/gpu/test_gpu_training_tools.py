@@ -67,7 +67,8 @@ def test_compiled_training_takes_other_lengths_as_it_is(gallery_module: Modules,
         return module.attention(call_q * 2, k, v, deterministic=True, **given).float().square().sum()
 
     compiled = torch.compile(layer, fullgraph=True, dynamic=True)
-    for index, lengths in enumerate([(500, 700), (333, 1000), (700, 900)]):
+    # The first lengths give sizes that all differ: the compiler takes two that are equal for one.
+    for index, lengths in enumerate([(650, 1100), (333, 1000), (700, 900)]):
         call, leaves = trainable(name, *lengths)
         with torch._dynamo.config.patch(error_on_recompile=index > 0):
             mine = torch.autograd.grad(compiled(call.q, call.k, call.v, call.keywords), leaves)
