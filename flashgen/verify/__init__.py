@@ -1,4 +1,7 @@
-"""Proof that a generated kernel computes its formula: fresh inputs, poisoned outputs, a budget derived from both."""
+"""Proof that generated kernels compute their formula and its gradients.
+
+Fresh inputs, poisoned outputs, and a budget derived from both.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +47,17 @@ def verify(
     """Prove the generated module at `module_path` on the cases of a level, "quick" or "full".
 
     On `device` "cuda..." in this process; on "cpu" under Triton's interpreter in a child process. None takes the
-    GPU if there is one. `configs` runs every case under each of these instead of its own. The report says which
-    cases failed; an interpreter that dies or hangs raises VerificationFailed.
+    GPU if there is one. `configs` runs every case of the outputs under each of these instead of its own, and leaves
+    out gradients. The report says which cases failed; an interpreter that dies or hangs raises VerificationFailed.
     """
     if level not in LEVELS:
         raise UsageError(f"level is {level!r}; expected one of {', '.join(LEVELS)}")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.startswith("cuda")
     cases: Sequence[Case] = cases_for(variant, level, gpu, uses_schedule(variant))
-    if configs is not None:
+    if configs is None:
+        cases = [*cases, *gradient_cases_for(variant, level, gpu, uses_schedule(variant))]
+    else:
         cases = [replace(case, name=f"{case.name}, {config}", config=config) for case in cases for config in configs]
     limit = DEFAULT_SECONDS[level] if seconds is None else seconds
     if not gpu:
