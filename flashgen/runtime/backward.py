@@ -11,7 +11,8 @@ import triton
 from flashgen.runtime.arguments import kernel_ready, row_strides
 from flashgen.runtime.call import FLOAT32, Call, choose_config, config_of
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import Lookup
+from flashgen.runtime.defaults import default_backward_inputs_config
+from flashgen.runtime.lookup import Lookup, current_device
 
 LOG2E = 1.4426950408889634
 # Rows of the largest tile that a config may have.
@@ -64,6 +65,15 @@ def backward_configs(
 @lru_cache(maxsize=1024)
 def _unfused(config: Config) -> Config:
     return Config.of({**config.as_dict(), "fuse_dq": 0})
+
+
+def inputs_config(call: Call, scheduled: bool = False) -> Config:
+    """The config of `_backward_inputs`, which is not tuned."""
+    device, s = call.q.device, call.sizes
+    capability = current_device(device.index).capability if device.type == "cuda" else ""
+    return default_backward_inputs_config(
+        capability, str(call.q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim, scheduled
+    )
 
 
 def is_deterministic(deterministic: bool | None) -> bool:

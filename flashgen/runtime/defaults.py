@@ -49,6 +49,11 @@ _BACKWARD_Q: Mapping[str, _Row] = {
     "float32": (Config(32, 32, 8, 1), Config(32, 16, 8, 1), Config(16, 16, 8, 1)),
     "float32 by TMA": (Config(16, 16, 8, 1), Config(16, 16, 8, 1), Config(16, 16, 8, 1)),
 }
+# The kernel for learned inputs has the loads of that for dQ and one product less.
+_BACKWARD_INPUTS: Mapping[str, _Row] = {
+    **_BACKWARD_Q,
+    "hopper": (Config(128, 64, 8, 2), Config(128, 64, 8, 2), Config(64, 32, 8, 2)),
+}
 
 
 # For calls that the Hopper kernel serves.
@@ -99,6 +104,14 @@ def default_backward_q_config(capability: str, dtype: str, head_dim: int, v_head
 def default_scheduled_backward_q_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The same for a variant with a schedule."""
     return _scheduled(default_backward_q_config(capability, dtype, head_dim, v_head_dim))
+
+
+def default_backward_inputs_config(
+    capability: str, dtype: str, head_dim: int, v_head_dim: int, scheduled: bool
+) -> Config:  # fmt: skip
+    """The config of the kernel that makes the gradients of learned inputs; it has no record."""
+    config = _chosen(_BACKWARD_INPUTS, capability, dtype, head_dim, v_head_dim)
+    return _scheduled(config) if scheduled else config
 
 
 def built_in(kernel: str, scheduled: bool) -> Callable[[str, str, int, int], Config]:
