@@ -1,0 +1,230 @@
+"""attention under autograd, torch.compile, autocast, checkpointing and what else torch wraps around a layer."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from attending import BACKWARD, CONFIG, DEVICE, attend, drawn, trainable
+from data_parallel import train
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from flashgen import runtime
+from flashgen.codegen import generate, load_module
+from flashgen.runtime import arguments
+from flashgen.spec import load
+
+Modules = Callable[[str], ModuleType]
+
+
+def gradients(total: torch.Tensor, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(total, leaves))
+
+
+def weighted(tensor: torch.Tensor) -> torch.Tensor:
+    """A sum of which each term has a slope of its own."""
+    return tensor.sin().sum()
+
+
+def near(left: list[torch.Tensor], right: list[torch.Tensor]) -> None:
+    for one, other in zip(left, right, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
+
+
+@contextmanager
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """How often each kernel is launched."""
+    counts: Counter[str] = Counter()
+    launch = runtime.launch
+
+    def counting(kernel: Any, *rest: Any, **constants: Any) -> None:
+        counts[kernel.__name__] += 1
+        launch(kernel, *rest, **constants)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "launch", counting)
+        yield counts
+
+
+@pytest.mark.parametrize("used", ["out", "lse", "both"])
+@pytest.mark.parametrize("name", ["causal", "relative_bias", "sink"])
+def test_gradients_flow_through_out_and_lse(gallery_module: Modules, name: str, used: str) -> None:
+    module = gallery_module(name)
+    call, leaves = trainable(name, drawn(name))
+
+    def loss(out: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        return {"out": weighted(out), "lse": weighted(lse), "both": weighted(out) + weighted(lse)}[used]
+
+    mine = loss(*attend(module, call))
+    eager = loss(*module.reference(call.q, call.k, call.v, **call.keywords, return_lse=True))
+    wanted = [x for x in leaves if used != "lse" or x is not call.v]
+    near(gradients(mine, wanted), gradients(eager, wanted))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kernel"),
+    [("q", "_backward_q"), ("k", "_backward_kv"), ("v", "_backward_kv"), ("rel", "_backward_inputs")],
+)
+def test_what_asks_for_no_gradient_costs_none(
+    gallery_module: Modules, monkeypatch: pytest.MonkeyPatch, wanted: str, kernel: str
+) -> None:
+    module = gallery_module("relative_bias")
+    call, leaves = trainable("relative_bias", drawn("relative_bias"))
+    named = {"q": call.q, "k": call.k, "v": call.v, "rel": call.inputs["rel"]}
+    every = dict(zip(named, gradients(weighted(attend(module, call)[0]), leaves), strict=True))
+    for name, tensor in named.items():
+        tensor.requires_grad_(name == wanted)
+    out, _ = attend(module, call)
+    with launches(monkeypatch) as counts:
+        weighted(out).backward()
+    assert {name for name, tensor in named.items() if tensor.grad is not None} == {wanted}
+    assert torch.equal(named[wanted].grad, every[wanted])  # type: ignore[arg-type]
+    assert set(counts) - {"_delta"} == {kernel}
+
+
+def test_nothing_is_kept_where_nothing_asks_for_it(gallery_module: Modules) -> None:
+    module = gallery_module("causal")
+    call, _ = trainable("causal", drawn("causal"))
+    with torch.no_grad():
+        assert attend(module, call)[0].grad_fn is None
+    with torch.inference_mode():
+        assert attend(module, call)[0].is_inference()
+
+
+def test_slopes_by_default_have_no_gradient(gallery_module: Modules) -> None:
+    module = gallery_module("alibi")
+    call, _ = trainable("alibi", drawn("alibi"))
+    out = module.attention(call.q, call.k, call.v, config=CONFIG, backward_config=BACKWARD)
+    weighted(out).backward()
+    eager = module.reference(call.q.detach().requires_grad_(), call.k, call.v)
+    assert call.q.grad is not None and eager.shape == out.shape
+
+
+def test_an_input_without_grad_true_gets_none_and_says_so(tmp_path: Path) -> None:
+    arguments.say_once.cache_clear()
+    spec = {"name": "fixed", "inputs": {"t": {"shape": ["heads"], "dtype": "float32"}}, "score": "score + t[h] * k"}
+    module = load_module(generate(load(spec), tmp_path))
+    q = torch.randn(1, 2, 20, 16, device=DEVICE, requires_grad=True)
+    t = torch.randn(2, device=DEVICE, requires_grad=True)
+    with pytest.warns(UserWarning, match="^t requires a gradient and gets none; `grad: true` in the spec gives it one"):
+        out = module.attention(q, q, q, t=t, config=CONFIG, backward_config=BACKWARD)
+    out.sum().backward()
+    assert t.grad is None and q.grad is not None
+
+
+def test_a_second_derivative_is_refused(gallery_module: Modules) -> None:
+    module = gallery_module("causal")
+    call, leaves = trainable("causal", drawn("causal"))
+    first = torch.autograd.grad(weighted(attend(module, call)[0]), leaves, create_graph=True)
+    with pytest.raises(NotImplementedError, match="has no second derivative"):
+        first[0].sum().backward()
+
+
+def test_forward_mode_is_refused(gallery_module: Modules) -> None:
+    module, call = gallery_module("causal"), drawn("causal")
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(call.q, call.q)
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            module.attention(dual, call.k, call.v, config=CONFIG)
+
+
+@pytest.mark.parametrize("name", ["causal", "alibi", "document", "gemma2"])
+def test_other_lengths_are_not_compiled_again(gallery_module: Modules, name: str) -> None:
+    torch.compiler.reset()
+    module = gallery_module(name)
+
+    def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+        out, lse = module.attention(
+            q * 2, k, v, return_lse=True, config=CONFIG, backward_config=BACKWARD, **given
+        )  # fmt: skip
+        return weighted(out) + weighted(lse)
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    for index, (q_len, kv_len) in enumerate([(20, 27), (33, 40), (17, 64), (48, 50)]):
+        call, leaves = trainable(name, drawn(name, q_len, kv_len))
+        with torch._dynamo.config.patch(error_on_recompile=index > 0):
+            mine = gradients(compiled(call.q, call.k, call.v, call.keywords), leaves)
+        near(mine, gradients(layer(call.q, call.k, call.v, call.keywords), leaves))
+
+
+def test_a_plan_goes_through_torch_compile(gallery_module: Modules) -> None:
+    torch.compiler.reset()
+    module = gallery_module("document")
+    call, leaves = trainable("document", drawn("document"))
+    plan = module.plan(call.q, call.k, call.v, **call.keywords, config=CONFIG)
+    layer = lambda: weighted(attend(module, call, plan=plan)[0])  # noqa: E731
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    near(gradients(compiled(), leaves), gradients(layer(), leaves))
+
+
+def test_autocast_casts_q_k_and_v_alone(gallery_module: Modules) -> None:
+    module = gallery_module("relative_bias")
+    call, leaves = trainable("relative_bias", drawn("relative_bias"))
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        out, lse = attend(module, call)
+        torch_out = torch.nn.functional.scaled_dot_product_attention(call.q, call.k, call.v[..., :16], enable_gqa=True)
+    assert (out.dtype, lse.dtype) == (torch_out.dtype, torch.float32) == (torch.bfloat16, torch.float32)
+    low = [x.to(torch.bfloat16) for x in (call.q, call.k, call.v)]
+    given = module.attention(*low, **call.keywords, config=CONFIG, backward_config=BACKWARD)
+    assert torch.equal(out, given)
+    mine = gradients(weighted(out.float()), leaves)
+    assert [x.dtype for x in mine] == [torch.float32] * 4
+    assert all(torch.equal(a, b) for a, b in zip(mine, gradients(weighted(given.float()), leaves), strict=True))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_computes_the_same(
+    gallery_module: Modules, monkeypatch: pytest.MonkeyPatch, reentrant: bool
+) -> None:
+    module = gallery_module("causal")
+    _, leaves = trainable("causal", drawn("causal"))
+    layer = lambda q, k, v: module.attention(q, k, v, config=CONFIG, backward_config=BACKWARD)  # noqa: E731
+    plain = gradients(weighted(layer(*leaves)), leaves)
+    with launches(monkeypatch) as counts:
+        weighted(checkpoint(layer, *leaves, use_reentrant=reentrant)).backward()
+    assert counts["_forward"] == 2
+    assert all(torch.equal(a.grad, b) for a, b in zip(leaves, plain, strict=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", [CheckpointPolicy.MUST_SAVE, CheckpointPolicy.MUST_RECOMPUTE])
+def test_a_policy_of_selective_checkpointing_names_the_operator(
+    gallery_module: Modules, monkeypatch: pytest.MonkeyPatch, policy: CheckpointPolicy
+) -> None:
+    module = gallery_module("causal")
+    _, leaves = trainable("causal", drawn("causal"))
+
+    def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return module.attention(q.sin(), k, v, config=CONFIG, backward_config=BACKWARD).cos()
+
+    def choose(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return policy if op == module.OPERATOR.overload else CheckpointPolicy.PREFER_RECOMPUTE
+
+    plain = gradients(weighted(layer(*leaves)), leaves)
+    contexts = partial(create_selective_checkpoint_contexts, choose)
+    with launches(monkeypatch) as counts:
+        out = checkpoint(layer, *leaves, use_reentrant=False, context_fn=contexts)
+        weighted(out).backward()
+    assert counts["_forward"] == (1 if policy == CheckpointPolicy.MUST_SAVE else 2)
+    assert all(torch.equal(a.grad, b) for a, b in zip(leaves, plain, strict=True))  # type: ignore[arg-type]
+
+
+def test_vmap_runs_each_element(gallery_module: Modules) -> None:
+    module = gallery_module("causal")
+    q = torch.randn(3, 1, 2, 20, 16, device=DEVICE)
+    layer = lambda x: module.attention(x, x, x, config=CONFIG)  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that it loops
+        out = torch.func.vmap(layer)(q)
+    assert torch.equal(out, torch.stack([layer(x) for x in q]))
+
+
+def test_data_parallel_processes_agree_with_one(gallery_module: Modules) -> None:
+    train(str(gallery_module("alibi").__file__), world_size=2, device=DEVICE, backend="gloo")

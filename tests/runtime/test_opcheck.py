@@ -1,0 +1,39 @@
+"""Each variant's operators under torch's own checks: schema, autograd, shapes of traced outputs, dynamic shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from attending import VARIANTS, attend, drawn, trainable
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Watch(TorchDispatchMode):
+    """Keeps the calls of our operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "flashgen":
+            self.calls.append((func, args))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_torch_finds_nothing_wrong(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    module = gallery_module(name)
+    call, _ = trainable(name, drawn(name))
+    with Watch() as watch:
+        out, lse = attend(module, call)
+        (out.sum() + lse[lse.isfinite()].sum()).backward()
+    (forward, taken), (backward, given) = watch.calls
+    assert (forward, backward.name()) == (module.OPERATOR.overload, f"{forward.name()}_backward")
+    torch.library.opcheck(forward, taken)
+    torch.library.opcheck(backward, tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in given))
