@@ -14,23 +14,11 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch.autograd import forward_ad
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-
-
-def _raw(*keys: DispatchKey) -> int:
-    joined = DispatchKeySet(keys[0])
-    for key in keys[1:]:
-        joined = joined | DispatchKeySet(key)
-    return joined.raw_repr()
-
-
-# What a thread adds to the keys of every call where no mode is active: in general, and within torch.inference_mode.
-_NO_MODE = {_raw(DispatchKey.BackendSelect, DispatchKey.ADInplaceOrView), _raw(DispatchKey.BackendSelect)}
-# The keys of a tensor on a GPU and on the CPU, and of one made within torch.inference_mode.
-_PLAIN = {
-    _raw(*keys)
-    for backend in ("CUDA", "CPU")
-    for own in [[getattr(DispatchKey, backend), getattr(DispatchKey, f"Autocast{backend}")]]
-    for keys in (own, [*own, getattr(DispatchKey, f"Autograd{backend}"), DispatchKey.ADInplaceOrView])
+_BACKEND_SELECT = DispatchKeySet(DispatchKey.BackendSelect)
+# What a thread adds to the keys of every call where no mode is active: within torch.inference_mode, and elsewhere.
+_NO_MODE = {
+    _BACKEND_SELECT.raw_repr(),
+    (_BACKEND_SELECT | DispatchKeySet(DispatchKey.ADInplaceOrView)).raw_repr(),
 }
 
 
@@ -50,7 +38,12 @@ def is_direct(arguments: Iterable[object]) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) in _PLAIN_TYPES and torch._C._dispatch_keys(tensor).raw_repr() in _PLAIN
+    return (
+        type(tensor) in _PLAIN_TYPES
+        and (tensor.is_cuda or tensor.is_cpu)
+        and not tensor.is_neg()
+        and not torch._is_functional_tensor(tensor)
+    )
 
 
 def refuse_tangents(name: str, arguments: Iterable[object]) -> None:

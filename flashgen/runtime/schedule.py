@@ -57,8 +57,9 @@ def check_plan(counts: torch.Tensor, tiles: torch.Tensor, shape: tuple[int, int,
     """Refuse a plan that was made for other sizes or another device."""
     if tuple(tiles.shape) != shape or tuple(counts.shape) != (*shape[:3], 2):
         raise ValueError(f"plan is for {tuple(tiles.shape)} tiles [batch, heads, q, kv]; expected {shape}")
-    if tiles.device != q.device:
-        raise ValueError(f"plan is on {tiles.device}; expected q's device, {q.device}")
+    for part in (counts, tiles):
+        if part.device != q.device:
+            raise ValueError(f"plan is on {part.device}; expected q's device, {q.device}")
 
 
 def by_key(states: torch.Tensor, ragged: bool) -> torch.Tensor:

@@ -61,7 +61,6 @@ STRANGE = {
     "meta": lambda: PLAIN.to("meta"),
     "negated lazily": lambda: torch.zeros(2, dtype=torch.complex64).conj().imag,
     "functional": lambda: torch._to_functional_tensor(PLAIN),
-    "sparse": PLAIN.to_sparse,
 }
 
 
