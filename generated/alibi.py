@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "cdaaf13b7071", "backward_q": "ad2702436304", "backward_kv": "f6ff7d4a50c7"},
+    templates={"forward": "4db42004676c", "backward_q": "ad2702436304", "backward_kv": "f6ff7d4a50c7"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -220,8 +220,7 @@ def _work(index, batch, heads, q_len, kv_len, head_group, BM: gl.constexpr, BN: 
 @gluon.jit
 def _key_tile(i, num_tiles, BN: gl.constexpr):
     """The first key of tile i: mixed tiles come before full ones."""
-    start = (num_tiles - 1 - i) * BN
-    return start
+    return (num_tiles - 1 - i) * BN
 
 
 @gluon.jit
@@ -259,7 +258,7 @@ def _softmax_step(x, m, l):
 
 
 @gluon.jit
-def _issue_scores(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
     scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
@@ -270,7 +269,7 @@ def _issue_scores(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
 
 
 @gluon.jit
-def _issue_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start acc + P V, for the MAIN and the REST columns of V."""
     main = warpgroup_mma(p, v_tile.slice(0, MAIN, 1), acc[0], is_async=True)
     if REST > 0:
@@ -280,7 +279,7 @@ def _issue_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
 
 
 @gluon.jit
-def _await_product(product, REST: gl.constexpr):
+def _await_pv(product, REST: gl.constexpr):
     """The sums of a product that was started."""
     if REST > 0:
         return warpgroup_mma_wait(0, deps=(product[0], product[1]))
@@ -331,9 +330,9 @@ def _producer(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
 ):
-    # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have left room.
+    # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
     batch, heads, kv_heads, q_len, kv_len, head_group = sizes
-    q_s, k_s, v_s, out_s = shared
+    q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
@@ -342,20 +341,20 @@ def _producer(
     n = 0  # tiles of keys so far; the next one goes to stage n % STAGES
     while index < num_q_tiles:
         _announce(index, turn, index_s, index_full, index_empty)
-        b, h, row0, num_tiles, num_mixed = _work(index, batch, heads, q_len, kv_len, head_group, BM, BN)
+        b, h, row0, num_tiles, _ = _work(index, batch, heads, q_len, kv_len, head_group, BM, BN)
         kv_h = h // (heads // kv_heads)
-        for c in gl.static_range(CONSUMERS):
-            mbarrier.wait(q_empty.index(c), (turn & 1) ^ 1)
-            mbarrier.expect(q_full.index(c), q_desc.block_type.nbytes)
-            tma_load(q_desc, [b, h, row0 + c * ROWS, 0], q_full.index(c), q_s.index(c))
+        for each in gl.static_range(CONSUMERS):
+            mbarrier.wait(q_empty.index(each), (turn & 1) ^ 1)
+            mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
+            tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(each), q_s.index(each))
         for i in range(num_tiles):
             start = _key_tile(i, num_tiles, BN)
             stage = n % STAGES
-            left = (n // STAGES & 1) ^ 1
-            mbarrier.wait(k_empty.index(stage), left)
+            freed = (n // STAGES & 1) ^ 1
+            mbarrier.wait(k_empty.index(stage), freed)
             mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
             tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
-            mbarrier.wait(v_empty.index(stage), left)
+            mbarrier.wait(v_empty.index(stage), freed)
             mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
             tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
             n += 1
@@ -369,6 +368,7 @@ def _producer(
 def _consumer(
     CONSUMER: gl.constexpr,
     out_desc,
+    out_s,
     shared,
     barriers,
     lse_ptr,
@@ -386,7 +386,7 @@ def _consumer(
     # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see _softmax_step.
     # acc: the sums for the MAIN and the REST columns of V.
     scale, batch, heads, q_len, kv_len, head_group = sizes
-    q_s, k_s, v_s, out_s = shared
+    q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     # Tiles of Q, K and V lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
@@ -431,7 +431,7 @@ def _consumer(
         stage = n % STAGES
         mbarrier.wait(q_full.index(CONSUMER), turn & 1)
         mbarrier.wait(k_full.index(stage), n // STAGES & 1)
-        scores = _issue_scores(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
         qk = warpgroup_mma_wait(0, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage))
         start = _key_tile(i, num_tiles, BN)
@@ -457,9 +457,9 @@ def _consumer(
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
             _await_turn(CONSUMER, PING_PONG)
-            scores = _issue_scores(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
             mbarrier.wait(v_full.index(last), last_phase)
-            product = _issue_product(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
@@ -469,7 +469,7 @@ def _consumer(
             x = gl.where(_visible(q, k), x, -float("inf"))
 
             p, alpha, m, l = _softmax_step(x, m, l)
-            acc = _await_product(product, V_REST)
+            acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
             p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
@@ -483,9 +483,9 @@ def _consumer(
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
             _await_turn(CONSUMER, PING_PONG)
-            scores = _issue_scores(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
             mbarrier.wait(v_full.index(last), last_phase)
-            product = _issue_product(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
@@ -494,7 +494,7 @@ def _consumer(
             x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
 
             p, alpha, m, l = _softmax_step(x, m, l)
-            acc = _await_product(product, V_REST)
+            acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
             p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
@@ -502,14 +502,14 @@ def _consumer(
         # The last product; beside it, what to do next.
         last = n % STAGES
         mbarrier.wait(v_full.index(last), n // STAGES & 1)
-        product = _issue_product(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
         if not OUT_IN_Q:
             mbarrier.arrive(q_empty.index(CONSUMER))
         n += 1
         turn += 1
         index = _announced(turn, index_s, index_full, index_empty)
         work = _work(index, batch, heads, q_len, kv_len, head_group, BM, BN)
-        acc = _await_product(product, V_REST)
+        acc = _await_pv(product, V_REST)
         mbarrier.arrive(v_empty.index(last))
 
         # Epilogue.
@@ -521,7 +521,7 @@ def _consumer(
         lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
         gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=rows < q_len)
         acc = _scaled(acc, factor, V_REST)
-        # TMA writes the rows and columns that exist; what it wrote for the tile before must have left shared memory.
+        # TMA writes the rows and columns that exist, once it has read what the tile before put here.
         tma.store_wait(0)
         out_tile.slice(0, V_MAIN, 1).store(acc[0].to(out_desc.dtype))
         if V_REST > 0:
@@ -630,15 +630,15 @@ def _forward_hopper(
     for each in gl.static_range(2):
         mbarrier.init(index_full.index(each), count=1)
         mbarrier.init(index_empty.index(each), count=CONSUMERS)
-    for c in gl.static_range(CONSUMERS):
-        mbarrier.init(q_full.index(c), count=1)
-        mbarrier.init(q_empty.index(c), count=1)
+    for each in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(each), count=1)
+        mbarrier.init(q_empty.index(each), count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(k_full.index(stage), count=1)
         mbarrier.init(v_full.index(stage), count=1)
         mbarrier.init(k_empty.index(stage), count=CONSUMERS)
         mbarrier.init(v_empty.index(stage), count=CONSUMERS)
-    shared = (q_s, k_s, v_s, out_s)
+    shared = (q_s, k_s, v_s)
     barriers = (index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty)
     loads = (batch, heads, kv_heads, q_len, kv_len, head_group)
     computes = (scale, batch, heads, q_len, kv_len, head_group)
@@ -646,15 +646,15 @@ def _forward_hopper(
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_consumer, (0, out_desc, shared, barriers, lse_ptr, slopes_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (1, out_desc, shared, barriers, lse_ptr, slopes_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (0, out_desc, out_s, shared, barriers, lse_ptr, slopes_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (1, out_desc, out_s, shared, barriers, lse_ptr, slopes_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
             (_producer, (q_desc, k_desc, v_desc, shared, barriers, counter_ptr, loads, BM, BN, STAGES, CONSUMERS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_consumer, (0, out_desc, shared, barriers, lse_ptr, slopes_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (1, out_desc, shared, barriers, lse_ptr, slopes_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (2, out_desc, shared, barriers, lse_ptr, slopes_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (0, out_desc, out_s, shared, barriers, lse_ptr, slopes_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (1, out_desc, out_s, shared, barriers, lse_ptr, slopes_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (2, out_desc, out_s, shared, barriers, lse_ptr, slopes_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
             (_producer, (q_desc, k_desc, v_desc, shared, barriers, counter_ptr, loads, BM, BN, STAGES, CONSUMERS)),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
@@ -1132,7 +1132,7 @@ def _launch_backward(
         dq = _launch_backward_q(call, incoming, slopes, q_config)
     learned = (None,)
     if needs[3]:
-        learned = _launch_backward_inputs(call, incoming, slopes, deterministic, q_config)
+        learned = _launch_backward_inputs(call, incoming, slopes, deterministic)
     return (
         runtime.for_scale(dq, scale), dk, dv,
         *learned,
@@ -1180,8 +1180,9 @@ def _launch_backward_q(call, incoming, slopes, config):
     return dq
 
 
-def _launch_backward_inputs(call, incoming, slopes, deterministic, config):
+def _launch_backward_inputs(call, incoming, slopes, deterministic):
     """The gradient of slopes."""
+    config = runtime.inputs_config(call)
     d_slopes_sums = runtime.input_sums(slopes, deterministic)
     runtime.launch(
         _backward_inputs, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,

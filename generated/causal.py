@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "09ecbb8eb6ee", "backward_q": "2feff4c3b44e", "backward_kv": "8b2c8d94f15d"},
+    templates={"forward": "73ba98f662fb", "backward_q": "2feff4c3b44e", "backward_kv": "8b2c8d94f15d"},
     source="variants/causal.yaml",
     arguments={},
 )
@@ -203,8 +203,7 @@ def _work(index, batch, heads, q_len, kv_len, head_group, BM: gl.constexpr, BN: 
 @gluon.jit
 def _key_tile(i, num_tiles, BN: gl.constexpr):
     """The first key of tile i: mixed tiles come before full ones."""
-    start = (num_tiles - 1 - i) * BN
-    return start
+    return (num_tiles - 1 - i) * BN
 
 
 @gluon.jit
@@ -242,7 +241,7 @@ def _softmax_step(qk, m, l, qk_scale):
 
 
 @gluon.jit
-def _issue_scores(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
     scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
@@ -253,7 +252,7 @@ def _issue_scores(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
 
 
 @gluon.jit
-def _issue_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start acc + P V, for the MAIN and the REST columns of V."""
     main = warpgroup_mma(p, v_tile.slice(0, MAIN, 1), acc[0], is_async=True)
     if REST > 0:
@@ -263,7 +262,7 @@ def _issue_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
 
 
 @gluon.jit
-def _await_product(product, REST: gl.constexpr):
+def _await_pv(product, REST: gl.constexpr):
     """The sums of a product that was started."""
     if REST > 0:
         return warpgroup_mma_wait(0, deps=(product[0], product[1]))
@@ -314,9 +313,9 @@ def _producer(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
 ):
-    # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have left room.
+    # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
     batch, heads, kv_heads, q_len, kv_len, head_group = sizes
-    q_s, k_s, v_s, out_s = shared
+    q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
@@ -325,20 +324,20 @@ def _producer(
     n = 0  # tiles of keys so far; the next one goes to stage n % STAGES
     while index < num_q_tiles:
         _announce(index, turn, index_s, index_full, index_empty)
-        b, h, row0, num_tiles, num_mixed = _work(index, batch, heads, q_len, kv_len, head_group, BM, BN)
+        b, h, row0, num_tiles, _ = _work(index, batch, heads, q_len, kv_len, head_group, BM, BN)
         kv_h = h // (heads // kv_heads)
-        for c in gl.static_range(CONSUMERS):
-            mbarrier.wait(q_empty.index(c), (turn & 1) ^ 1)
-            mbarrier.expect(q_full.index(c), q_desc.block_type.nbytes)
-            tma_load(q_desc, [b, h, row0 + c * ROWS, 0], q_full.index(c), q_s.index(c))
+        for each in gl.static_range(CONSUMERS):
+            mbarrier.wait(q_empty.index(each), (turn & 1) ^ 1)
+            mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
+            tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(each), q_s.index(each))
         for i in range(num_tiles):
             start = _key_tile(i, num_tiles, BN)
             stage = n % STAGES
-            left = (n // STAGES & 1) ^ 1
-            mbarrier.wait(k_empty.index(stage), left)
+            freed = (n // STAGES & 1) ^ 1
+            mbarrier.wait(k_empty.index(stage), freed)
             mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
             tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
-            mbarrier.wait(v_empty.index(stage), left)
+            mbarrier.wait(v_empty.index(stage), freed)
             mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
             tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
             n += 1
@@ -352,6 +351,7 @@ def _producer(
 def _consumer(
     CONSUMER: gl.constexpr,
     out_desc,
+    out_s,
     shared,
     barriers,
     lse_ptr,
@@ -368,7 +368,7 @@ def _consumer(
     # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see _softmax_step.
     # acc: the sums for the MAIN and the REST columns of V.
     scale, batch, heads, q_len, kv_len, head_group = sizes
-    q_s, k_s, v_s, out_s = shared
+    q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     # Tiles of Q, K and V lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
@@ -410,7 +410,7 @@ def _consumer(
         stage = n % STAGES
         mbarrier.wait(q_full.index(CONSUMER), turn & 1)
         mbarrier.wait(k_full.index(stage), n // STAGES & 1)
-        scores = _issue_scores(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
         qk = warpgroup_mma_wait(0, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage))
         start = _key_tile(i, num_tiles, BN)
@@ -435,9 +435,9 @@ def _consumer(
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
             _await_turn(CONSUMER, PING_PONG)
-            scores = _issue_scores(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
             mbarrier.wait(v_full.index(last), last_phase)
-            product = _issue_product(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
@@ -446,13 +446,13 @@ def _consumer(
             qk = gl.where(_visible(q, k), qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
-            acc = _await_product(product, V_REST)
+            acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
             p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
 
         # Full tiles: each row sees each key, no mask.
-        for i in range(gl.maximum(num_mixed, 1), num_tiles):
+        for _ in range(gl.maximum(num_mixed, 1), num_tiles):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
             last = n % STAGES
             last_phase = n // STAGES & 1
@@ -460,15 +460,15 @@ def _consumer(
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
             _await_turn(CONSUMER, PING_PONG)
-            scores = _issue_scores(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
             mbarrier.wait(v_full.index(last), last_phase)
-            product = _issue_product(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
-            acc = _await_product(product, V_REST)
+            acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
             p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
@@ -476,14 +476,14 @@ def _consumer(
         # The last product; beside it, what to do next.
         last = n % STAGES
         mbarrier.wait(v_full.index(last), n // STAGES & 1)
-        product = _issue_product(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
         if not OUT_IN_Q:
             mbarrier.arrive(q_empty.index(CONSUMER))
         n += 1
         turn += 1
         index = _announced(turn, index_s, index_full, index_empty)
         work = _work(index, batch, heads, q_len, kv_len, head_group, BM, BN)
-        acc = _await_product(product, V_REST)
+        acc = _await_pv(product, V_REST)
         mbarrier.arrive(v_empty.index(last))
 
         # Epilogue.
@@ -494,7 +494,7 @@ def _consumer(
         lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
         gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=rows < q_len)
         acc = _scaled(acc, factor, V_REST)
-        # TMA writes the rows and columns that exist; what it wrote for the tile before must have left shared memory.
+        # TMA writes the rows and columns that exist, once it has read what the tile before put here.
         tma.store_wait(0)
         out_tile.slice(0, V_MAIN, 1).store(acc[0].to(out_desc.dtype))
         if V_REST > 0:
@@ -602,15 +602,15 @@ def _forward_hopper(
     for each in gl.static_range(2):
         mbarrier.init(index_full.index(each), count=1)
         mbarrier.init(index_empty.index(each), count=CONSUMERS)
-    for c in gl.static_range(CONSUMERS):
-        mbarrier.init(q_full.index(c), count=1)
-        mbarrier.init(q_empty.index(c), count=1)
+    for each in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(each), count=1)
+        mbarrier.init(q_empty.index(each), count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(k_full.index(stage), count=1)
         mbarrier.init(v_full.index(stage), count=1)
         mbarrier.init(k_empty.index(stage), count=CONSUMERS)
         mbarrier.init(v_empty.index(stage), count=CONSUMERS)
-    shared = (q_s, k_s, v_s, out_s)
+    shared = (q_s, k_s, v_s)
     barriers = (index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty)
     loads = (batch, heads, kv_heads, q_len, kv_len, head_group)
     computes = (scale, batch, heads, q_len, kv_len, head_group)
@@ -618,15 +618,15 @@ def _forward_hopper(
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_consumer, (0, out_desc, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (1, out_desc, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (0, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
             (_producer, (q_desc, k_desc, v_desc, shared, barriers, counter_ptr, loads, BM, BN, STAGES, CONSUMERS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_consumer, (0, out_desc, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (1, out_desc, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (2, out_desc, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (0, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (2, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
             (_producer, (q_desc, k_desc, v_desc, shared, barriers, counter_ptr, loads, BM, BN, STAGES, CONSUMERS)),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on

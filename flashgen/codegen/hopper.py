@@ -39,7 +39,7 @@ _DOWNWARDS = (
     "num_tiles = gl.maximum(gl.cdiv(stop, BN), 1)",
     "num_mixed = num_tiles - full_end // BN",
 )
-_PLACE_DOWNWARDS = ("start = (num_tiles - 1 - i) * BN",)
+_PLACE_DOWNWARDS = ("(num_tiles - 1 - i) * BN",)
 
 # Full tiles between mixed ones: those on the right come first, then those on the left.
 _BETWEEN = (
@@ -51,13 +51,13 @@ _PLACE_BETWEEN = (
     "right = full_end + (num_right - 1 - i) * BN",
     "left = full_start - (i - num_right + 1) * BN",
     "full = full_end - (i - num_mixed + 1) * BN",
-    "start = gl.maximum(gl.where(i < num_right, right, gl.where(i < num_mixed, left, full)), 0)",
+    "gl.maximum(gl.where(i < num_right, right, gl.where(i < num_mixed, left, full)), 0)",
 )
 
 _PLACE_SCHEDULED = (
     "# Mixed tiles stand at the front of the row, full ones at its end; an empty row gets a tile that it does not see.",
     "place = gl.where(i < num_mixed, i, num_k_tiles - 1 - (i - num_mixed))",
-    "start = gl.load(row_tiles_ptr + place, mask=i < num_mixed + num_full, other=0) * BN",
+    "gl.load(row_tiles_ptr + place, mask=i < num_mixed + num_full, other=0) * BN",
 )
 
 
@@ -65,8 +65,8 @@ _PLACE_SCHEDULED = (
 class KeyTiles:
     """Which tiles of keys a tile of queries sees.
 
-    `lines` compute what is `returned`; `place` are the statements that lead from number `i` to the first key `start`
-    by the values of `placed_by`. `arguments` are those of the variant that the lines read, `free` all that they read.
+    `lines` compute what is `returned`; `place` are statements and the expression that lead from number `i` to a tile's
+    first key by the values of `placed_by`. `arguments` are those of the variant that the lines read, `free` all names.
     """
 
     lines: tuple[str, ...]
@@ -92,9 +92,6 @@ class Work:
     def value(self, index: str) -> str:
         return f"_work({', '.join((index, *self.names))})"
 
-    def call(self, index: str) -> str:
-        return f"{', '.join(self.returned)} = {self.value(index)}"
-
 
 @dataclass(frozen=True)
 class HopperView:
@@ -102,7 +99,7 @@ class HopperView:
 
     `uneven`: tiles of queries differ in length, so that programs take the next one when they are done. `arguments` are
     the kernel's beyond those that every variant has, `sizes` the scalars among the others; those of the two roles have
-    their name in front. `reads` are the names that the consumers read.
+    their name in front. `reads` are the names that the consumers read, `loaded` what the producer takes of its work.
     """
 
     scaled: bool
@@ -116,6 +113,7 @@ class HopperView:
     keys: KeyTiles | None
     work: Work
     start: str
+    loaded: tuple[str, ...]
     longest_first: bool
     uneven: bool
     reads: frozenset[str]
@@ -162,6 +160,9 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     computes |= {"kv_len"} if "kv_len" in found.shown or _is_shifted(variant, reads) else set()
     computes |= {"kv_heads"} if "kv_h" in reads else set()
     extra = tuple(name for name in extra_arguments(variant, computes) if name != "batch")
+    work = _work(keys, _sizes(asked))
+    start = "(num_tiles - 1 - i) * BN" if keys is None else f"_key_tile(i, {', '.join(keys.placed_by)}, BN)"
+    used = {"b", "h", "row0", "num_tiles", *(keys.placed_by if keys else ())}
     read = SCHEDULE + extra if not ranges.closed else extra
     return HopperView(
         scaled=found.score is None,
@@ -173,8 +174,9 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         shown=found.shown,
         clamps_k=found.clamps_k,
         keys=keys,
-        work=_work(keys, _sizes(asked)),
-        start="(num_tiles - 1 - i) * BN" if keys is None else f"_key_tile(i, {', '.join(keys.placed_by)}, BN)",
+        work=work,
+        start=start,
+        loaded=tuple(name if name in used else "_" for name in work.returned),
         longest_first=ordered,
         uneven=uneven,
         reads=frozenset(reads),

@@ -138,7 +138,18 @@ def test_every_name_that_host_code_binds_is_refused_in_a_spec(name: str) -> None
 def test_every_name_that_a_kernel_binds_gives_way_or_is_given_way(name: str) -> None:
     # What is computed for a spec gets a name that is free; of these, some of the gallery's.
     computed = re.compile(r"([crtWh]|slopes_h|d_slopes|d_rel|rel|block_mask|doc|is_global|off|sinks|prefix)(_\w+)?")
-    kernels = ("_forward", "_classify", "_delta", "_backward_q", "_backward_kv", "_backward_inputs")
+    kernels = (
+        "_forward",
+        "_forward_hopper",
+        "_work",
+        "_producer",
+        "_consumer",
+        "_classify",
+        "_delta",
+        "_backward_q",
+        "_backward_kv",
+        "_backward_inputs",
+    )
     for function in functions(TEXTS[name]).values():
         if _is_kernel(function) and function.name in kernels:
             bound = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -152,7 +163,9 @@ def _owner(tree: ast.Module, wanted: ast.AST) -> ast.stmt:
 
 
 def _is_kernel(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
+    return isinstance(node, ast.FunctionDef) and any(
+        kind in ast.unparse(d) for d in node.decorator_list for kind in ("triton.jit", "gluon.jit")
+    )
 
 
 DESCRIPTIONS = [
