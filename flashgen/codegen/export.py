@@ -67,8 +67,9 @@ def bundle(generated: str, records: Iterable[tuple[str, str]]) -> str:
     module = split(generated)
     used = sorted(_used(generated, module))
     homes = _homes()
+    public = [name for name in used if name in homes]
     # What the module imports by name need not be public.
-    order = list(_in_order([*(homes[name] for name in used if name in homes), *module.runtime, "embedded"]))
+    order = list(_in_order([*(homes[name] for name in public), *module.runtime, "embedded"]))
     sources = {name: split((FOLDER / f"{name}.py").read_text(encoding="utf-8")) for name in order}
     _refuse_clashes({**sources, "the generated module": module})
     parts = [
@@ -76,7 +77,7 @@ def bundle(generated: str, records: Iterable[tuple[str, str]]) -> str:
         _merged([node for source in (*sources.values(), module) for node in source.imports]),
         *(f"# {RUNTIME}.{name}: {source.summary}\n{source.text}" for name, source in sources.items()),
         "\n".join(f"EMBEDDED[{path!r}] = {text!r}" for path, text in records),
-        f"runtime = SimpleNamespace({', '.join(f'{name}={REPLACED.get(name, name)}' for name in used if name in homes)})",
+        f"runtime = SimpleNamespace({', '.join(f'{name}={REPLACED.get(name, name)}' for name in public)})",
         module.text,
     ]
     return "\n\n\n".join(part for part in parts if part.strip()) + "\n"
