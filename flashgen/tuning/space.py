@@ -40,10 +40,10 @@ STARTS: Mapping[str, tuple[Config, ...]] = {
         Config(64, 64, 4, 3), Config(128, 64, 8, 3), Config(64, 128, 4, 2), Config(128, 64, 4, 3),
         Config(128, 128, 8, 2),
     ),
-    "backward_q": (Config(64, 64, 4, 2), Config(128, 64, 8, 2), Config(64, 128, 8, 1), Config(128, 32, 8, 2)),
+    "backward_q": (Config(128, 64, 8, 3), Config(64, 32, 4, 3), Config(64, 64, 4, 3), Config(128, 128, 8, 2)),
     "backward_kv": (
-        Config(64, 128, 8, 2, fuse_dq=0), Config(64, 128, 8, 2, fuse_dq=1), Config(64, 64, 4, 2, fuse_dq=1),
-        Config(32, 128, 8, 2, fuse_dq=0), Config(64, 64, 8, 1, fuse_dq=0),
+        Config(64, 64, 4, 2, fuse_dq=0), Config(64, 64, 4, 3, fuse_dq=1), Config(64, 128, 8, 2, fuse_dq=0),
+        Config(32, 64, 4, 2, fuse_dq=0), Config(64, 128, 8, 2, fuse_dq=1),
     ),
 }  # fmt: skip
 
