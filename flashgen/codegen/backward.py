@@ -115,7 +115,7 @@ class BackwardKvView(BackwardView):
 
 def rows_scheduled(variant: Variant) -> bool:
     """Whether the queries that see a key are no interval, so that the kernel that walks along them needs a schedule."""
-    return not _rows(variant).closed
+    return not seen_rows(variant).closed
 
 
 def backward_q_view(variant: Variant, forward: ForwardView) -> BackwardQView:
@@ -139,9 +139,9 @@ def _along_keys(variant: Variant, forward: ForwardView, known: Sequence[Function
         score, bent, factor = found.score, False, ""
         learned = learned_view(variant, prologue)
     else:
-        score, bent, factor = _score(variant, prologue, Q_FIRST)
+        score, bent, factor = score_function(variant, prologue, Q_FIRST)
         learned = None
-    score, mask = _shared(score, known, "_by_query"), _shared(found.mask, known, "_by_query")
+    score, mask = named_apart(score, known, "_by_query"), named_apart(found.mask, known, "_by_query")
     shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
     limits: tuple[str, ...] = ()
     if mask is not None:
@@ -178,15 +178,15 @@ def _along_keys(variant: Variant, forward: ForwardView, known: Sequence[Function
 def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Function]) -> BackwardKvView:
     """The holes of the kernel for dK and dV; `known` are the functions that the kernels before it define."""
     prologue = new_prologue(variant, walked=ROW)
-    rows = _rows(variant)
-    score, bent, factor = _score(variant, prologue, Q_START)
-    score, mask = _shared(score, known, "_by_key"), _shared(mask_function(variant, prologue), known, "_by_key")
+    rows = seen_rows(variant)
+    score, bent, factor = score_function(variant, prologue, Q_START)
+    score, mask = named_apart(score, known, "_by_key"), named_apart(mask_function(variant, prologue), known, "_by_key")
     row = logits(variant.score, variant.mask).row
     step = prologue.body(*([] if row is None else [substitute(row, {Q_FIRST: Q_START})]), inlined=True)
     if rows.closed:
-        limits = _row_limits(rows, prologue, checks_end=score is not None)
+        limits = row_limits(rows, prologue, checks_end=score is not None)
     else:
-        limits = _Limits(scheduled_tiles(variant, ROW_SCHEDULE, "keys", "queries"), "0", "", "i < num_mixed")
+        limits = Limits(scheduled_tiles(variant, ROW_SCHEDULE, "keys", "queries"), "0", "", "i < num_mixed")
     free = _free(prologue, score, mask) | {*step.free}
     checks = ["(cols < kv_len)[:, None]", *(["(rows < q_len)[None, :]"] if score is not None else [])]
     return BackwardKvView(
@@ -213,11 +213,12 @@ def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Fun
     )
 
 
-def _rows(variant: Variant) -> KeyRange:
+def seen_rows(variant: Variant) -> KeyRange:
+    """The queries that see a key."""
     return row_range(variant.mask, variant.align == "bottom_right")
 
 
-def _score(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple[Function | None, bool, str]:
+def score_function(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple[Function | None, bool, str]:
     """The function for a pair's logit, whether it also gives its derivative, and else the derivative as a factor."""
     found = logits(variant.score, variant.mask)
     pair = substitute(found.pair, {Q_FIRST: q_first})
@@ -235,7 +236,7 @@ def _score(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple[Functio
     return Function("_score_and_slope", body, f"{formula}, {note}, and its derivative by score."), True, ""
 
 
-def _shared(function: Function | None, known: Sequence[Function], suffix: str) -> Function | None:
+def named_apart(function: Function | None, known: Sequence[Function], suffix: str) -> Function | None:
     """A function under a name that no other one has; under its own where that one says the same."""
     if function is None or not any(f.name == function.name and not function.says_the_same(f) for f in known):
         return function
@@ -258,14 +259,14 @@ def _arguments(variant: Variant, free: frozenset[str], schedule: Sequence[str]) 
 
 
 @dataclass(frozen=True)
-class _Limits:
+class Limits:
     lines: tuple[str, ...]
     first: str
     stop: str
     masked: str
 
 
-def _row_limits(rows: KeyRange, prologue: Prologue, checks_end: bool) -> _Limits:
+def row_limits(rows: KeyRange, prologue: Prologue, checks_end: bool) -> Limits:
     """Where the loop over queries begins and ends, and which of its tiles need the mask.
 
     Those of a ragged tile of keys do; a ragged tile of queries does where `checks_end`: its rows beyond the last have
@@ -290,4 +291,4 @@ def _row_limits(rows: KeyRange, prologue: Prologue, checks_end: bool) -> _Limits
         lines[1] = "# Rows below " + stop + " see some key of the tile, those below full_end each of them."
     elif stop == "q_len":
         lines[1] = "# Rows from first on see some key of the tile, those from full_start on each of them."
-    return _Limits(tuple(lines), first, stop, " | ".join(masked) if len(masked) > 1 else masked[0][1:-1])
+    return Limits(tuple(lines), first, stop, " | ".join(masked) if len(masked) > 1 else masked[0][1:-1])

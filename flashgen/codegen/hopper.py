@@ -181,8 +181,8 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         uneven=uneven,
         reads=frozenset(reads),
         q_offset=q_offset(variant),
-        prologue=_in_gluon(prologue.lines),
-        epilogue=_in_gluon((*epilogue.lines, *row_shift)),
+        prologue=in_gluon(prologue.lines),
+        epilogue=in_gluon((*epilogue.lines, *row_shift)),
         row_shift=bool(row_shift),
         sink=variant.sink,
         arguments=("counter_ptr", *read) if uneven else read,
@@ -223,7 +223,7 @@ def _is_shifted(variant: Variant, reads: set[str]) -> bool:
     return variant.align == "bottom_right" and bool(reads & set(_POSITIONS))
 
 
-def _in_gluon(lines: Iterable[str]) -> tuple[str, ...]:
+def in_gluon(lines: Iterable[str]) -> tuple[str, ...]:
     """Statements of the emitter, written for Triton, by the names that Gluon has for the same operations."""
     return tuple(re.sub(r"\btl\.(?!sigmoid)", "gl.", line) for line in lines)
 
@@ -252,7 +252,7 @@ def _key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
     if any("kv_len" in line for line in limits) or _is_shifted(variant, free):
         free.add("kv_len")
     return KeyTiles(
-        lines=_in_gluon((*prologue.lines, *limits, *lines)),
+        lines=in_gluon((*prologue.lines, *limits, *lines)),
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
@@ -272,7 +272,7 @@ def _scheduled(variant: Variant) -> KeyTiles:
     )
     placed_by = ("num_mixed", "num_full", "row_tiles_ptr", "num_k_tiles")
     return KeyTiles(
-        lines=_in_gluon(lines),
+        lines=in_gluon(lines),
         returned=("num_tiles", *placed_by[:3]),
         place=_PLACE_SCHEDULED,
         placed_by=placed_by,

@@ -1,0 +1,253 @@
+"""What the Hopper template of the kernel for dK, dV and parts of dQ needs to know of a variant.
+
+Scores, their derivatives and masks come from the same functions as in the portable kernel. Which tiles of queries there
+are is asked by both roles, the warp that loads and those that compute, so it is a function of its own: `_queries_of`.
+Its tiles are numbered, the mixed ones first, and `_query_tile` finds the place of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashgen.codegen.backward import (
+    PAIR,
+    Q_START,
+    ROW_SCHEDULE,
+    named_apart,
+    row_limits,
+    score_function,
+    seen_rows,
+)
+from flashgen.codegen.forward import (
+    Function,
+    extra_arguments,
+    mask_function,
+    new_prologue,
+    q_offset,
+    schedule_row,
+    unspecialized,
+)
+from flashgen.codegen.hopper import in_gluon
+from flashgen.lang.bounds import KeyRange
+from flashgen.lang.log2 import Q_FIRST, logits
+from flashgen.lang.nodes import Gather, substitute, variables, walk
+from flashgen.lang.triton_emitter import ROW, level
+from flashgen.spec.variant import Variant
+
+_SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")
+_POSITIONS = ("k", "k_first", "k_last")
+
+# Full tiles from the first that any key needs, mixed ones on the left of them.
+_UPWARDS: tuple[str, ...] = (
+    "num_tiles = gl.cdiv(gl.maximum(q_len - first, 0), BM)",
+    "num_mixed = gl.minimum(gl.cdiv(gl.maximum(full_start - first, 0), BM), num_tiles)",
+)
+_PLACE_UPWARDS: tuple[str, ...] = ("start = first + i * BM",)
+
+# From the last one down: mixed tiles, then full ones.
+_DOWNWARDS: tuple[str, ...] = (
+    "num_tiles = gl.cdiv(gl.maximum({stop}, 0), BM)",
+    "num_mixed = num_tiles - gl.maximum(full_end, 0) // BM",
+)
+_PLACE_DOWNWARDS: tuple[str, ...] = ("start = (num_tiles - 1 - i) * BM",)
+
+# Full tiles between mixed ones: those on the left come first, then those on the right.
+_BETWEEN: tuple[str, ...] = (
+    "num_tiles = gl.cdiv(gl.maximum({stop} - first, 0), BM)",
+    "num_left = gl.minimum(gl.cdiv(gl.maximum(full_start - first, 0), BM), num_tiles)",
+    "num_right = gl.minimum(num_tiles - gl.maximum(full_end - first, 0) // BM, num_tiles - num_left)",
+    "num_mixed = num_left + num_right",
+)
+_PLACE_BETWEEN: tuple[str, ...] = (
+    "right = num_tiles - 1 - (i - num_left)",
+    "start = first + gl.where(i < num_left, i, gl.where(i < num_mixed, right, i - num_right)) * BM",
+)
+
+_PLACE_SCHEDULED = (
+    "# Mixed tiles stand at the front of the row, full ones at its end.",
+    "place = gl.where(i < num_mixed, i, num_q_tiles - 1 - (i - num_mixed))",
+    "start = gl.load(row_tiles_ptr + place) * BM",
+)
+
+
+@dataclass(frozen=True)
+class QueryTiles:
+    """Which tiles of queries see a tile of keys: the functions `_queries_of` and `_query_tile`.
+
+    `lines` compute what is `returned`; `place` are the statements that lead from number `i` to the first query `start`
+    by the values of `placed_by`. `arguments` are those of the variant that `_queries_of` takes, `names` all of them.
+    """
+
+    lines: tuple[str, ...]
+    returned: tuple[str, ...]
+    place: tuple[str, ...]
+    placed_by: tuple[str, ...]
+    names: tuple[str, ...]
+    arguments: tuple[str, ...]
+    positions: frozenset[str]
+    helpers: frozenset[str]
+
+    @property
+    def parameters(self) -> str:
+        return ", ".join(f"{name}: gl.constexpr" if name.isupper() else name for name in self.names)
+
+    @property
+    def call(self) -> str:
+        return f"{', '.join(self.returned)} = _queries_of({', '.join(self.names)})"
+
+    @property
+    def start(self) -> str:
+        return f"_query_tile(i, {', '.join(self.placed_by)}, BM)"
+
+
+@dataclass(frozen=True)
+class HopperBackwardView:
+    """The holes of the Hopper kernel for dK, dV and parts of dQ, as `BackwardKvView` has them.
+
+    `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
+    the names that the consumers read.
+    """
+
+    score: Function | None
+    score_call: str
+    bent: bool
+    factor: str
+    mask: Function | None
+    shown: str
+    clamps_q: bool
+    queries: QueryTiles
+    longest_first: bool
+    row: str
+    step: tuple[str, ...]
+    step_reads: frozenset[str]
+    prologue: tuple[str, ...]
+    reads: frozenset[str]
+    q_offset: str
+    arguments: tuple[str, ...]
+    sizes: tuple[str, ...]
+    unspecialized: tuple[str, ...]
+    helpers: tuple[str, ...]
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Those that the kernel calls."""
+        return tuple(f for f in (self.score, self.mask) if f is not None)
+
+    @property
+    def logit(self) -> str:
+        return "qk" if self.score is None else "x"
+
+    def tile_reads(self, masked: bool) -> frozenset[str]:
+        """The names that a tile of queries reads, "rows" among them where it needs the numbers of its rows."""
+        functions = (self.score, self.mask if masked else None)
+        reads = self.step_reads.union(*(f.body.free for f in functions if f is not None))
+        return reads | {"rows"} if "q" in reads or (masked and self.score is not None) else reads
+
+
+def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> HopperBackwardView:
+    """Work the holes out; `known` are the functions that the kernels before this one define."""
+    prologue = new_prologue(variant, walked=ROW, approximate=variant.approximate)
+    rows = seen_rows(variant)
+    score, bent, factor = score_function(variant, prologue, Q_START)
+    score, mask = named_apart(score, known, "_by_key"), named_apart(mask_function(variant, prologue), known, "_by_key")
+    found = logits(variant.score, variant.mask)
+    step = prologue.body(*([] if found.row is None else [substitute(found.row, {Q_FIRST: Q_START})]), inlined=True)
+    queries = _query_tiles(variant, rows, checks_end=score is not None)
+    functions = [f for f in (score, mask) if f is not None]
+    reads = prologue.free.union(step.free, *(f.body.free for f in functions))
+    free = reads | {*queries.names}
+    extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
+    scheduled = not rows.closed
+    whole = bent or score is None or level(found.pair) == PAIR
+    checks = ["(cols < kv_len)[:, None]", *([] if score is None else ["(rows < q_len)[None, :]"])]
+    return HopperBackwardView(
+        score=score,
+        score_call="" if score is None else ("" if whole else _SPREAD) + score.call,
+        bent=bent,
+        factor=factor,
+        mask=mask,
+        shown=" & ".join([*([] if mask is None else [mask.call]), *checks]),
+        clamps_q=_reads_tensors_along_q(variant),
+        queries=queries,
+        longest_first=rows.closed and bool(rows.lower) and not rows.upper,
+        row=" ".join(in_gluon(step.results)),
+        step=in_gluon(step.lines),
+        step_reads=frozenset(step.free),
+        prologue=in_gluon(prologue.lines),
+        reads=frozenset(reads),
+        q_offset=q_offset(variant),
+        arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
+        sizes=_sizes(free),
+        unspecialized=tuple(
+            dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), "batch", "num_rows", "head_group"))
+        ),
+        helpers=tuple(sorted(prologue.helpers | queries.helpers)),
+    )
+
+
+_SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
+
+
+def _reads_tensors_along_q(variant: Variant) -> bool:
+    nodes = walk(variant.mask, variant.score)
+    return any(isinstance(node, Gather) and "q" in variables(node) for node in nodes)
+
+
+def _sizes(used: set[str]) -> tuple[str, ...]:
+    """Scalars in the order in which the kernel takes them: those that it always reads, and those that are used."""
+    names = (
+        "scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows", "head_group",
+    )  # fmt: skip
+    return tuple(name for name in names if name in used or not name.endswith("head_dim"))
+
+
+def _query_tiles(variant: Variant, rows: KeyRange, checks_end: bool) -> QueryTiles:
+    if not rows.closed:
+        return _scheduled(variant)
+    prologue = new_prologue(variant, walked=ROW)
+    limits = row_limits(rows, prologue, checks_end)
+    placed_by: tuple[str, ...]
+    if "full_end" not in limits.masked:
+        lines, place, placed_by = _UPWARDS, _PLACE_UPWARDS, ("first",)
+    elif limits.first == "0":
+        lines, place, placed_by = _DOWNWARDS, _PLACE_DOWNWARDS, ("num_tiles",)
+    else:
+        lines, place = _BETWEEN, _PLACE_BETWEEN
+        placed_by = ("num_tiles", "num_mixed", "num_left", "num_right", "first")
+    free = prologue.free | {"q_len", "kv_len"}
+    extra = extra_arguments(variant, free)
+    sizes = [name for name in _SIZES if name in free]
+    return QueryTiles(
+        lines=in_gluon((*prologue.lines, *limits.lines, *(line.format(stop=limits.stop) for line in lines))),
+        returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
+        place=place,
+        placed_by=placed_by,
+        names=("col0", *(name for name in ("b", "h", "kv_h") if name in free), *extra, *sizes, "BM", "BN"),
+        arguments=extra,
+        positions=frozenset(free & {*_POSITIONS}),
+        helpers=frozenset(prologue.helpers),
+    )
+
+
+def _scheduled(variant: Variant) -> QueryTiles:
+    used = variables(variant.mask)
+    by = [name for name, wanted in (("b", {"b"}), ("h", {"h", "kv_h"})) if used & wanted]
+    lines = (
+        f"row = {schedule_row(variant, 'gl.cdiv(kv_len, BN)', '(col0 // BN)')}",
+        "num_mixed = gl.load(counts_ptr + 2 * row)",
+        "num_tiles = num_mixed + gl.load(counts_ptr + 2 * row + 1)",
+        "row_tiles_ptr = tiles_ptr + row * num_q_tiles",
+    )
+    placed_by = ("num_mixed", "row_tiles_ptr", "num_q_tiles")
+    sizes = [*(["heads"] if len(by) == 2 else []), *(["kv_len"] if by else [])]
+    return QueryTiles(
+        lines=in_gluon(lines),
+        returned=("num_tiles", *placed_by[:2]),
+        place=_PLACE_SCHEDULED,
+        placed_by=placed_by,
+        names=("col0", *by, *ROW_SCHEDULE, *sizes, "BN"),
+        arguments=ROW_SCHEDULE,
+        positions=frozenset(),
+        helpers=frozenset(),
+    )
