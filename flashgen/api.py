@@ -142,4 +142,6 @@ def find_configs(variant: Variant, path: Path, preset: str, progress: Progress =
 
     progress(f"tuning {variant.name}, preset {preset}")
     kernels = chosen(preset).build
-    return tune(variant, path, kernels=kernels, preset=preset, progress=lambda state: progress(str(state), passing=True))
+    return tune(
+        variant, path, kernels=kernels, preset=preset, progress=lambda state: progress(str(state), passing=True)
+    )
