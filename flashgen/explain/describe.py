@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flashgen.lang.bounds import key_range
 from flashgen.lang.nodes import TRUE, Expr
 from flashgen.lang.show import show
+from flashgen.runtime.defaults import HOPPER_SERVES
 from flashgen.spec.digest import digest
 from flashgen.spec.variant import Input, Variant
 
@@ -22,7 +23,10 @@ class Named:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`skipping` says how tiles without a visible pair are left out, `lower` and `upper` bound the visible keys."""
+    """`skipping` says how tiles without a visible pair are left out, `lower` and `upper` bound the visible keys.
+
+    `backends` says which kernels there are, and the calls that each serves.
+    """
 
     name: str
     description: str
@@ -38,6 +42,7 @@ class Explanation:
     upper: str | None
     residual: str | None
     skipping: str
+    backends: tuple[str, ...]
 
 
 def describe(variant: Variant, scheduled: bool) -> Explanation:
@@ -61,6 +66,7 @@ def describe(variant: Variant, scheduled: bool) -> Explanation:
         upper=upper,
         residual=residual,
         skipping=_skipping(variant, scheduled, lower, upper),
+        backends=("portable (Triton): all calls", f"hopper (Gluon, warp-specialized): {HOPPER_SERVES}"),
     )
 
 

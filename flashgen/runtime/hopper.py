@@ -16,11 +16,16 @@ _GROUP_BYTES = 32 << 20
 
 def hopper_blocks(call: Call, config: Config) -> dict[str, int]:
     """The constants that the kernel is compiled for."""
+    return _blocks(config, call.sizes.head_dim, call.sizes.v_head_dim)
+
+
+@lru_cache(maxsize=256)
+def _blocks(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int]:
     return {
         "BM": config.BM,
         "BN": config.BN,
-        "HEAD_DIM": product_width(call.sizes.head_dim),
-        "V_HEAD_DIM": product_width(call.sizes.v_head_dim),
+        "HEAD_DIM": product_width(head_dim),
+        "V_HEAD_DIM": product_width(v_head_dim),
         "STAGES": config.num_stages,
         "CONSUMERS": config.consumers,
         "PING_PONG": config.ping_pong or 0,
@@ -43,16 +48,20 @@ def hopper_programs(call: Call, config: Config) -> int:
 
 def head_group(call: Call) -> int:
     """How many heads are taken together: those whose K and V fit the L2 cache, in groups of like size."""
-    s = call.sizes
-    bytes_each = s.kv_len * (s.head_dim + s.v_head_dim) * call.q.element_size()
-    heads = s.batch * s.heads
-    groups = -(-heads // (max(1, _GROUP_BYTES // bytes_each) * (s.heads // s.kv_heads)))
-    return -(-heads // groups)
+    return _head_group(call.sizes.batch, *call.lengths)
+
+
+@lru_cache(maxsize=256)
+def _head_group(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, head_dim: int, v_head_dim: int) -> int:
+    # Both dtypes have two bytes.
+    at_once = max(1, _GROUP_BYTES // (2 * kv_len * (head_dim + v_head_dim))) * (heads // kv_heads)
+    groups = -(-batch * heads // at_once)
+    return -(-batch * heads // groups)
 
 
 def tile_counter(call: Call) -> torch.Tensor:
     """Where programs that are done find their next tile: int32 [1], zero."""
-    return torch.zeros(1, dtype=torch.int32, device=call.q.device)
+    return call.q.new_zeros(1, dtype=torch.int32)
 
 
 @lru_cache(maxsize=64)

@@ -6,9 +6,10 @@ from flashgen.runtime.config import AXES, Config
 
 PLAIN = Config(64, 128, 4, 2)
 FUSED = Config(64, 128, 8, 1, fuse_dq=1)
+HOPPER = Config(192, 128, 4, 2, "hopper", ping_pong=1)
 
 
-@pytest.mark.parametrize("config", [PLAIN, FUSED, Config(16, 16, 1, 8, fuse_dq=0)], ids=str)
+@pytest.mark.parametrize("config", [PLAIN, FUSED, HOPPER, Config(16, 16, 1, 8, fuse_dq=0)], ids=str)
 def test_texts_and_mappings_say_all_of_a_config(config: Config) -> None:
     assert Config.parse(str(config)) == config
     assert Config.of(str(config)) == config
@@ -42,6 +43,8 @@ def test_other_texts_are_refused(text: str) -> None:
         (FUSED, "forward", "config fuse_dq is 1; expected none, forward has no such axis"),
         (PLAIN, "backward_kv", "config fuse_dq is None; expected 0 or 1 for backward_kv"),
         (Config(64, 64, 4, 1, fuse_dq=2), "backward_kv", "config fuse_dq is 2; expected 0 or 1 for backward_kv"),
+        (HOPPER, "backward_q", "config backend is 'hopper'; expected portable"),
+        (Config(64, 64, 4, 1, ping_pong=0), "forward", "config ping_pong is 0; expected none"),
         (PLAIN, "sideways", "config backend is 'portable'; expected"),
     ],
 )
@@ -50,8 +53,16 @@ def test_a_config_of_another_kernel_is_refused(config: Config, kernel: str, mess
         config.for_kernel(kernel)
 
 
+@pytest.mark.parametrize("BM", [64, 256])
+def test_consumers_have_64_rows_each(BM: int) -> None:
+    assert HOPPER.consumers == 3
+    with pytest.raises(ValueError, match=f"config BM is {BM}; expected 128 or 192 for the backend hopper"):
+        Config(BM, 128, 4, 2, "hopper", ping_pong=0)
+
+
 def test_each_kernel_takes_its_own_configs() -> None:
     assert PLAIN.for_kernel("forward") is PLAIN
+    assert HOPPER.for_kernel("forward") is HOPPER
     assert PLAIN.for_kernel("backward_q") is PLAIN
     assert FUSED.for_kernel("backward_kv") is FUSED
     assert {kernel for kernel, _ in AXES} == {"forward", "backward_kv", "backward_q"}

@@ -1,0 +1,115 @@
+"""The Hopper forward compiles offline with this Triton: it keeps its registers, and its matrix products overlap."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flashgen.codegen import generate, uses_schedule
+from flashgen.codegen.forward import forward_view
+from flashgen.codegen.hopper import hopper_view
+from flashgen.runtime import Config, default_config, default_scheduled_config
+from flashgen.runtime.hopper import product_width
+from flashgen.spec import load
+from flashgen.tuning.space import SHARED_LIMIT, Task, hopper_shared_bytes, search_space
+
+VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
+# A register or three that wait for the roles to part; masks and scores that gather need more.
+FEW = 16
+
+_COMPILE = """
+import json, sys
+from pathlib import Path
+from flashgen.codegen.offline import compile_kernel
+from flashgen.runtime import Config
+found = []
+for dtype, head_dim, v_head_dim, config in json.loads(sys.argv[2]):
+    r = compile_kernel(Path(sys.argv[1]), "forward", "sm_90", dtype, head_dim, v_head_dim, Config.parse(config))
+    found.append([r.error, r.spills, r.serialized_wgmma, r.shared])
+print(json.dumps(found))
+"""
+
+
+def compiled(path: Path, env: dict[str, str], jobs: list[tuple[str, int, int, Config]]) -> list[tuple]:
+    asked = json.dumps([[dtype, dim, v_dim, str(config)] for dtype, dim, v_dim, config in jobs])
+    command = [sys.executable, "-c", _COMPILE, str(path), asked]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return [tuple(each) for each in json.loads(done.stdout.splitlines()[-1])]
+
+
+def default(name: str, head_dim: int) -> Config:
+    choose = default_scheduled_config if uses_schedule(VARIANTS[name]) else default_config
+    return choose("sm_90", "bfloat16", head_dim, head_dim)
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "sliding_window"])
+def test_a_simple_variant_keeps_its_registers(name: str, tmp_path: Path, plain_env: dict[str, str]) -> None:
+    path = generate(VARIANTS[name], tmp_path)
+    jobs = [("bfloat16", dim, dim, default(name, dim)) for dim in (128, 256)]
+    for error, spills, serialized, shared in compiled(path, plain_env, jobs):
+        assert error is None
+        assert not serialized
+        assert spills <= FEW
+        assert shared <= SHARED_LIMIT["sm_90"]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, plain_env: dict[str, str]) -> None:
+    path = generate(VARIANTS[name], tmp_path)
+    jobs = [("float16", dim, dim, default(name, dim)) for dim in (40, 64, 96, 128, 192, 256)]
+    jobs.append(("bfloat16", 192, 128, default(name, 192)))
+    for error, _, serialized, shared in compiled(path, plain_env, jobs):
+        assert error is None
+        assert not serialized
+        assert shared <= SHARED_LIMIT["sm_90"]
+
+
+@pytest.mark.matrix
+def test_every_config_of_the_space_compiles(tmp_path: Path, plain_env: dict[str, str]) -> None:
+    path = generate(VARIANTS["causal"], tmp_path)
+    for dim in (64, 128, 256):
+        space = search_space(Task("forward", "sm_90", "bfloat16", dim, dim, 8192, 8192)).configs
+        configs = [config for config in space if config.backend == "hopper"]
+        assert configs
+        found = compiled(path, plain_env, [("bfloat16", dim, dim, config) for config in configs])
+        for config, (error, spills, serialized, shared) in zip(configs, found, strict=True):
+            assert error is None, config
+            assert not serialized, config
+            assert spills <= FEW, config
+            assert shared <= hopper_shared_bytes(config, dim, dim), config
+
+
+@pytest.mark.parametrize(
+    ("dim", "width"),
+    [(1, 16), (16, 16), (40, 64), (64, 64), (65, 80), (80, 80), (96, 96), (100, 128), (192, 192), (200, 256)],
+)  # fmt: skip
+def test_how_wide_products_are(dim: int, width: int) -> None:
+    assert product_width(dim) == width
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_programs_wait_for_their_next_tile_where_tiles_differ_in_length(name: str) -> None:
+    view = hopper_view(VARIANTS[name], forward_view(VARIANTS[name]))
+    assert view.uneven == (name not in ("full", "relative_bias", "sliding_window", "gemma2"))
+
+
+def test_tanh_comes_from_the_gpu_unless_the_spec_says_no(tmp_path: Path) -> None:
+    spec = {"name": "capped", "softcap": 30.0}
+    assert "tanh.approx" in generate(load(spec), tmp_path).read_text()
+    assert "tanh.approx" not in generate(load({**spec, "approximate": False}), tmp_path).read_text()
+
+
+def test_what_hopper_does_not_serve_goes_to_the_portable_kernel() -> None:
+    assert default_config("sm_90", "bfloat16", 128, 128).backend == "hopper"
+    for capability, dtype, v_head_dim in (
+        ("sm_80", "bfloat16", 128), ("sm_100", "bfloat16", 128), ("", "bfloat16", 128), ("sm_90", "float32", 128),
+        ("sm_90", "bfloat16", 100),
+    ):  # fmt: skip
+        assert default_config(capability, dtype, 128, v_head_dim).backend == "portable"
+        space = search_space(Task("forward", capability, dtype, 128, v_head_dim, 8192, 8192)).configs
+        assert {config.backend for config in space} == {"portable"}
