@@ -35,7 +35,7 @@ _FORWARD: Mapping[str, _Row] = {
 }
 # At head_dim 128 the fastest on Hopper spills half a kilobyte a thread, outside its loop.
 _BACKWARD_KV: Mapping[str, _Row] = {
-    "ampere": (Config(64, 64, 4, 2), Config(64, 64, 8, 2), Config(32, 64, 8, 1)),
+    "ampere": (Config(32, 64, 4, 2), Config(64, 64, 8, 2), Config(32, 64, 8, 1)),
     "hopper": (Config(64, 64, 4, 3, fuse_dq=1), Config(64, 64, 4, 1), Config(32, 32, 8, 2)),
     "small": (Config(32, 64, 4, 2), Config(32, 64, 8, 2), Config(32, 32, 8, 1)),
     "other": (Config(32, 64, 4, 1), Config(32, 64, 8, 1), Config(16, 32, 8, 1)),
