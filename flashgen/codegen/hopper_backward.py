@@ -8,13 +8,12 @@ Its tiles are numbered, the mixed ones first, and `_query_tile` finds the place 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashgen.codegen.backward import (
     PAIR,
     Q_START,
     ROW_SCHEDULE,
-    named_apart,
     row_limits,
     score_function,
     seen_rows,
@@ -130,6 +129,12 @@ class HopperBackwardView:
     helpers: tuple[str, ...]
 
     @property
+    def launch_sizes(self) -> str:
+        """What a launch passes for `sizes`."""
+        places = {"scale": "call.scale", "num_rows": "incoming.num_rows", "head_group": "runtime.key_head_group(call)"}
+        return ", ".join(places.get(name, f"call.sizes.{name}") for name in self.sizes)
+
+    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         return tuple(f for f in (self.score, self.mask) if f is not None)
@@ -150,7 +155,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     prologue = new_prologue(variant, walked=ROW, approximate=variant.approximate)
     rows = seen_rows(variant)
     score, bent, factor = score_function(variant, prologue, Q_START)
-    score, mask = named_apart(score, known, "_by_key"), named_apart(mask_function(variant, prologue), known, "_by_key")
+    score, mask = _named(score, known), _named(mask_function(variant, prologue), known)
     found = logits(variant.score, variant.mask)
     step = prologue.body(*([] if found.row is None else [substitute(found.row, {Q_FIRST: Q_START})]), inlined=True)
     queries = _query_tiles(variant, rows, checks_end=score is not None)
@@ -187,6 +192,15 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
 
 
 _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
+
+
+def _named(function: Function | None, known: Sequence[Function]) -> Function | None:
+    """A function under the first name that no other one has."""
+    if function is None:
+        return None
+    names = [function.name + suffix for suffix in ("", "_by_key", "_by_key_on_hopper")]
+    candidates = [replace(function, name=name) for name in names]
+    return next(c for c in candidates if all(f.name != c.name or f.says_the_same(c) for f in known))
 
 
 def _reads_tensors_along_q(variant: Variant) -> bool:

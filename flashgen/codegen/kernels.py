@@ -16,6 +16,7 @@ from flashgen.codegen.backward import (
 )
 from flashgen.codegen.forward import ForwardView, Function, forward_view, uses_schedule
 from flashgen.codegen.hopper import HopperView, hopper_view
+from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
 from flashgen.codegen.schedule import ScheduleView, schedule_view
 from flashgen.codegen.templates import environment
 from flashgen.spec.variant import Variant
@@ -32,6 +33,7 @@ class Kernels:
     hopper: HopperView
     backward_q: BackwardQView
     backward_kv: BackwardKvView
+    hopper_backward: HopperBackwardView
     backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
     rows: str
@@ -52,18 +54,23 @@ def render_kernels(variant: Variant) -> Kernels:
     ahead = schedule if uses_schedule(variant) else None
     hopper = hopper_view(variant, forward)
     own = [f for f in hopper.functions if f not in forward.functions]
-    first = environment().get_template("kernels.py.jinja").render(
-        forward=forward, hopper=hopper, hopper_functions=own, schedule=ahead
+    first = (
+        environment()
+        .get_template("kernels.py.jinja")
+        .render(forward=forward, hopper=hopper, hopper_functions=own, schedule=ahead)
     )
     known = _Known({*forward.helpers, *hopper.helpers, *(ahead.helpers if ahead else ())}, [*forward.functions, *own])
     for_q = backward_q_view(variant, forward)
     q = known.render("kernel_q", for_q)
     for_kv = backward_kv_view(variant, forward, tuple(known.functions))
     kv = known.render("kernel_kv", for_kv, None if ahead else schedule)
-    texts = {"forward": first, "backward_q": q, "backward_kv": kv}
+    for_hopper = hopper_backward_view(variant, tuple(known.functions))
+    hopper_kv = known.render("hopper_kv", for_hopper)
+    texts = {"forward": first, "backward_q": q, "backward_kv": f"{kv.strip()}\n\n\n{hopper_kv.strip()}"}
     for_inputs = backward_inputs_view(variant, forward, tuple(known.functions))
     inputs = known.render("kernel_q", for_inputs) if for_inputs else ""
-    return Kernels(forward, hopper, for_q, for_kv, for_inputs, schedule, known.render("delta", None), inputs, texts)
+    rows = known.render("delta", None)
+    return Kernels(forward, hopper, for_q, for_kv, for_hopper, for_inputs, schedule, rows, inputs, texts)
 
 
 @dataclass
@@ -73,7 +80,9 @@ class _Known:
     helpers: set[str]
     functions: list[Function]
 
-    def render(self, part: str, view: BackwardView | None, schedule: ScheduleView | None = None) -> str:
+    def render(
+        self, part: str, view: BackwardView | HopperBackwardView | None, schedule: ScheduleView | None = None
+    ) -> str:
         """A part of the backward pass, in front of it what it needs and the text so far does not define."""
         wanted = {*(view.helpers if view else ()), *(schedule.helpers if schedule else ())}
         functions = [f for f in (view.functions if view else ()) if f.name not in {g.name for g in self.functions}]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flashgen.codegen.backward import BackwardKvView, BackwardQView
 from flashgen.codegen.forward import ForwardView, ranges_of
 from flashgen.codegen.hopper import HopperView
+from flashgen.codegen.hopper_backward import HopperBackwardView
 from flashgen.codegen.kernels import Kernels
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
 from flashgen.codegen.schedule import ScheduleView
@@ -40,6 +41,7 @@ class ModuleView:
     hopper: HopperView
     backward_q: BackwardQView
     backward_kv: BackwardKvView
+    hopper_backward: HopperBackwardView
     backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
     operator_parameters: str
@@ -49,6 +51,7 @@ class ModuleView:
     backward_dim_lines: tuple[str, ...]
     backward_q_arguments: tuple[str, ...]
     backward_kv_arguments: tuple[str, ...]
+    hopper_backward_arguments: tuple[str, ...]
     backward_inputs_arguments: tuple[str, ...]
     inputs_parameters: str
     inputs_dim_lines: tuple[str, ...]
@@ -77,7 +80,7 @@ class ModuleView:
 def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[str, str]) -> ModuleView:
     """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity."""
     forward, schedule = kernels.forward, kernels.schedule
-    backward = (*kernels.backward_q.arguments, *kernels.backward_kv.arguments)
+    backward = (*kernels.backward_q.arguments, *kernels.backward_kv.arguments, *kernels.hopper_backward.arguments)
     inputs_view = kernels.backward_inputs
     for_inputs = () if inputs_view is None else inputs_view.arguments
     sums = learned_launch(variant, None if inputs_view is None else inputs_view.learned)
@@ -104,6 +107,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         hopper=kernels.hopper,
         backward_q=kernels.backward_q,
         backward_kv=kernels.backward_kv,
+        hopper_backward=kernels.hopper_backward,
         backward_inputs=inputs_view,
         schedule=schedule,
         operator_parameters="".join(f", {name}" for name in names),
@@ -113,6 +117,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         backward_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, backward, scheduled))),
         backward_q_arguments=_call_arguments(variant, kernels.backward_q.arguments),
         backward_kv_arguments=_call_arguments(variant, kernels.backward_kv.arguments),
+        hopper_backward_arguments=_call_arguments(variant, kernels.hopper_backward.arguments),
         backward_inputs_arguments=_call_arguments(variant, for_inputs),
         inputs_parameters="".join(f", {n}" for n in names if _reads(for_inputs, n) or n in (*scheduled, *sums.names)),
         inputs_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, for_inputs, scheduled))),

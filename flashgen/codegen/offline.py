@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 import triton
 from packaging.version import Version
 from triton.backends.compiler import GPUTarget
@@ -28,6 +29,7 @@ from flashgen.errors import UsageError
 from flashgen.lang.triton_emitter import user_name
 from flashgen.runtime import Config, options
 from flashgen.runtime.hopper import product_width
+from flashgen.runtime.hopper_backward import block_width, hopper_backward_types
 
 __all__ = ["Resources", "compile_kernel"]
 
@@ -38,6 +40,7 @@ _TRITON_TYPES = {
 _POINTERS = {
     "lse_ptr": "*fp32",
     "counter_ptr": "*i32",
+    "sums_ptr": "*fp32",
     "delta_ptr": "*fp32",
     "counts_ptr": "*i32",
     "tiles_ptr": "*i32",
@@ -72,24 +75,31 @@ def compile_kernel(
     `target` is a capability such as "sm_90", or an AMD architecture such as "gfx942". `grouped`: several query heads
     share those of keys. `odd` are the strides of inputs, "rel 0" for the first of `rel`, that are no multiple of 16.
 
-    The kernel that makes schedules for these tiles is compiled too, where the module has one: an error of either is
-    reported, the resources are those of the kernel itself.
+    What a launch needs beside it is compiled too, the kernel that makes schedules for these tiles and the one that
+    brings dQ into its order: an error of either is reported, the resources are those of the kernel itself.
     """
     module = _loaded(Path(path))
     unaligned = {f"stride_{user_name(name)}_{axis}" for name, axis in map(str.split, odd)}
     # dQ is added up in float32, and so are dK and dV of query heads that share them.
-    sums = [*(["dq_ptr"] if config.fuse_dq else []), *(["dk_ptr", "dv_ptr"] if grouped else [])]
+    portable = config.backend == "portable"
+    sums = [*(["dq_ptr"] if config.fuse_dq and portable else []), *(["dk_ptr", "dv_ptr"] if grouped else [])]
     types = _argument_types(module.IDENTITY.arguments, dtype) | dict.fromkeys(sums, "*fp32")
     width = product_width if config.backend == "hopper" else _tile_width
     constants: dict[str, int | None] = {"HEAD_DIM": width(head_dim), "V_HEAD_DIM": width(v_head_dim)}
     constants |= {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
     constants |= {name.upper(): value for name, value in config.further.items() if name != "backend"}
     if config.fuse_dq == 0:
-        constants["dq_ptr"] = None
-    if config.backend == "hopper":
+        constants |= {"dq_ptr": None, "dq_sums": None}
+    if config.backend == "hopper" and kernel == "backward_kv":
+        types |= hopper_backward_types(getattr(torch, dtype), v_head_dim, config)
+    elif config.backend == "hopper":
         constants["CONSUMERS"] = config.consumers
     name = f"_{kernel}" if config.backend == "portable" else f"_{kernel}_{config.backend}"
     found = _compile(getattr(module, name), target, types, constants, options(config), unaligned)
+    if found.error is None and config.fuse_dq and not portable:
+        collected = _compile(module._collect_dq, target, types, {"HEAD_DIM": block_width(config)}, {}, unaligned)
+        if collected.error is not None:
+            return collected
     if found.error is None and hasattr(module, "_classify"):
         for chunk in (8, 32):
             tiles = {"BM": config.BM, "BN": config.BN, "CHUNK": chunk}

@@ -38,12 +38,20 @@ from flashgen.runtime.defaults import (
     default_scheduled_backward_kv_config,
     default_scheduled_backward_q_config,
     default_scheduled_config,
+    hopper_backward_refuses,
     hopper_refuses,
 )
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.exact import input_gradient, input_sums
 from flashgen.runtime.hopper import head_group, hopper_blocks, hopper_programs, tile_counter
+from flashgen.runtime.hopper_backward import (
+    hopper_backward_programs,
+    hopper_backward_tiles,
+    hopper_key_gradients,
+    hopper_query_sums,
+    key_head_group,
+)
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.kernels import launch
 from flashgen.runtime.lookup import Lookup, shipped_root
@@ -82,8 +90,13 @@ __all__ = [
     "for_scale",
     "from_sums",
     "head_group",
+    "hopper_backward_programs",
+    "hopper_backward_refuses",
+    "hopper_backward_tiles",
     "hopper_blocks",
+    "hopper_key_gradients",
     "hopper_programs",
+    "hopper_query_sums",
     "hopper_refuses",
     "incoming",
     "input_gradient",
@@ -92,6 +105,7 @@ __all__ = [
     "is_deterministic",
     "is_empty",
     "key_gradients",
+    "key_head_group",
     "launch",
     "no_gradients",
     "nothing_seen",

@@ -64,7 +64,8 @@ def backward_configs(
 
 @lru_cache(maxsize=1024)
 def _unfused(config: Config) -> Config:
-    return Config.of({**config.as_dict(), "fuse_dq": 0})
+    delay = {} if config.delay_dq is None else {"delay_dq": 0}
+    return Config.of({**config.as_dict(), "fuse_dq": 0, **delay})
 
 
 def inputs_config(call: Call, scheduled: bool = False) -> Config:

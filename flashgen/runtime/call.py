@@ -12,7 +12,7 @@ import triton
 
 from flashgen.runtime.arguments import Sizes, kernel_ready, row_strides, sizes_of
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import hopper_refuses
+from flashgen.runtime.defaults import hopper_backward_refuses, hopper_refuses
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.lookup import Lookup, current_device
 from flashgen.runtime.memory import remember
@@ -139,7 +139,13 @@ def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
         config = _named_config(text, configs.kernel)
         if config.backend == "hopper":
             capability = current_device(q.get_device()).capability if q.device.type == "cuda" else "the interpreter"
-            why = hopper_refuses(capability, str(q.dtype).removeprefix("torch."), s.v_head_dim)
+            dtype = str(q.dtype).removeprefix("torch.")
+            if configs.kernel == "forward":
+                why = hopper_refuses(capability, dtype, s.v_head_dim)
+            else:
+                why = hopper_backward_refuses(capability, dtype, s.head_dim, s.v_head_dim)
+                if not why and max(s.head_dim, s.v_head_dim) * config.BM > 8192:
+                    why = f"BM is {config.BM}; expected 64 for head dimensions above 64"
             if why:
                 raise ValueError(f"config backend is 'hopper'; {why}")
         return config

@@ -13,6 +13,7 @@ AXES: Mapping[tuple[str, str], Mapping[str, tuple[int, ...]]] = {
     ("forward", "hopper"): {"ping_pong": (0, 1)},
     ("backward_q", "portable"): {},
     ("backward_kv", "portable"): {"fuse_dq": (0, 1)},
+    ("backward_kv", "hopper"): {"fuse_dq": (0, 1, 2), "delay_dq": (0, 1)},
 }
 KERNELS = tuple(dict.fromkeys(kernel for kernel, _ in AXES))
 BACKENDS = tuple(dict.fromkeys(backend for _, backend in AXES))
@@ -25,8 +26,9 @@ class Config:
     The axes after `backend` are None in a config of a kernel that does not have them. `fuse_dq` 1: the kernel that
     makes dK and dV also adds up dQ, by atomics. The text form is "BM=64 BN=128 num_warps=4 num_stages=2 fuse_dq=1".
 
-    For Hopper, num_warps are those of a consumer, which has 64 rows: BM 128 for two of them, 192 for three. `ping_pong`
-    1: consumers take turns at the tensor cores.
+    For Hopper, num_warps are those of a consumer. The forward's have 64 rows: BM 128 for two of them, 192 for three.
+    `ping_pong` 1: consumers take turns at the tensor cores. The backward's have 64 keys: BN is 128. `fuse_dq` 2: dQ
+    leaves by TMA, not from registers; `delay_dq` 1: the product for dQ is made one tile later.
     """
 
     BM: int
@@ -36,6 +38,7 @@ class Config:
     backend: str = "portable"
     fuse_dq: int | None = None
     ping_pong: int | None = None
+    delay_dq: int | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -46,10 +49,13 @@ class Config:
         for name in ("BM", "BN"):
             size = getattr(self, name)
             if name == "BM" and self.backend == "hopper":
-                if size not in (128, 192):
-                    raise ValueError(f"config BM is {size}; expected 128 or 192 for the backend hopper")
+                sizes = (128, 192) if self.fuse_dq is None else (64, 128)
+                if size not in sizes:
+                    raise ValueError(f"config BM is {size}; expected {sizes[0]} or {sizes[1]} for the backend hopper")
             elif size < 16 or size > 256 or size & (size - 1):
                 raise ValueError(f"config {name} is {size}; expected a power of two from 16 to 256")
+        if self.backend == "hopper" and self.fuse_dq is not None and self.BN != 128:
+            raise ValueError(f"config BN is {self.BN}; expected 128 for the backend hopper")
         if self.backend == "hopper" and self.num_warps != 4:
             raise ValueError(f"config num_warps is {self.num_warps}; expected 4 for the backend hopper")
         if self.num_warps not in (1, 2, 4, 8, 16):
@@ -105,7 +111,7 @@ class Config:
     @property
     def consumers(self) -> int:
         """For Hopper, the groups of four warps that compute."""
-        return self.BM // 64
+        return self.BM // 64 if self.fuse_dq is None else self.BN // 64
 
     @property
     def label(self) -> str:

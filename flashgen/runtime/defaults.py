@@ -65,18 +65,42 @@ _HOPPER: _Row = (
 )
 
 
-# The same as hopper_refuses says it, for people.
-HOPPER_SERVES = "float16 and bfloat16 on sm_90, v_head_dim a multiple of 8; other calls go to the portable kernel"
+_HOPPER_BACKWARD_KV = (
+    Config(128, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
+    Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
+)
+
+
+# The same as hopper_refuses and hopper_backward_refuses say it, for people.
+HOPPER_SERVES = (
+    "float16 and bfloat16 on sm_90, forward with v_head_dim a multiple of 8, backward with head dimensions that are "
+    "multiples of 8 up to 128; other calls go to the portable kernels"
+)
 
 
 def hopper_refuses(capability: str, dtype: str, v_head_dim: int) -> str:
     """Why the Hopper forward kernel does not serve such calls; empty where it does. The portable one serves all."""
-    if capability != "sm_90":
-        return f"it runs on sm_90, this is {capability or 'an unknown GPU'}"
-    if dtype == "float32":
-        return "it takes float16 and bfloat16, this is float32"
+    if capability != "sm_90" or dtype == "float32":
+        return _never_on(capability)
     # What it writes by TMA.
     return f"rows of out must be a multiple of 16 bytes, v_head_dim is {v_head_dim}" if v_head_dim % 8 else ""
+
+
+def hopper_backward_refuses(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:
+    """The same for the Hopper kernel that makes dK and dV."""
+    if capability != "sm_90" or dtype == "float32":
+        return _never_on(capability)
+    dims = f"head_dim is {head_dim}, v_head_dim {v_head_dim}"
+    if max(head_dim, v_head_dim) > 128:
+        return f"its registers hold head dimensions up to 128, {dims}"
+    # What it writes by TMA.
+    return f"rows of dk and dv must be multiples of 16 bytes, {dims}" if head_dim % 8 or v_head_dim % 8 else ""
+
+
+def _never_on(capability: str) -> str:
+    if capability != "sm_90":
+        return f"it runs on sm_90, this is {capability or 'an unknown GPU'}"
+    return "it takes float16 and bfloat16, this is float32"
 
 
 def default_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
@@ -93,6 +117,8 @@ def default_scheduled_config(capability: str, dtype: str, head_dim: int, v_head_
 
 def default_backward_kv_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The config of the kernel that makes dK and dV; dQ is left to the other one unless the table says otherwise."""
+    if not hopper_backward_refuses(capability, dtype, head_dim, v_head_dim):
+        return _HOPPER_BACKWARD_KV[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
     config = _chosen(_BACKWARD_KV, capability, dtype, head_dim, v_head_dim)
     return config if config.fuse_dq else replace(config, fuse_dq=0)
 

@@ -33,12 +33,12 @@ _found: dict[Hashable, Found] = {}
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """kernel[(programs,)](*arguments, **constants) on the GPU of the first argument, a tensor.
+    """kernel[(programs,)](*arguments, **constants) on the GPU of the first argument, a tensor or a descriptor of one.
 
     `arguments` are tensors, tensor descriptors made on the host, numbers and None; `constants` are the compile-time
     arguments, which the kernel has last, and the launch options.
     """
-    gpu = arguments[0].get_device()
+    gpu = getattr(arguments[0], "base", arguments[0]).get_device()
     if gpu < 0:
         kernel[(programs,)](*arguments, **constants)
     elif torch.cuda.current_device() == gpu:

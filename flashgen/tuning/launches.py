@@ -43,19 +43,12 @@ class Launches:
         return lambda: launch(call, rows, *own, config)
 
     def _backward_kv(self, config: Config) -> Launch:
-        """With what turns the sums of a fused dQ into dQ; those need zeros first."""
-        launch = self._module._launch_backward_kv
+        """With what turns the sums of a fused dQ into dQ."""
+        backend = "" if config.backend == "portable" else f"_{config.backend}"
+        launch = getattr(self._module, f"_launch_backward_kv{backend}")
         call, rows = self._prepared
         own = self._own(launch)
-        if not config.fuse_dq:
-            return lambda: launch(call, rows, None, *own, config)
-
-        def fused() -> None:
-            sums = runtime.query_sums(call)
-            launch(call, rows, sums, *own, config)
-            runtime.from_sums(call, sums)
-
-        return fused
+        return lambda: launch(call, rows, *own, config)
 
     @cached_property
     def _prepared(self) -> tuple[Any, Any]:

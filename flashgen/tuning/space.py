@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import hopper_refuses
+from flashgen.runtime.defaults import hopper_backward_refuses, hopper_refuses
 from flashgen.work import ITEMSIZE
 
 # Shared memory that one block may have, in bytes.
@@ -123,12 +123,33 @@ def _backward_kv(task: Task) -> Iterator[Config]:
     return (Config(*values, fuse_dq=fuse) for values, fuse in product(shapes, (0, 1)))
 
 
+def _hopper_backward_kv(task: Task) -> Iterator[Config]:
+    """128 keys for two consumers, and as many queries as their registers and dQ's layout want."""
+    if hopper_backward_refuses(task.capability, task.dtype, task.head_dim, task.v_head_dim) or task.kv_len < 64:
+        return
+    BM = 128 if max(task.head_dim, task.v_head_dim) <= 64 else 64
+    for stages, fuse_dq, delay_dq in product((2, 3), (0, 1, 2), (0, 1)):
+        config = Config(BM, 128, 4, stages, "hopper", fuse_dq=fuse_dq, delay_dq=delay_dq)
+        fits = hopper_backward_shared_bytes(config, task.v_head_dim) <= shared_limit(task.capability)
+        if fits and not (delay_dq and not fuse_dq):
+            yield config
+
+
+def hopper_backward_shared_bytes(config: Config, v_head_dim: int) -> int:
+    """Bytes of shared memory: K and V, stages of Q and dO with lse and delta, buffers of dS, parts of dQ, barriers."""
+    columns = 8192 // config.BM + max(64, padded(v_head_dim))
+    buffers = (4 if config.delay_dq else 2) if config.fuse_dq else 0
+    stages = config.num_stages * config.BM * (2 * columns + 8)
+    return 2 * 128 * columns + stages + buffers * 2 * 128 * config.BM + 32768 * (config.fuse_dq == 2) + 1024
+
+
 # What each backend of a kernel has to offer.
 SPACES: Mapping[tuple[str, str], Callable[[Task], Iterator[Config]]] = {
     ("forward", "portable"): _forward,
     ("forward", "hopper"): _hopper_forward,
     ("backward_q", "portable"): _backward_q,
     ("backward_kv", "portable"): _backward_kv,
+    ("backward_kv", "hopper"): _hopper_backward_kv,
 }
 
 

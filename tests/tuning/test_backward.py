@@ -59,7 +59,7 @@ def test_dq_is_made_where_it_costs_less(cache, added, fused, total_us):
     assert (record.config.fuse_dq, record.median_us) == (fused, total_us)
     assert ("with 40.0 us of backward_q" in record.note) is (fused == 0)
     # Both ways were measured.
-    assert {entry.config.fuse_dq for entry in found["backward_kv"].entries if entry.timing} == {0, 1}
+    assert {entry.config.fuse_dq for entry in found["backward_kv"].entries if entry.timing} >= {0, 1}
 
 
 def test_a_recorded_dq_is_charged_too(cache):
