@@ -37,7 +37,7 @@ def hopper_configs(head_dim: int, v_head_dim: int, scheduled: bool) -> list[Conf
     return [config for config in search_space(task).configs if config.backend == "hopper"]
 
 
-@pytest.mark.parametrize(("name", "dims"), product(GALLERY, DIMS), ids=str)
+@pytest.mark.parametrize(("name", "dims"), list(product(GALLERY, DIMS)), ids=str)
 def test_every_variant_and_head_dim(
     gallery_module: Callable[[str], ModuleType], name: str, dims: tuple[int, int]
 ) -> None:
@@ -50,7 +50,7 @@ def test_every_variant_and_head_dim(
 
 
 @pytest.mark.parametrize(
-    ("name", "dim"), product(("full", "causal", "sliding_window", "document"), (64, 128, 256)), ids=str
+    ("name", "dim"), list(product(("full", "causal", "sliding_window", "document"), (64, 128, 256))), ids=str
 )
 def test_every_config(gallery_module: Callable[[str], ModuleType], name: str, dim: int) -> None:
     variant = GALLERY[name]
