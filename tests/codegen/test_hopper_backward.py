@@ -1,0 +1,143 @@
+"""The Hopper kernel for dK, dV and dQ: it walks the tiles that it must, and compiles offline with this Triton."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from flashgen.codegen import generate
+from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
+from flashgen.codegen.pairwise import make
+from flashgen.runtime import Config, default_backward_kv_config, default_scheduled_backward_kv_config
+from flashgen.spec import load
+from flashgen.tuning.space import SHARED_LIMIT, Task, hopper_backward_shared_bytes, search_space
+
+VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
+MASKS = {
+    "below": "k <= q",
+    "above": "k >= q",
+    "window": "(k <= q) & (q - k < 37)",
+    "both sides": "abs(q - k) <= 20",
+    "prefix": "(k <= q) | (k < 45)",
+    "ahead": "k <= q + 5",
+    "nothing": "k > q + 1000",
+}
+LENGTHS = [(1, 1), (64, 64), (150, 150), (150, 64), (40, 150), (129, 97), (16, 200)]
+BM, BN = 16, 32
+
+
+def variant_of(mask: str, align: str):
+    return load({"name": "some", "description": "Some.", "mask": mask, "align": align})
+
+
+def tiles(view: HopperBackwardView, col0: int, q_len: int, kv_len: int) -> Iterator[tuple[int, bool]]:
+    """First query, and whether it counts as mixed, of each tile that the kernel walks for the keys from col0 on."""
+    gl = SimpleNamespace(
+        maximum=np.maximum, minimum=np.minimum, where=np.where, min=np.min, max=np.max, cdiv=lambda a, b: -(-a // b)
+    )  # fmt: skip
+    names = {"gl": gl, "_clip": int, "col0": col0, "q_len": q_len, "kv_len": kv_len, "BM": BM, "BN": BN}
+    names |= {"k_first": col0, "k_last": min(col0 + BN, kv_len) - 1}
+    names["k"] = np.minimum(col0 + np.arange(BN), kv_len - 1)[:, None]
+    exec("\n".join(view.queries.lines), names)
+    for i in range(int(names["num_tiles"])):
+        exec("\n".join(view.queries.place), names | {"i": i}, placed := {})
+        yield int(placed["start"]), i < names["num_mixed"]
+
+
+@pytest.mark.parametrize("align", ["bottom_right", "top_left"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_all_that_is_seen_is_walked_once_and_what_is_not_masked_is_seen(mask: str, align: str) -> None:
+    variant = variant_of(MASKS[mask], align)
+    view = hopper_backward_view(variant)
+    for q_len, kv_len in LENGTHS:
+        sizes = dict(batch=1, heads=1, kv_heads=1, q_len=q_len, kv_len=kv_len, head_dim=16)
+        rows, cols = torch.arange(q_len)[:, None], torch.arange(kv_len)[None, :]
+        zero = torch.zeros((), dtype=torch.int64)
+        seen = make(variant, sizes, {}).mask(zero, zero, rows, cols).expand(q_len, kv_len)
+        for col0 in range(0, kv_len, BN):
+            walked = list(tiles(view, col0, q_len, kv_len))
+            starts = [start for start, _ in walked]
+            assert len(set(starts)) == len(starts)
+            assert all(start % BM == 0 and 0 <= start < q_len for start in starts)
+            here = seen[:, col0 : col0 + BN]
+            assert {int(row) // BM * BM for row in here.any(1).nonzero()} <= set(starts)
+            for start, mixed in walked:
+                whole = bool(here[start : start + BM].all()) and col0 + BN <= kv_len
+                assert mixed or whole, (q_len, kv_len, col0, start)
+
+
+def test_few_tiles_are_taken_for_mixed() -> None:
+    view = hopper_backward_view(VARIANTS["causal"])
+    walked = [mixed for col0 in range(0, 1024, BN) for _, mixed in tiles(view, col0, 1024, 1024)]
+    assert sum(walked) == 1024 // BN * (BN // BM)
+
+
+_COMPILE = """
+import json, sys
+from pathlib import Path
+from flashgen.codegen.offline import compile_kernel
+from flashgen.runtime import Config
+found = []
+for dtype, head_dim, v_head_dim, config in json.loads(sys.argv[2]):
+    r = compile_kernel(Path(sys.argv[1]), "backward_kv", "sm_90", dtype, head_dim, v_head_dim, Config.parse(config))
+    found.append([r.error, r.serialized_wgmma, r.shared])
+print(json.dumps(found))
+"""
+
+
+def compiled(path: Path, env: dict[str, str], jobs: list[tuple[str, int, int, Config]]) -> list[tuple]:
+    asked = json.dumps([[dtype, dim, v_dim, str(config)] for dtype, dim, v_dim, config in jobs])
+    command = [sys.executable, "-c", _COMPILE, str(path), asked]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return [tuple(each) for each in json.loads(done.stdout.splitlines()[-1])]
+
+
+def default(name: str, head_dim: int, v_head_dim: int) -> Config:
+    scheduled = hopper_backward_view(VARIANTS[name]).arguments[:1] == ("counts_ptr",)
+    choose = default_scheduled_backward_kv_config if scheduled else default_backward_kv_config
+    return choose("sm_90", "bfloat16", head_dim, v_head_dim)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, plain_env: dict[str, str]) -> None:
+    path = generate(VARIANTS[name], tmp_path)
+    dims = [(40, 40), (64, 64), (128, 128), (128, 64), (64, 128)]
+    jobs = [("float16", dim, v_dim, default(name, dim, v_dim)) for dim, v_dim in dims]
+    assert all(config.backend == "hopper" for *_, config in jobs)
+    for error, serialized, shared in compiled(path, plain_env, jobs):
+        assert error is None
+        assert not serialized
+        assert shared <= SHARED_LIMIT["sm_90"]
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_every_config_of_the_space_fits(dim: int, tmp_path: Path, plain_env: dict[str, str]) -> None:
+    path = generate(VARIANTS["causal"], tmp_path)
+    space = search_space(Task("backward_kv", "sm_90", "bfloat16", dim, dim, 8192, 8192)).configs
+    configs = [config for config in space if config.backend == "hopper"]
+    assert {config.fuse_dq for config in configs} == {0, 1, 2}
+    found = compiled(path, plain_env, [("bfloat16", dim, dim, config) for config in configs])
+    for config, (error, serialized, shared) in zip(configs, found, strict=True):
+        assert error is None
+        assert not serialized
+        assert shared <= hopper_backward_shared_bytes(config, dim) <= SHARED_LIMIT["sm_90"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "head_dim", "v_head_dim"),
+    [("sm_80", "bfloat16", 128, 128), ("sm_90", "float32", 64, 64), ("sm_90", "float16", 256, 128),
+     ("sm_90", "float16", 128, 192), ("sm_90", "float16", 100, 128), ("", "float16", 64, 64)],
+)  # fmt: skip
+def test_what_it_does_not_serve_goes_to_the_portable_kernel(
+    capability: str, dtype: str, head_dim: int, v_head_dim: int
+) -> None:
+    assert default_backward_kv_config(capability, dtype, head_dim, v_head_dim).backend == "portable"
