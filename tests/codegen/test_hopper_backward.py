@@ -46,9 +46,9 @@ def tiles(view: HopperBackwardView, col0: int, q_len: int, kv_len: int) -> Itera
     names = {"gl": gl, "_clip": int, "col0": col0, "q_len": q_len, "kv_len": kv_len, "BM": BM, "BN": BN}
     names |= {"k_first": col0, "k_last": min(col0 + BN, kv_len) - 1}
     names["k"] = np.minimum(col0 + np.arange(BN), kv_len - 1)[:, None]
-    exec("\n".join(view.queries.lines), names)
+    exec("\n".join(view.queries.lines), names)  # noqa: S102 - the kernel's own lines, on numbers
     for i in range(int(names["num_tiles"])):
-        exec("\n".join(view.queries.place), names | {"i": i}, placed := {})
+        exec("\n".join(view.queries.place), names | {"i": i}, placed := {})  # noqa: S102
         yield int(placed["start"]), i < names["num_mixed"]
 
 
@@ -58,7 +58,7 @@ def test_all_that_is_seen_is_walked_once_and_what_is_not_masked_is_seen(mask: st
     variant = variant_of(MASKS[mask], align)
     view = hopper_backward_view(variant)
     for q_len, kv_len in LENGTHS:
-        sizes = dict(batch=1, heads=1, kv_heads=1, q_len=q_len, kv_len=kv_len, head_dim=16)
+        sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "q_len": q_len, "kv_len": kv_len, "head_dim": 16}
         rows, cols = torch.arange(q_len)[:, None], torch.arange(kv_len)[None, :]
         zero = torch.zeros((), dtype=torch.int64)
         seen = make(variant, sizes, {}).mask(zero, zero, rows, cols).expand(q_len, kv_len)

@@ -1,0 +1,69 @@
+"""The Hopper kernel for dK, dV and dQ on a GPU: every variant, every kind of config, and no race."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from flashgen.problems import Problem, make_inputs
+from flashgen.runtime import Config
+from flashgen.spec import load
+from flashgen.tuning.space import Task, search_space
+from flashgen.verify import Case, run_case
+from flashgen.verify.cases import Backward
+
+GALLERY = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
+DIMS = ((64, 64), (128, 128), (96, 80), (128, 64), (40, 128))
+# Lengths of queries and keys, both ways; grouped heads.
+SHAPES = ((300, 300), (1, 200), (129, 1000), (700, 130))
+RUNS = 20
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _on_hopper() -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the GPU is no Hopper")
+
+
+def hopper_configs(head_dim: int, v_head_dim: int) -> list[Config]:
+    task = Task("backward_kv", "sm_90", "bfloat16", head_dim, v_head_dim, 8192, 8192)
+    return [config for config in search_space(task).configs if config.backend == "hopper"]
+
+
+@pytest.mark.parametrize(("name", "dims"), list(product(GALLERY, DIMS)), ids=str)
+def test_every_variant_and_head_dim(
+    gallery_module: Callable[[str], ModuleType], name: str, dims: tuple[int, int]
+) -> None:
+    dtype = "float16" if dims[0] == 96 else "bfloat16"
+    config = next(c for c in hopper_configs(*dims) if c.fuse_dq == 1)
+    for q_len, kv_len in SHAPES:
+        case = Case("hopper", Problem(2, 4, 2, q_len, kv_len, *dims, dtype), backward=Backward(kv=config))
+        result = run_case(gallery_module(name), GALLERY[name], case, "cuda")
+        assert result.ok, f"{q_len} x {kv_len}: {result}"
+
+
+@pytest.mark.parametrize(("name", "dim"), list(product(("full", "alibi", "document"), (64, 128))), ids=str)
+def test_every_config(gallery_module: Callable[[str], ModuleType], name: str, dim: int) -> None:
+    for config in hopper_configs(dim, dim):
+        case = Case("config", Problem(1, 6, 3, 777, 901, dim, dim, "bfloat16"), backward=Backward(kv=config))
+        result = run_case(gallery_module(name), GALLERY[name], case, "cuda")
+        assert result.ok, f"{config}: {result}"
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_dk_and_dv_are_the_same_on_every_run(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    call = make_inputs(GALLERY[name], Problem(1, 8, 4, 2001, 2001, 128, 128, "bfloat16"), "cuda")
+    leaves = [tensor.requires_grad_() for tensor in (call.q, call.k, call.v)]
+    out = gallery_module(name).attention(*leaves, **call.keywords)
+    d_out = torch.randn_like(out)
+    _, *first = torch.autograd.grad(out, leaves, d_out, retain_graph=True)
+    for _ in range(RUNS - 1):
+        _, *again = torch.autograd.grad(out, leaves, d_out, retain_graph=True)
+        assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
