@@ -48,7 +48,7 @@ PRESETS = {
     "quick": Preset(
         seconds=15, candidates=12, trials=8, milliseconds=10, finalists=2, rounds=4, backward=0.75, build=("forward",)
     ),
-    "default": Preset(seconds=85, candidates=40, trials=16, milliseconds=20, finalists=4, rounds=6, backward=0.5),
+    "default": Preset(seconds=55, candidates=40, trials=16, milliseconds=20, finalists=4, rounds=6, backward=0.5),
     "full": Preset(seconds=None, candidates=None, trials=None, milliseconds=50, finalists=6, rounds=9),
 }
 
