@@ -20,7 +20,8 @@ _Row = tuple[Config, Config, Config]
 # is not listed, 64 KiB of shared memory are enough.
 _KIND = {
     **dict.fromkeys(("sm_80", "sm_87"), "ampere"),
-    **dict.fromkeys(("sm_90", "sm_100", "sm_103"), "hopper"),
+    "sm_90": "hopper",
+    **dict.fromkeys(("sm_100", "sm_103"), "blackwell"),
     **dict.fromkeys(("sm_86", "sm_89", "sm_120", "sm_121"), "small"),
 }
 _TMA = ("sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
@@ -28,6 +29,7 @@ _TMA = ("sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
 _FORWARD: Mapping[str, _Row] = {
     "ampere": (Config(64, 64, 4, 3), Config(32, 64, 4, 2), Config(32, 64, 8, 2)),
     "hopper": (Config(64, 64, 4, 3), Config(64, 64, 4, 3), Config(64, 32, 4, 2)),
+    "blackwell": (Config(64, 64, 4, 3), Config(64, 64, 4, 3), Config(64, 32, 4, 2)),
     "small": (Config(64, 32, 4, 2), Config(32, 64, 4, 2), Config(32, 64, 8, 2)),
     "other": (Config(64, 64, 4, 2), Config(64, 64, 4, 1), Config(64, 32, 4, 1)),
     "float32": (Config(32, 32, 8, 1), Config(16, 32, 4, 1), Config(16, 32, 4, 1)),
@@ -37,6 +39,7 @@ _FORWARD: Mapping[str, _Row] = {
 _BACKWARD_KV: Mapping[str, _Row] = {
     "ampere": (Config(32, 64, 4, 2), Config(64, 64, 8, 2), Config(32, 64, 8, 1)),
     "hopper": (Config(64, 64, 4, 3, fuse_dq=1), Config(64, 64, 4, 1), Config(32, 32, 8, 2)),
+    "blackwell": (Config(64, 64, 4, 3, fuse_dq=1), Config(64, 64, 4, 1), Config(32, 32, 8, 2)),
     "small": (Config(32, 64, 4, 2), Config(32, 64, 8, 2), Config(32, 32, 8, 1)),
     "other": (Config(32, 64, 4, 1), Config(32, 64, 8, 1), Config(16, 32, 8, 1)),
     "float32": (Config(32, 32, 8, 1), Config(16, 32, 8, 1), Config(16, 16, 8, 1)),
@@ -45,6 +48,7 @@ _BACKWARD_KV: Mapping[str, _Row] = {
 _BACKWARD_Q: Mapping[str, _Row] = {
     "ampere": (Config(64, 64, 4, 2), Config(32, 64, 8, 2), Config(32, 32, 8, 1)),
     "hopper": (Config(128, 64, 8, 3), Config(128, 64, 8, 3), Config(64, 32, 8, 2)),
+    "blackwell": (Config(128, 64, 8, 2), Config(64, 64, 8, 1), Config(64, 32, 8, 2)),
     "small": (Config(64, 32, 4, 2), Config(32, 32, 4, 1), Config(16, 32, 4, 1)),
     "other": (Config(64, 32, 4, 1), Config(64, 32, 8, 2), Config(32, 16, 4, 1)),
     "float32": (Config(32, 32, 8, 1), Config(32, 16, 8, 1), Config(16, 16, 8, 1)),
@@ -54,6 +58,7 @@ _BACKWARD_Q: Mapping[str, _Row] = {
 _BACKWARD_INPUTS: Mapping[str, _Row] = {
     **_BACKWARD_Q,
     "hopper": (Config(128, 64, 8, 2), Config(128, 64, 8, 2), Config(64, 32, 8, 2)),
+    "blackwell": (Config(128, 64, 8, 2), Config(128, 64, 8, 2), Config(64, 32, 8, 2)),
 }
 
 

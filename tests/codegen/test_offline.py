@@ -26,7 +26,10 @@ HEAD_DIMS = (64, 128)
 # addresses.
 A_TENTH = 104
 FEW_SPILLS = {"block_sparse": 420}
-# The fastest on a GPU is the default there, whatever it spills outside its loop.
+# The fastest on a GPU is the default there, whatever it spills outside its loop. So are the Hopper kernels, whose roles
+# have fixed shares of the registers: at head_dim 64 the backward spills up to 0.9 KB with Triton 3.6, where it was
+# measured, and up to 1.2 KB with 3.9.
+HOPPER_SPILLS = 1280
 FASTEST = {("backward_kv", "sm_90", 128), ("backward_kv", "sm_100", 128)}
 
 # Launches: a kernel, its config, and a problem with what may make it another kernel to Triton.
@@ -75,9 +78,9 @@ def test_a_variant_for_a_target(path: Path, target: str, head_dim: int, tmp_path
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
 def test_each_variant_for_each_target(path: Path, tmp_path: Path) -> None:
     found = compiled(path, tmp_path, TARGETS, "bfloat16", HEAD_DIMS, every=False)
-    limit = FEW_SPILLS.get(path.stem, A_TENTH)
+    limits = {"portable": FEW_SPILLS.get(path.stem, A_TENTH), "hopper": HOPPER_SPILLS}
     judged = [each for each in found if (each.job.kernel, each.job.target, each.job.head_dim) not in FASTEST]
-    assert [(each.job, each.spills) for each in judged if (each.spills or 0) > limit] == []
+    assert [(e.job, e.spills) for e in judged if (e.spills or 0) > limits[e.job.config.backend]] == []
 
 
 @pytest.mark.matrix
