@@ -1553,8 +1553,10 @@ def _launch_backward_kv_hopper(call, incoming, doc, config):
         _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
         *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-        call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len, call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
-        BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq, **runtime.options(config),
+        call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
+        call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+        BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
+        **runtime.options(config),
     )  # fmt: skip
     if dq_sums is not None:
         dq = runtime.query_gradient(call)

@@ -1460,8 +1460,10 @@ def _launch_backward_kv_hopper(call, incoming, config):
     runtime.launch(
         _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
         *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
-        call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len, call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
-        BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq, **runtime.options(config),
+        call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
+        call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+        BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
+        **runtime.options(config),
     )  # fmt: skip
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
@@ -1500,7 +1502,6 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
     float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
-
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.

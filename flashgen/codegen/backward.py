@@ -27,7 +27,7 @@ from flashgen.lang.linear import expression, linear
 from flashgen.lang.log2 import Q_FIRST, K, is_uniform, logits, slope
 from flashgen.lang.nodes import Expr, Type, const, op, substitute, var
 from flashgen.lang.show import show
-from flashgen.lang.triton_emitter import ROW, Prologue, level
+from flashgen.lang.triton_emitter import ROW, Body, Prologue, level
 from flashgen.spec.variant import Variant
 
 ROW_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_q_tiles")
@@ -181,21 +181,19 @@ def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Fun
     rows = seen_rows(variant)
     score, bent, factor = score_function(variant, prologue, Q_START)
     score, mask = named_apart(score, known, "_by_key"), named_apart(mask_function(variant, prologue), known, "_by_key")
-    row = logits(variant.score, variant.mask).row
-    step = prologue.body(*([] if row is None else [substitute(row, {Q_FIRST: Q_START})]), inlined=True)
+    step = row_step(variant, prologue)
     if rows.closed:
         limits = row_limits(rows, prologue, checks_end=score is not None)
     else:
         limits = Limits(scheduled_tiles(variant, ROW_SCHEDULE, "keys", "queries"), "0", "", "i < num_mixed")
     free = _free(prologue, score, mask) | {*step.free}
-    checks = ["(cols < kv_len)[:, None]", *(["(rows < q_len)[None, :]"] if score is not None else [])]
     return BackwardKvView(
         score=score,
         score_call="" if score is None else _spread(variant, "[BN, BM]", bent) + score.call,
         bent=bent,
         factor=factor,
         mask=mask,
-        shown=" & ".join([*([] if mask is None else [mask.call]), *checks]),
+        shown=shown_by_key(score, mask),
         scheduled=not rows.closed,
         row=step.results[0] if step.results else "",
         prologue=tuple(prologue.lines),
@@ -236,11 +234,24 @@ def score_function(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple
     return Function("_score_and_slope", body, f"{formula}, {note}, and its derivative by score."), True, ""
 
 
-def named_apart(function: Function | None, known: Sequence[Function], suffix: str) -> Function | None:
-    """A function under a name that no other one has; under its own where that one says the same."""
-    if function is None or not any(f.name == function.name and not function.says_the_same(f) for f in known):
-        return function
-    return replace(function, name=function.name + suffix)
+def named_apart(function: Function | None, known: Sequence[Function], *suffixes: str) -> Function | None:
+    """A function under the first name, its own or one with a suffix, by which no other one says something else."""
+    if function is None:
+        return None
+    candidates = [replace(function, name=function.name + suffix) for suffix in ("", *suffixes)]
+    return next(c for c in candidates if all(f.name != c.name or f.says_the_same(c) for f in known))
+
+
+def row_step(variant: Variant, prologue: Prologue) -> Body:
+    """What each step along queries computes of what is constant along a row of the logits; no result without any."""
+    row = logits(variant.score, variant.mask).row
+    return prologue.body(*([] if row is None else [substitute(row, {Q_FIRST: Q_START})]), inlined=True)
+
+
+def shown_by_key(score: Function | None, mask: Function | None) -> str:
+    """What a transposed tile that needs the mask keeps: what is visible, of keys and queries that exist."""
+    checks = ["(cols < kv_len)[:, None]", *(["(rows < q_len)[None, :]"] if score is not None else [])]
+    return " & ".join([*([] if mask is None else [mask.call]), *checks])
 
 
 def _spread(variant: Variant, shape: str, bent: bool) -> str:
@@ -260,6 +271,8 @@ def _arguments(variant: Variant, free: frozenset[str], schedule: Sequence[str]) 
 
 @dataclass(frozen=True)
 class Limits:
+    """Statements for the limits of a loop over queries; where it begins and ends, which of its tiles need the mask."""
+
     lines: tuple[str, ...]
     first: str
     stop: str

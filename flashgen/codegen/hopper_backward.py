@@ -8,15 +8,18 @@ Its tiles are numbered, the mixed ones first, and `_query_tile` finds the place 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flashgen.codegen.backward import (
     PAIR,
     Q_START,
     ROW_SCHEDULE,
+    named_apart,
     row_limits,
+    row_step,
     score_function,
     seen_rows,
+    shown_by_key,
 )
 from flashgen.codegen.forward import (
     Function,
@@ -29,8 +32,8 @@ from flashgen.codegen.forward import (
 )
 from flashgen.codegen.hopper import in_gluon
 from flashgen.lang.bounds import KeyRange
-from flashgen.lang.log2 import Q_FIRST, logits
-from flashgen.lang.nodes import Gather, substitute, variables, walk
+from flashgen.lang.log2 import logits
+from flashgen.lang.nodes import Gather, variables, walk
 from flashgen.lang.triton_emitter import ROW, level
 from flashgen.spec.variant import Variant
 
@@ -129,10 +132,10 @@ class HopperBackwardView:
     helpers: tuple[str, ...]
 
     @property
-    def launch_sizes(self) -> str:
+    def launch_sizes(self) -> tuple[str, ...]:
         """What a launch passes for `sizes`."""
         places = {"scale": "call.scale", "num_rows": "incoming.num_rows", "head_group": "runtime.key_head_group(call)"}
-        return ", ".join(places.get(name, f"call.sizes.{name}") for name in self.sizes)
+        return tuple(places.get(name, f"call.sizes.{name}") for name in self.sizes)
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -155,24 +158,24 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     prologue = new_prologue(variant, walked=ROW, approximate=variant.approximate)
     rows = seen_rows(variant)
     score, bent, factor = score_function(variant, prologue, Q_START)
-    score, mask = _named(score, known), _named(mask_function(variant, prologue), known)
-    found = logits(variant.score, variant.mask)
-    step = prologue.body(*([] if found.row is None else [substitute(found.row, {Q_FIRST: Q_START})]), inlined=True)
+    score, mask = (
+        named_apart(f, known, "_by_key", "_by_key_on_hopper") for f in (score, mask_function(variant, prologue))
+    )
+    step = row_step(variant, prologue)
     queries = _query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, mask) if f is not None]
     reads = prologue.free.union(step.free, *(f.body.free for f in functions))
     free = reads | {*queries.names}
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
-    whole = bent or score is None or level(found.pair) == PAIR
-    checks = ["(cols < kv_len)[:, None]", *([] if score is None else ["(rows < q_len)[None, :]"])]
+    whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
     return HopperBackwardView(
         score=score,
         score_call="" if score is None else ("" if whole else _SPREAD) + score.call,
         bent=bent,
         factor=factor,
         mask=mask,
-        shown=" & ".join([*([] if mask is None else [mask.call]), *checks]),
+        shown=shown_by_key(score, mask),
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
@@ -192,15 +195,6 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
 
 
 _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
-
-
-def _named(function: Function | None, known: Sequence[Function]) -> Function | None:
-    """A function under the first name that no other one has."""
-    if function is None:
-        return None
-    names = [function.name + suffix for suffix in ("", "_by_key", "_by_key_on_hopper")]
-    candidates = [replace(function, name=name) for name in names]
-    return next(c for c in candidates if all(f.name != c.name or f.says_the_same(c) for f in known))
 
 
 def _reads_tensors_along_q(variant: Variant) -> bool:

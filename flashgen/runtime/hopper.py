@@ -55,8 +55,13 @@ def head_group(call: Call) -> int:
 def _head_group(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, head_dim: int, v_head_dim: int) -> int:
     # Both dtypes have two bytes.
     at_once = max(1, _GROUP_BYTES // (2 * kv_len * (head_dim + v_head_dim))) * (heads // kv_heads)
-    groups = -(-batch * heads // at_once)
-    return -(-batch * heads // groups)
+    return even_share(batch * heads, at_once)
+
+
+def even_share(heads: int, at_once: int) -> int:
+    """How many heads each group has where at most `at_once` go together and groups are of like size."""
+    groups = -(-heads // at_once)
+    return -(-heads // groups)
 
 
 def tile_counter(call: Call) -> torch.Tensor:

@@ -13,6 +13,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
+from flashgen.runtime.hopper import even_share
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
 _QUERY_GROUP_BYTES = 16 << 20
@@ -88,9 +89,7 @@ def key_head_group(call: Call) -> int:
     """How many heads of k and v are taken together: those whose Q and dO fit the L2 cache, in groups of like size."""
     s = call.sizes
     bytes_each = s.q_len * (s.head_dim + s.v_head_dim) * call.q.element_size() * (s.heads // s.kv_heads)
-    heads = s.batch * s.kv_heads
-    groups = -(-heads // max(1, _QUERY_GROUP_BYTES // bytes_each))
-    return -(-heads // groups)
+    return even_share(s.batch * s.kv_heads, max(1, _QUERY_GROUP_BYTES // bytes_each))
 
 
 def _tile(tensor: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
