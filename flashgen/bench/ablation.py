@@ -11,8 +11,11 @@ printed in TFLOP/s on visible pairs. Needs a Hopper GPU. An edited kernel that i
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +32,7 @@ from flashgen.bench.techniques import COMPARISONS, PLACES, PLANS, Comparison, Ke
 from flashgen.bench.timing import cuda_timer, peak_bytes
 from flashgen.codegen import load_module, render, uses_schedule
 from flashgen.codegen.pairwise import SIZES, make
+from flashgen.compiling import Job, compile_all
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
@@ -48,18 +52,32 @@ class Modules:
 
     variant: Variant
     folder: Path
+    texts: dict[bool, str] = field(default_factory=dict)
     loaded: dict[tuple[bool, str], ModuleType] = field(default_factory=dict)
 
     def of(self, kernel: Kernel) -> ModuleType:
         """The module that the kernel is part of."""
         key = (kernel.approximate, kernel.edit)
         if key not in self.loaded:
-            text = render(replace(self.variant, approximate=kernel.approximate))
+            text = self.texts.get(kernel.approximate) or render(replace(self.variant, approximate=kernel.approximate))
+            self.texts[kernel.approximate] = text
             path = self.folder / str(len(self.loaded)) / f"{self.variant.name}.py"
             path.parent.mkdir(parents=True)
             path.write_text(edited(text, kernel.edit) if kernel.edit else text)
             self.loaded[key] = load_module(path)
         return self.loaded[key]
+
+
+def compile_ahead(modules: Modules, kernels: Iterable[Kernel], problem: Problem, scheduled: bool) -> None:
+    """Compile the kernels side by side, into the cache from which their launches take them."""
+    sizes = problem.dtype, problem.head_dim, problem.v_head_dim
+    jobs = {
+        (str(modules.of(kernel).__file__), Job("sm_90", "forward", *sizes, kernel.config_for(problem, scheduled)))
+        for kernel in kernels
+    }
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        # What does not compile fails again where it is launched, and is told there.
+        list(pool.map(lambda job: compile_all(Path(job[0]), [job[1]]), jobs))
 
 
 def proven(variant: Variant, module: ModuleType, config: Config, problem: Problem) -> str:
@@ -90,6 +108,7 @@ def measure_place(modules: Modules, kernels: Mapping[str, Kernel], case: Case, b
     import torch
 
     problem, scheduled = case.problem, uses_schedule(modules.variant)
+    compile_ahead(modules, kernels.values(), problem, scheduled)
     call = make_inputs(modules.variant, problem, "cuda")
     ready: dict[str, Run] = {}
     notes: dict[str, str] = {}
@@ -175,11 +194,13 @@ def ablate(
     wrong, found = False, {}
     with TemporaryDirectory() as folder:
         session = Session(bench, Path(folder), rows_file, resume, machine=on or hopper)
+        start = time.monotonic()
         for place, here in measured(places, session, Path(folder)):
+            print(f"{place}, after {time.monotonic() - start:.0f} s:", file=sys.stderr)
             found[place] = here
             for row in here.values():
                 took = row.note or f"{row.tflops:.0f} TFLOP/s ±{100 * (row.spread or 0):.1f} %"
-                print(f"{place}: {row.candidate}: {took}", file=sys.stderr, flush=True)
+                print(f"  {took}: {row.candidate}", file=sys.stderr, flush=True)
                 wrong = wrong or bool(row.note)
     print("\n".join(table(COMPARISONS, found)))
     if session.left:
