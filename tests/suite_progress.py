@@ -31,8 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A conftest.py below the folder that pytest was asked for comes too late for options.
-    if hasattr(config.option, "resume"):
+    # Where pytest was asked for a folder above, a worker finds this plugin, its controller does not: then do nothing.
+    if "progress_stop" in getattr(config, "workerinput", {"progress_stop": None}):
         config.pluginmanager.register(Progress(config), "progress")
 
 
@@ -46,14 +46,11 @@ class Progress:
         self.seconds: Counter[str] = Counter()
         self.called: set[str] = set()
         if told is None:
-            limit = config.getoption("--seconds")
+            limit = config.getoption("--seconds", None)
             self.stop = None if limit is None else time.time() + limit
             assert config.cache is not None
             self.file = config.cache.mkdir("progress") / f"{fingerprint()}.txt"
-            resumed = config.getoption("--resume") and self.file.exists()
-            self.passed = set(self.file.read_text().splitlines()) if resumed else set()
-            if not resumed:
-                self.file.write_text("")
+            self.passed = self.passed_before() if config.getoption("--resume", False) else set()
         else:
             self.stop, self.passed = told["progress_stop"], set(told["progress_passed"])
 
@@ -85,8 +82,19 @@ class Progress:
             self.called.add(report.nodeid)
         elif report.when == "teardown" and report.nodeid in self.called:
             counts["passed"] += 1
-            with self.file.open("a") as file:
-                file.write(report.nodeid + "\n")
+            self.write("passed", report.nodeid)
+        if report.failed:
+            self.write("failed", report.nodeid)
+
+    def write(self, outcome: str, nodeid: str) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{outcome} {nodeid}\n")
+
+    def passed_before(self) -> set[str]:
+        """The tests that passed when they last ran."""
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        last = {nodeid: outcome for outcome, _, nodeid in (line.partition(" ") for line in lines)}
+        return {nodeid for nodeid, outcome in last.items() if outcome == "passed"}
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         left = sum(counts["left"] for counts in self.counts.values())

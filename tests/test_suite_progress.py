@@ -37,10 +37,15 @@ def test_skipped():
 """
 
 
-def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, list[str], str]:
-    """Exit status, the numbers of the tests that ran, and the table."""
+def suite(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "conftest.py").write_text("from suite_progress import pytest_addoption, pytest_configure\n")
     (folder / "test_some.py").write_text(SUITE)
+    return folder
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, list[str], str]:
+    """Exit status, the numbers of the tests that ran, and the table."""
     ran = folder / "ran"
     ran.write_text("")
     paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH", "")])])
@@ -61,7 +66,7 @@ def counts(table: str, name: str = "all") -> dict[str, int]:
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_resumed_run_leaves_out_what_passed_and_nothing_else(tmp_path: Path, workers: str) -> None:
-    status, ran, table = run(tmp_path, "-n", workers)
+    status, ran, table = run(suite(tmp_path), "-n", workers)
     assert (status, ran) == (1, list("0123"))
     assert counts(table) == counts(table, "test_some.py") == {"passed": 3, "failed": 2, "skipped": 1}
     status, ran, table = run(tmp_path, "-n", workers, "--resume", RIGHT="1")
@@ -71,19 +76,28 @@ def test_a_resumed_run_leaves_out_what_passed_and_nothing_else(tmp_path: Path, w
 
 def test_a_run_that_is_cut_short_says_so_and_is_taken_up_again(tmp_path: Path) -> None:
     only = ("-n", "0", "-k", "test_one")
-    status, ran, table = run(tmp_path, *only, "--seconds", "600", RIGHT="1", STOP="1")
+    status, ran, table = run(suite(tmp_path), *only, "--seconds", "600", RIGHT="1", STOP="1")
     assert (status, ran) == (pytest.ExitCode.INTERRUPTED, ["0", "1"])
     assert counts(table) == {"passed": 2, "left": 2}
     status, ran, table = run(tmp_path, *only, "--resume", RIGHT="1")
     assert (status, ran) == (0, ["2", "3"])
     assert counts(table) == {"before": 2, "passed": 2}
-    assert run(tmp_path, *only, RIGHT="1")[1] == list("0123")
+    # Without --resume all run, and what fails then has not passed.
+    assert run(tmp_path, *only)[1] == list("0123")
+    assert run(tmp_path, *only, "--resume", RIGHT="1")[1] == ["2"]
 
 
 def test_workers_keep_to_the_time_limit(tmp_path: Path) -> None:
-    status, ran, table = run(tmp_path, "-n", "2", "--seconds", "0", RIGHT="1")
+    status, ran, table = run(suite(tmp_path), "-n", "2", "--seconds", "0", RIGHT="1")
     assert (status, ran) == (pytest.ExitCode.INTERRUPTED, [])
     assert counts(table) == {"left": 6}
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_from_a_folder_above_the_suite_runs_as_any_other(tmp_path: Path, workers: str) -> None:
+    suite(tmp_path / "above" / "below")
+    status, ran, _ = run(tmp_path, "-n", workers, "-k", "test_one", RIGHT="1")
+    assert (status, ran) == (0, list("0123"))
 
 
 def test_a_changed_file_is_another_tree(tmp_path: Path) -> None:
