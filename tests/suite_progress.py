@@ -100,6 +100,8 @@ class Progress:
         left = sum(counts["left"] for counts in self.counts.values())
         if left and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
+        if self.passed and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            session.exitstatus = pytest.ExitCode.OK
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for nodeid in self.passed:

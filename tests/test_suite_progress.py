@@ -72,6 +72,8 @@ def test_a_resumed_run_leaves_out_what_passed_and_nothing_else(tmp_path: Path, w
     status, ran, table = run(tmp_path, "-n", workers, "--resume", RIGHT="1")
     assert (status, ran) == (0, ["2"])
     assert counts(table) == {"before": 3, "passed": 2, "skipped": 1}
+    # What is skipped has not passed; where all has, there is nothing to do.
+    assert run(tmp_path, "-n", workers, "--resume", "-k", "not skipped")[:2] == (0, [])
 
 
 def test_a_run_that_is_cut_short_says_so_and_is_taken_up_again(tmp_path: Path) -> None:
