@@ -16,7 +16,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +27,7 @@ from torch.nn import functional
 
 import flashgen
 from flashgen.bench.peers import peers
+from flashgen.bench.run import first_line
 from flashgen.problems import Problem
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
@@ -197,11 +198,14 @@ def compare(module: ModuleType, settings: Settings) -> Comparison:
     return Comparison(module.IDENTITY.variant, generated, eager, wide, tuple(others))
 
 
-def others(variant: Variant, settings: Settings) -> dict[str, Run]:
-    """Short runs with the attention of others, for a step's time and memory."""
+def others(variant: Variant, settings: Settings) -> Iterator[tuple[str, str]]:
+    """Each other attention by name, and what a step costs with it in a short run, or why it does not run here."""
     text, short = corpus(), replace(settings, steps=min(TIMED, settings.steps))
-    attends = peers(variant, settings.problem, settings.device)
-    return {name: train(attend, text, short) for name, attend in attends.items()}
+    for name, attend in peers(variant, settings.problem, settings.device).items():
+        try:
+            yield name, train(attend, text, short).cost
+        except RuntimeError as error:
+            yield name, f"not here: {first_line(error)}"
 
 
 def main() -> int:
@@ -216,8 +220,8 @@ def main() -> int:
         module = flashgen.build(spec, out=arguments.out, verify=False, compile=False, tune=False)
         comparison = compare(module, settings)
         print(comparison, flush=True)
-        for name, run in others(load(spec), settings).items():
-            print(f"  {name:<13} {run.cost}", flush=True)
+        for name, cost in others(load(spec), settings):
+            print(f"  {name:<13} {cost}", flush=True)
         agree = agree and comparison.agree
     return 0 if agree else 1
 

@@ -11,11 +11,9 @@ printed in TFLOP/s on visible pairs. Needs a Hopper GPU. An edited kernel that i
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +30,6 @@ from flashgen.bench.techniques import COMPARISONS, PLACES, PLANS, Comparison, Ke
 from flashgen.bench.timing import cuda_timer, peak_bytes
 from flashgen.codegen import load_module, render, uses_schedule
 from flashgen.codegen.pairwise import SIZES, make
-from flashgen.compiling import Job, compile_all
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
@@ -68,18 +65,6 @@ class Modules:
         return self.loaded[key]
 
 
-def compile_ahead(modules: Modules, kernels: Iterable[Kernel], problem: Problem, scheduled: bool) -> None:
-    """Compile the kernels side by side, into the cache from which their launches take them."""
-    sizes = problem.dtype, problem.head_dim, problem.v_head_dim
-    jobs = {
-        (str(modules.of(kernel).__file__), Job("sm_90", "forward", *sizes, kernel.config_for(problem, scheduled)))
-        for kernel in kernels
-    }
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        # What does not compile fails again where it is launched, and is told there.
-        list(pool.map(lambda job: compile_all(Path(job[0]), [job[1]]), jobs))
-
-
 def proven(variant: Variant, module: ModuleType, config: Config, problem: Problem) -> str:
     """Empty where the kernel computes its formula at a small size, else what is wrong."""
     from flashgen.verify import Case as Proof
@@ -108,7 +93,6 @@ def measure_place(modules: Modules, kernels: Mapping[str, Kernel], case: Case, b
     import torch
 
     problem, scheduled = case.problem, uses_schedule(modules.variant)
-    compile_ahead(modules, kernels.values(), problem, scheduled)
     call = make_inputs(modules.variant, problem, "cuda")
     ready: dict[str, Run] = {}
     notes: dict[str, str] = {}
@@ -159,7 +143,7 @@ def table(comparisons: Sequence[Comparison], found: Mapping[Place, Mapping[str, 
 
 
 def _cells(without: float | None, with_it: float | None) -> tuple[str, str, str]:
-    gain = f"{100 * (with_it / without - 1):+.0f} %" if without and with_it else ""
+    gain = f"{round(100 * (with_it / without - 1)):+d} %" if without and with_it else ""
     return f"{without:.0f}" if without else "", f"{with_it:.0f}" if with_it else "", gain
 
 
