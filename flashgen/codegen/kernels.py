@@ -66,7 +66,9 @@ def render_kernels(variant: Variant) -> Kernels:
     kv = known.render("kernel_kv", for_kv, None if ahead else schedule)
     for_hopper = hopper_backward_view(variant, tuple(known.functions))
     hopper_kv = known.render("hopper_kv", for_hopper)
-    texts = {"forward": first, "backward_q": q, "backward_kv": f"{kv.strip()}\n\n\n{hopper_kv.strip()}"}
+    wide_kv = known.render("hopper_kv_wide", for_hopper)
+    for_keys = "\n\n\n".join(text.strip() for text in (kv, hopper_kv, wide_kv))
+    texts = {"forward": first, "backward_q": q, "backward_kv": for_keys}
     for_inputs = backward_inputs_view(variant, forward, tuple(known.functions))
     inputs = known.render("kernel_q", for_inputs) if for_inputs else ""
     rows = known.render("delta", None)

@@ -50,6 +50,8 @@ from flashgen.runtime.hopper_backward import (
     hopper_backward_tiles,
     hopper_key_gradients,
     hopper_query_sums,
+    hopper_wide_blocks,
+    hopper_wide_tiles,
     key_head_group,
 )
 from flashgen.runtime.identity import Identity
@@ -98,6 +100,8 @@ __all__ = [
     "hopper_programs",
     "hopper_query_sums",
     "hopper_refuses",
+    "hopper_wide_blocks",
+    "hopper_wide_tiles",
     "incoming",
     "input_gradient",
     "input_sums",
