@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "ea590e3e5565", "backward_q": "ad2702436304", "backward_kv": "33237a82ea00"},
+    templates={"forward": "ea590e3e5565", "backward_q": "ad2702436304", "backward_kv": "13d06ef07419"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -1540,7 +1540,7 @@ def _wide_dk_consumer(
     b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
         for _ in range(num_tiles):
             stage, phase = _stage_of(n, STAGES)

@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "0aec2c46cd65", "backward_q": "89a3cd858487", "backward_kv": "39b6d9594189"},
+    templates={"forward": "0aec2c46cd65", "backward_q": "89a3cd858487", "backward_kv": "2896f9c84f3f"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -1626,8 +1626,7 @@ def _wide_dv_consumer(
             n += 1
 
         # Full tiles: each row sees each key, no mask.
-        for i in range(num_mixed, num_tiles):
-            start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+        for _ in range(num_mixed, num_tiles):
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)

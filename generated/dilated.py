@@ -30,7 +30,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "ec31bf7a17a2", "backward_q": "95f9a4f8284f", "backward_kv": "30e44ff2482d"},
+    templates={"forward": "ec31bf7a17a2", "backward_q": "95f9a4f8284f", "backward_kv": "934ac6dd5c7e"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -1480,7 +1480,7 @@ def _wide_dv_consumer(
     k = gl.minimum(cols, kv_len - 1)[:, None]
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         qk_scale = scale * 1.4426950408889634
         num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, counts_ptr, tiles_ptr, num_q_tiles, BN)
 
@@ -1506,8 +1506,7 @@ def _wide_dv_consumer(
             n += 1
 
         # Full tiles: each row sees each key, no mask.
-        for i in range(num_mixed, num_tiles):
-            start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+        for _ in range(num_mixed, num_tiles):
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
@@ -1572,7 +1571,7 @@ def _wide_dk_consumer(
     b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, counts_ptr, tiles_ptr, num_q_tiles, BN)
         for _ in range(num_tiles):
             stage, phase = _stage_of(n, STAGES)

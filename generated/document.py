@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "91a73fd300eb", "backward_q": "75ffb5b409d1", "backward_kv": "f6de35a60d63"},
+    templates={"forward": "91a73fd300eb", "backward_q": "75ffb5b409d1", "backward_kv": "da3a6aff79bb"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -1525,7 +1525,7 @@ def _wide_dv_consumer(
     k = gl.minimum(cols, kv_len - 1)[:, None]
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         qk_scale = scale * 1.4426950408889634
         doc_base = doc_ptr + b.to(gl.int64) * stride_doc_0
         doc_b_k = gl.load(doc_base + k)
@@ -1554,8 +1554,7 @@ def _wide_dv_consumer(
             n += 1
 
         # Full tiles: each row sees each key, no mask.
-        for i in range(num_mixed, num_tiles):
-            start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+        for _ in range(num_mixed, num_tiles):
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
@@ -1620,7 +1619,7 @@ def _wide_dk_consumer(
     b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
         for _ in range(num_tiles):
             stage, phase = _stage_of(n, STAGES)

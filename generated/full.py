@@ -28,7 +28,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "838961c9792b", "backward_q": "1b40e813cfb3", "backward_kv": "b9355ac9dc4a"},
+    templates={"forward": "838961c9792b", "backward_q": "1b40e813cfb3", "backward_kv": "6527b1ff0aeb"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -1279,13 +1279,12 @@ def _wide_dv_consumer(
     cols = col0 + gl.arange(0, BN, layout=col_layout)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         qk_scale = scale * 1.4426950408889634
         num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
 
         # Mixed tiles.
-        for i in range(0, num_mixed):
-            start = _query_tile(i, num_tiles, BM)
+        for _ in range(0, num_mixed):
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
@@ -1303,8 +1302,7 @@ def _wide_dv_consumer(
             n += 1
 
         # Full tiles: each row sees each key, no mask.
-        for i in range(num_mixed, num_tiles):
-            start = _query_tile(i, num_tiles, BM)
+        for _ in range(num_mixed, num_tiles):
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
@@ -1366,7 +1364,7 @@ def _wide_dk_consumer(
     b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
         for _ in range(num_tiles):
             stage, phase = _stage_of(n, STAGES)

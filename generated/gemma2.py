@@ -31,7 +31,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "c7c607f173b9", "backward_q": "a89ed900cf94", "backward_kv": "0be681f49b09"},
+    templates={"forward": "c7c607f173b9", "backward_q": "a89ed900cf94", "backward_kv": "363e104a2ea2"},
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -1435,7 +1435,7 @@ def _wide_dv_consumer(
     k = gl.minimum(cols, kv_len - 1)[:, None]
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         qk_scale = scale * 0.02
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
 
@@ -1464,8 +1464,7 @@ def _wide_dv_consumer(
             n += 1
 
         # Full tiles: each row sees each key, no mask.
-        for i in range(num_mixed, num_tiles):
-            start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
+        for _ in range(num_mixed, num_tiles):
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
@@ -1528,7 +1527,7 @@ def _wide_dk_consumer(
     b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
         for _ in range(num_tiles):
             stage, phase = _stage_of(n, STAGES)

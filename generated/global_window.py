@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "cd34a7a7d9bb", "backward_q": "d5a0f59676ff", "backward_kv": "1701713485cc"},
+    templates={"forward": "cd34a7a7d9bb", "backward_q": "d5a0f59676ff", "backward_kv": "2ca872b0430f"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -1531,7 +1531,7 @@ def _wide_dv_consumer(
     k = gl.minimum(cols, kv_len - 1)[:, None]
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         qk_scale = scale * 1.4426950408889634
         is_global_base = is_global_ptr + b.to(gl.int64) * stride_is_global_0
         is_global_b_k = gl.load(is_global_base + k)
@@ -1562,8 +1562,7 @@ def _wide_dv_consumer(
             n += 1
 
         # Full tiles: each row sees each key, no mask.
-        for i in range(num_mixed, num_tiles):
-            start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+        for _ in range(num_mixed, num_tiles):
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
@@ -1628,7 +1627,7 @@ def _wide_dk_consumer(
     b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
         for _ in range(num_tiles):
             stage, phase = _stage_of(n, STAGES)

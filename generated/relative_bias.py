@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "e751e276af22", "backward_q": "33f0cda46708", "backward_kv": "0dc03d27b794"},
+    templates={"forward": "e751e276af22", "backward_q": "33f0cda46708", "backward_kv": "d13d417d95e5"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -1441,7 +1441,7 @@ def _wide_dk_consumer(
     b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
         for _ in range(num_tiles):
             stage, phase = _stage_of(n, STAGES)
