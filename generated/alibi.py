@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "ea590e3e5565", "backward_q": "ad2702436304", "backward_kv": "13d06ef07419"},
+    templates={"forward": "ea590e3e5565", "backward_q": "ad2702436304", "backward_kv": "deff75a15265"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -1370,8 +1370,6 @@ def _wide_producer(
     sizes,
     BM: gl.constexpr,
     BN: gl.constexpr,
-    HEAD_DIM: gl.constexpr,
-    V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
@@ -1639,7 +1637,7 @@ def _backward_kv_hopper_wide(
     gl.warp_specialize([
         (_wide_dv_consumer, (shared, barriers, dv_desc, slopes_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
         (_wide_dk_consumer, (shared, barriers, dk_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
-        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
+        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES)),
     ], [4, 1], [240, 24])
     # fmt: on
 
@@ -1881,10 +1879,10 @@ def _launch_backward_kv_hopper(call, incoming, slopes, config):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq."""
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
-    programs = runtime.hopper_backward_programs(call, config)
     if config.BN == 64:
         runtime.launch(
-            _backward_kv_hopper_wide, programs, *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
+            _backward_kv_hopper_wide, runtime.hopper_backward_programs(call, config),
+            *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
             slopes,
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
             call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
@@ -1892,7 +1890,8 @@ def _launch_backward_kv_hopper(call, incoming, slopes, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.launch(
-        _backward_kv_hopper, programs, *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+        _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
+        *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
         slopes,
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),

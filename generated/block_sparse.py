@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "0aec2c46cd65", "backward_q": "89a3cd858487", "backward_kv": "2896f9c84f3f"},
+    templates={"forward": "0aec2c46cd65", "backward_q": "89a3cd858487", "backward_kv": "2349284318fa"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -1507,8 +1507,6 @@ def _wide_producer(
     sizes,
     BM: gl.constexpr,
     BN: gl.constexpr,
-    HEAD_DIM: gl.constexpr,
-    V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
@@ -1799,7 +1797,7 @@ def _backward_kv_hopper_wide(
     gl.warp_specialize([
         (_wide_dv_consumer, (shared, barriers, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, block_mask_ptr, stride_block_mask_0, stride_block_mask_1, stride_block_mask_2, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
         (_wide_dk_consumer, (shared, barriers, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
-        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
+        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, STAGES)),
     ], [4, 1], [240, 24])
     # fmt: on
 
@@ -1931,10 +1929,10 @@ def _launch_backward_kv_hopper(call, incoming, block_mask, config):
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     counts, tiles = _schedule(call, block_mask, config, by_key=True)
-    programs = runtime.hopper_backward_programs(call, config)
     if config.BN == 64:
         runtime.launch(
-            _backward_kv_hopper_wide, programs, *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
+            _backward_kv_hopper_wide, runtime.hopper_backward_programs(call, config),
+            *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
             counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
             call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
@@ -1942,7 +1940,8 @@ def _launch_backward_kv_hopper(call, incoming, block_mask, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.launch(
-        _backward_kv_hopper, programs, *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+        _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
+        *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
         counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),

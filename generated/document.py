@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "91a73fd300eb", "backward_q": "75ffb5b409d1", "backward_kv": "da3a6aff79bb"},
+    templates={"forward": "91a73fd300eb", "backward_q": "75ffb5b409d1", "backward_kv": "e02bb951f9a6"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -1448,8 +1448,6 @@ def _wide_producer(
     sizes,
     BM: gl.constexpr,
     BN: gl.constexpr,
-    HEAD_DIM: gl.constexpr,
-    V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
@@ -1723,7 +1721,7 @@ def _backward_kv_hopper_wide(
     gl.warp_specialize([
         (_wide_dv_consumer, (shared, barriers, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, doc_ptr, stride_doc_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
         (_wide_dk_consumer, (shared, barriers, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
-        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
+        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, STAGES)),
     ], [4, 1], [240, 24])
     # fmt: on
 
@@ -1845,10 +1843,10 @@ def _launch_backward_kv_hopper(call, incoming, doc, config):
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     counts, tiles = _schedule(call, doc, config, by_key=True)
-    programs = runtime.hopper_backward_programs(call, config)
     if config.BN == 64:
         runtime.launch(
-            _backward_kv_hopper_wide, programs, *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
+            _backward_kv_hopper_wide, runtime.hopper_backward_programs(call, config),
+            *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
             counts, tiles, tiles.shape[-1], doc, doc.stride(0),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
             call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
@@ -1856,7 +1854,8 @@ def _launch_backward_kv_hopper(call, incoming, doc, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.launch(
-        _backward_kv_hopper, programs, *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+        _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
+        *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),

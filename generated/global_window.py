@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "cd34a7a7d9bb", "backward_q": "d5a0f59676ff", "backward_kv": "2ca872b0430f"},
+    templates={"forward": "cd34a7a7d9bb", "backward_q": "d5a0f59676ff", "backward_kv": "67e5bb325801"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -1454,8 +1454,6 @@ def _wide_producer(
     sizes,
     BM: gl.constexpr,
     BN: gl.constexpr,
-    HEAD_DIM: gl.constexpr,
-    V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
@@ -1731,7 +1729,7 @@ def _backward_kv_hopper_wide(
     gl.warp_specialize([
         (_wide_dv_consumer, (shared, barriers, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, is_global_ptr, stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
         (_wide_dk_consumer, (shared, barriers, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
-        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
+        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, STAGES)),
     ], [4, 1], [240, 24])
     # fmt: on
 
@@ -1853,10 +1851,10 @@ def _launch_backward_kv_hopper(call, incoming, is_global, config):
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     counts, tiles = _schedule(call, is_global, config, by_key=True)
-    programs = runtime.hopper_backward_programs(call, config)
     if config.BN == 64:
         runtime.launch(
-            _backward_kv_hopper_wide, programs, *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
+            _backward_kv_hopper_wide, runtime.hopper_backward_programs(call, config),
+            *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
             counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
             call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
@@ -1864,7 +1862,8 @@ def _launch_backward_kv_hopper(call, incoming, is_global, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.launch(
-        _backward_kv_hopper, programs, *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+        _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
+        *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
         counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),

@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "f62b9a52acda", "backward_q": "02b35c4861f7", "backward_kv": "6be9777de736"},
+    templates={"forward": "f62b9a52acda", "backward_q": "02b35c4861f7", "backward_kv": "315c70b53f18"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -1352,8 +1352,6 @@ def _wide_producer(
     sizes,
     BM: gl.constexpr,
     BN: gl.constexpr,
-    HEAD_DIM: gl.constexpr,
-    V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
@@ -1615,7 +1613,7 @@ def _backward_kv_hopper_wide(
     gl.warp_specialize([
         (_wide_dv_consumer, (shared, barriers, dv_desc, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
         (_wide_dk_consumer, (shared, barriers, dk_desc, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
-        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
+        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, prefix, sizes, BM, BN, STAGES)),
     ], [4, 1], [240, 24])
     # fmt: on
 
@@ -1704,10 +1702,10 @@ def _launch_backward_kv_hopper(call, incoming, prefix, config):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq."""
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
-    programs = runtime.hopper_backward_programs(call, config)
     if config.BN == 64:
         runtime.launch(
-            _backward_kv_hopper_wide, programs, *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
+            _backward_kv_hopper_wide, runtime.hopper_backward_programs(call, config),
+            *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
             prefix,
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
             call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
@@ -1715,7 +1713,8 @@ def _launch_backward_kv_hopper(call, incoming, prefix, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.launch(
-        _backward_kv_hopper, programs, *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+        _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
+        *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
         prefix,
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
