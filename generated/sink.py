@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "2a066572cf5c", "backward_q": "2feff4c3b44e", "backward_kv": "7a084e0d3db1"},
+    templates={"forward": "2a066572cf5c", "backward_q": "2feff4c3b44e", "backward_kv": "f17c6f9805cb"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -1322,6 +1322,22 @@ def _collect_dq(sums_ptr, dq_ptr, scale, q_len, num_rows, head_dim, HEAD_DIM: tl
 
 
 @gluon.jit
+def _leave_p(p_s, p):
+    """Put a tile [64, 64] into shared memory in the order in which threads hold it, 16 bytes a thread:
+
+    by eight columns, warp and lane, and a thread's four values of these columns, rows 0 and 8 by columns 0 and 1.
+    """
+    p_s.store(p.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([32, 128]))
+
+
+@gluon.jit
+def _take_p(p_s, layout: gl.constexpr):
+    """What the same threads of the other consumer left there."""
+    p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
+    return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
+
+
+@gluon.jit
 def _wide_producer(
     q_desc,
     do_desc,
@@ -1376,7 +1392,7 @@ def _wide_dv_consumer(
     STAGES: gl.constexpr,
 ):
     # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters its
-    # product from registers. P goes to shared memory too, for those who make dK.
+    # product from registers. P goes to shared memory too, in float32, for those who make dK.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
@@ -1420,7 +1436,7 @@ def _wide_dv_consumer(
             lse = lse_s.index(stage).load(row_layout)[None, :]
             qk = gl.where(_visible(q, k) & (cols < kv_len)[:, None], qk, -float("inf"))
             p = gl.exp2(qk * qk_scale - lse)
-            p_s.index(stage).store(p.to(k_s.dtype))
+            _leave_p(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             mbarrier.wait(do_full.index(stage), phase)
@@ -1437,7 +1453,7 @@ def _wide_dv_consumer(
             qk = warpgroup_mma_wait(0, deps=(scores,))
             lse = lse_s.index(stage).load(row_layout)[None, :]
             p = gl.exp2(qk * qk_scale - lse)
-            p_s.index(stage).store(p.to(k_s.dtype))
+            _leave_p(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             mbarrier.wait(do_full.index(stage), phase)
@@ -1468,7 +1484,7 @@ def _wide_dk_consumer(
     V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with the others' P, dK += dS^T Q.
+    # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P of the others, dK += dS^T Q.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
@@ -1502,7 +1518,7 @@ def _wide_dk_consumer(
             dp -= delta_s.index(stage).load(row_layout)[None, :]
             mbarrier.arrive(do_empty.index(stage))
             mbarrier.wait(p_full.index(stage), phase)
-            ds = p_s.index(stage).load(scores_layout).to(gl.float32) * dp
+            ds = _take_p(p_s.index(stage), scores_layout) * dp
             mbarrier.wait(q_full.index(stage), phase)
             ds_operand = gl.convert_layout(ds.to(k_s.dtype), dk_operand)
             product = _issue_pv(ds_operand, q_s.index(stage).reshape([BM, WIDTH]), dk, MAIN, REST)
@@ -1567,8 +1583,7 @@ def _backward_kv_hopper_wide(
     v_s = gl.allocate_shared_memory(v_desc.dtype, v_desc.block_type.shape, v_desc.layout)
     lse_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], lse_desc.layout)
     delta_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], delta_desc.layout)
-    p_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BN, BM], k_desc.dtype)
-    p_s = gl.allocate_shared_memory(k_desc.dtype, [STAGES, BN, BM], p_layout)
+    p_s = gl.allocate_shared_memory(gl.float32, [STAGES, 32, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())

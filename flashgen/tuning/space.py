@@ -146,7 +146,7 @@ def hopper_backward_shared_bytes(config: Config, head_dim: int, v_head_dim: int)
     """
     if config.BN == 64:
         columns = max(64, padded(head_dim)) + max(64, padded(v_head_dim))
-        return 128 * columns + config.num_stages * 64 * (2 * columns + 128 + 8) + 1024
+        return 128 * columns + config.num_stages * 64 * (2 * columns + 256 + 8) + 1024
     columns = 8192 // config.BM + max(64, padded(v_head_dim))
     buffers = (4 if config.delay_dq else 2) if config.fuse_dq else 0
     stages = config.num_stages * config.BM * (2 * columns + 8)
