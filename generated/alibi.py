@@ -1894,7 +1894,7 @@ def _launch_backward_kv_hopper(call, incoming, slopes, config):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq."""
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
-    if config.BN == 64:
+    if config.wide:
         runtime.launch(
             _backward_kv_hopper_wide, runtime.hopper_backward_programs(call, config),
             *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),

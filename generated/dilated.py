@@ -1797,7 +1797,7 @@ def _launch_backward_kv_hopper(call, incoming, config):
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     counts, tiles = _schedule(call, config, by_key=True)
-    if config.BN == 64:
+    if config.wide:
         runtime.launch(
             _backward_kv_hopper_wide, runtime.hopper_backward_programs(call, config),
             *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),

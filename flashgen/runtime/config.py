@@ -58,7 +58,7 @@ class Config:
         if self.backend == "hopper" and self.fuse_dq is not None:
             if self.BN not in (64, 128):
                 raise ValueError(f"config BN is {self.BN}; expected 64 or 128 for the backend hopper")
-            if self.BN == 64 and (self.BM != 64 or self.fuse_dq or self.delay_dq):
+            if self.wide and (self.BM != 64 or self.fuse_dq or self.delay_dq):
                 raise ValueError(f"config is {self}; expected BM=64 fuse_dq=0 delay_dq=0 beside BN=64")
         if self.backend == "hopper" and self.num_warps != 4:
             raise ValueError(f"config num_warps is {self.num_warps}; expected 4 for the backend hopper")
@@ -116,6 +116,17 @@ class Config:
     def consumers(self) -> int:
         """For Hopper, the groups of four warps that compute."""
         return self.BM // 64 if self.fuse_dq is None else 2
+
+    @property
+    def wide(self) -> bool:
+        """Whether it is for the Hopper backward of head dimensions above 128."""
+        return self.backend == "hopper" and self.fuse_dq is not None and self.BN == 64
+
+    def name_of(self, kernel: str) -> str:
+        """What `kernel` is called in a generated module for configs such as this one."""
+        if self.backend == "portable":
+            return f"_{kernel}"
+        return f"_{kernel}_{self.backend}_wide" if self.wide else f"_{kernel}_{self.backend}"
 
     @property
     def label(self) -> str:

@@ -105,7 +105,7 @@ def hopper_backward_refuses(capability: str, dtype: str, head_dim: int, v_head_d
 def hopper_backward_misfit(config: Config, head_dim: int, v_head_dim: int) -> str:
     """What tiles of a config for that kernel are wrong for these head dimensions; empty where none are."""
     widest = max(head_dim, v_head_dim)
-    if (config.BN == 64) != (widest > 128):
+    if config.wide != (widest > 128):
         return f"BN is {config.BN}; expected {64 if widest > 128 else 128} for head dimensions up to {widest}"
     return f"BM is {config.BM}; expected 64 for head dimensions above 64" if widest > 64 and config.BM > 64 else ""
 

@@ -17,8 +17,6 @@ from flashgen.runtime.hopper import even_share, product_width
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
 _QUERY_GROUP_BYTES = 16 << 20
-# Keys of a tile of k and v: the rows of a product.
-KEYS = 64
 _DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 _ROWS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=1)
@@ -38,8 +36,8 @@ def hopper_backward_tiles(
 
     dq is a tensor where threads add to it, None where it is left to another kernel.
     """
-    BM, rows = config.BM, KEYS
-    width, v_width = block_width(config), tile_width(call.sizes.v_head_dim)
+    BM, rows = config.BM, config.BN // 2
+    width, v_width = block_width(config), v_block_width(call.sizes.v_head_dim)
     return (
         _tile(call.q, BM, width), _tile(incoming.d_out, BM, v_width),
         _tile(call.k, rows, width), _tile(call.v, rows, v_width),
@@ -54,43 +52,17 @@ def block_width(config: Config) -> int:
     return 8192 // config.BM
 
 
-def hopper_wide_tiles(
-    call: Call, incoming: Incoming, dk: torch.Tensor, dv: torch.Tensor, config: Config
-) -> tuple[TensorDescriptor, ...]:
-    """What the kernel for wide heads reads and writes, as descriptors of tiles: the same without dq."""
-    width, v_width = tile_width(call.sizes.head_dim), tile_width(call.sizes.v_head_dim)
-    return (
-        _tile(call.q, config.BM, width), _tile(incoming.d_out, config.BM, v_width),
-        _tile(call.k, KEYS, width), _tile(call.v, KEYS, v_width),
-        _rows(incoming.lse, config.BM), _rows(incoming.delta, config.BM),
-        _tile(dk, KEYS, width), _tile(dv, KEYS, v_width),
-    )  # fmt: skip
-
-
-def hopper_wide_blocks(call: Call, config: Config) -> dict[str, int]:
-    """The constants that the kernel for wide heads is compiled for."""
-    return wide_blocks(config, call.sizes.head_dim, call.sizes.v_head_dim)
-
-
-@lru_cache(maxsize=256)
-def wide_blocks(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int]:
-    """The same from head dimensions."""
-    dims = {"HEAD_DIM": product_width(max(64, head_dim)), "V_HEAD_DIM": product_width(max(64, v_head_dim))}
-    return {"BM": config.BM, "BN": config.BN, **dims, "STAGES": config.num_stages}
-
-
-def tile_width(dim: int) -> int:
-    """Columns of a tile of tensors with this head dimension."""
-    width: int = max(64, triton.next_power_of_2(dim))
+def v_block_width(v_head_dim: int) -> int:
+    """Columns of a tile of v and d_out."""
+    width: int = max(64, triton.next_power_of_2(v_head_dim))
     return width
 
 
-def hopper_backward_types(dtype: torch.dtype, head_dim: int, v_head_dim: int, config: Config) -> dict[str, str]:
+def hopper_backward_types(dtype: torch.dtype, v_head_dim: int, config: Config) -> dict[str, str]:
     """The types of these arguments by name, as Triton writes them."""
     name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
-    width = tile_width(head_dim) if config.BN == KEYS else block_width(config)
-    v_width = tile_width(v_head_dim)
-    tiles = {"q": (config.BM, width), "do": (config.BM, v_width), "k": (KEYS, width), "v": (KEYS, v_width)}
+    rows, width, v_width = config.BN // 2, block_width(config), v_block_width(v_head_dim)
+    tiles = {"q": (config.BM, width), "do": (config.BM, v_width), "k": (rows, width), "v": (rows, v_width)}
     tiles |= {"dk": tiles["k"], "dv": tiles["v"]}
     types = {f"{n}_desc": f"tensordesc<{name}{[1, 1, *t]},{_tile_layout(*t, dtype)!r}>" for n, t in tiles.items()}
     types |= dict.fromkeys(("lse_desc", "delta_desc"), f"tensordesc<fp32{[config.BM]},{_ROWS_LAYOUT!r}>")
@@ -103,6 +75,41 @@ def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     shapes = ((s.batch, s.kv_heads, s.kv_len, dim) for dim in (s.head_dim, s.v_head_dim))
     dk, dv = (torch.empty(shape, dtype=call.q.dtype, device=call.q.device) for shape in shapes)
     return dk, dv
+
+
+def hopper_wide_tiles(
+    call: Call, incoming: Incoming, dk: torch.Tensor, dv: torch.Tensor, config: Config
+) -> tuple[TensorDescriptor, ...]:
+    """What the kernel for wide heads reads and writes, as descriptors of tiles: q, d_out, k, v, lse, delta, dk, dv."""
+    BM, BN = config.BM, config.BN
+    width, v_width = v_block_width(call.sizes.head_dim), v_block_width(call.sizes.v_head_dim)
+    return (
+        _tile(call.q, BM, width), _tile(incoming.d_out, BM, v_width),
+        _tile(call.k, BN, width), _tile(call.v, BN, v_width),
+        _rows(incoming.lse, BM), _rows(incoming.delta, BM),
+        _tile(dk, BN, width), _tile(dv, BN, v_width),
+    )  # fmt: skip
+
+
+def hopper_wide_types(dtype: torch.dtype, head_dim: int, v_head_dim: int, config: Config) -> dict[str, str]:
+    """The types of these arguments by name, as Triton writes them."""
+    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    width, v_width = v_block_width(head_dim), v_block_width(v_head_dim)
+    tiles = {"q": (config.BM, width), "do": (config.BM, v_width), "k": (config.BN, width), "v": (config.BN, v_width)}
+    tiles |= {"dk": tiles["k"], "dv": tiles["v"]}
+    types = {f"{n}_desc": f"tensordesc<{name}{[1, 1, *t]},{_tile_layout(*t, dtype)!r}>" for n, t in tiles.items()}
+    return types | dict.fromkeys(("lse_desc", "delta_desc"), f"tensordesc<fp32{[config.BM]},{_ROWS_LAYOUT!r}>")
+
+
+def hopper_wide_blocks(call: Call, config: Config) -> dict[str, int]:
+    """The constants that the kernel for wide heads is compiled for."""
+    return wide_blocks(config, call.sizes.head_dim, call.sizes.v_head_dim)
+
+
+@lru_cache(maxsize=256)
+def wide_blocks(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int]:
+    dims = {"HEAD_DIM": product_width(max(64, head_dim)), "V_HEAD_DIM": product_width(max(64, v_head_dim))}
+    return {"BM": config.BM, "BN": config.BN, **dims, "STAGES": config.num_stages}
 
 
 def hopper_query_sums(call: Call, incoming: Incoming, config: Config) -> torch.Tensor | None:

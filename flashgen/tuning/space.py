@@ -124,33 +124,40 @@ def _backward_kv(task: Task) -> Iterator[Config]:
 
 
 def _hopper_backward_kv(task: Task) -> Iterator[Config]:
-    """128 keys for two consumers, and as many queries as their registers and dQ's layout want.
-
-    Head dimensions above 128 have a kernel without dQ, whose consumers share 64 keys.
-    """
+    """128 keys for two consumers, and as many queries as their registers and dQ's layout want."""
     if hopper_backward_refuses(task.capability, task.dtype, task.head_dim, task.v_head_dim) or task.kv_len < 64:
         return
-    widest = max(task.head_dim, task.v_head_dim)
-    BM, BN = 128 if widest <= 64 else 64, 128 if widest <= 128 else 64
-    ways = ((0, 0), (1, 0), (1, 1), (2, 0), (2, 1)) if widest <= 128 else ((0, 0),)
-    for stages, (fuse_dq, delay_dq) in product((2, 3), ways):
-        config = Config(BM, BN, 4, stages, "hopper", fuse_dq=fuse_dq, delay_dq=delay_dq)
-        if hopper_backward_shared_bytes(config, task.head_dim, task.v_head_dim) <= shared_limit(task.capability):
+    if max(task.head_dim, task.v_head_dim) > 128:
+        yield from _hopper_wide_kv(task)
+        return
+    BM = 128 if max(task.head_dim, task.v_head_dim) <= 64 else 64
+    for stages, fuse_dq, delay_dq in product((2, 3), (0, 1, 2), (0, 1)):
+        config = Config(BM, 128, 4, stages, "hopper", fuse_dq=fuse_dq, delay_dq=delay_dq)
+        fits = hopper_backward_shared_bytes(config, task.v_head_dim) <= shared_limit(task.capability)
+        if fits and not (delay_dq and not fuse_dq):
             yield config
 
 
-def hopper_backward_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
-    """Bytes of shared memory: K and V, stages of Q and dO with lse and delta, buffers of dS, parts of dQ, barriers.
-
-    For wide heads each stage has a tile of P instead of what dQ takes.
-    """
-    if config.BN == 64:
-        columns = max(64, padded(head_dim)) + max(64, padded(v_head_dim))
-        return 128 * columns + config.num_stages * 64 * (2 * columns + 256 + 8) + 1024
+def hopper_backward_shared_bytes(config: Config, v_head_dim: int) -> int:
+    """Bytes of shared memory: K and V, stages of Q and dO with lse and delta, buffers of dS, parts of dQ, barriers."""
     columns = 8192 // config.BM + max(64, padded(v_head_dim))
     buffers = (4 if config.delay_dq else 2) if config.fuse_dq else 0
     stages = config.num_stages * config.BM * (2 * columns + 8)
     return 2 * 128 * columns + stages + buffers * 2 * 128 * config.BM + 32768 * (config.fuse_dq == 2) + 1024
+
+
+def _hopper_wide_kv(task: Task) -> Iterator[Config]:
+    """Tiles of 64 by 64, as many stages as fit."""
+    for stages in (2, 3):
+        config = Config(64, 64, 4, stages, "hopper", fuse_dq=0, delay_dq=0)
+        if hopper_wide_shared_bytes(config, task.head_dim, task.v_head_dim) <= shared_limit(task.capability):
+            yield config
+
+
+def hopper_wide_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
+    """The same for wide heads: K and V, stages of Q and dO with lse and delta and of P in float32, barriers."""
+    columns = max(64, padded(head_dim)) + max(64, padded(v_head_dim))
+    return 2 * config.BN * columns + config.num_stages * config.BM * (2 * columns + 8 + 4 * config.BN) + 1024
 
 
 # What each backend of a kernel has to offer.

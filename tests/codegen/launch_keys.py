@@ -63,7 +63,7 @@ def make(module_path, variant):
         if kernel != "forward":
             asked.clear()  # of the forward pass that went before
         launched()
-        wanted = [key for key in asked if key[0] in (f"_{kernel}", f"_{kernel}_{config.backend}", "_classify")]
+        wanted = [key for key in asked if key[0] in (config.name_of(kernel), "_classify")]
         asked.clear()
         found = compile_one(CompileRequest(kernel, problem, config))
         assert found.error is None, found.error

@@ -43,6 +43,11 @@ LAUNCHED = [
         Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
         Problem(1, 4, 2, 512, 768, 128, 128, "bfloat16"),
     ),
+    (
+        "backward_kv",
+        Config(64, 64, 4, 2, "hopper", fuse_dq=0, delay_dq=0),
+        Problem(1, 4, 2, 512, 768, 192, 128, "bfloat16"),
+    ),
 ]
 
 # Each variant once, each target at least twice, both head dims for each target.
@@ -130,7 +135,7 @@ def test_what_is_compiled_is_what_a_call_asks_for(name: str, tmp_path: Path) -> 
     with Worker("launch_keys:make", path, variant) as worker:
         for kernel, config, problem in LAUNCHED:
             asked, missing = worker.ask((kernel, problem, config), 120.0)
-            assert asked[-1] == (f"_{kernel}" if config.backend == "portable" else f"_{kernel}_{config.backend}")
+            assert asked[-1] == config.name_of(kernel)
             assert missing == []
 
 
