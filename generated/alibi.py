@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "ea590e3e5565", "backward_q": "ad2702436304", "backward_kv": "7def7be8dcdd"},
+    templates={"forward": "ea590e3e5565", "backward_q": "ad2702436304", "backward_kv": "f667c42cb6f6"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -1368,7 +1368,7 @@ def _leave_p(p_s, p):
 
 @gluon.jit
 def _take_p(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer left there."""
+    """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 

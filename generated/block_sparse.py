@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "0aec2c46cd65", "backward_q": "89a3cd858487", "backward_kv": "7543d989a882"},
+    templates={"forward": "0aec2c46cd65", "backward_q": "89a3cd858487", "backward_kv": "8b230324db98"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -1502,7 +1502,7 @@ def _leave_p(p_s, p):
 
 @gluon.jit
 def _take_p(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer left there."""
+    """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 

@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "35dc5c9c4b1f", "backward_q": "2feff4c3b44e", "backward_kv": "f17c6f9805cb"},
+    templates={"forward": "35dc5c9c4b1f", "backward_q": "2feff4c3b44e", "backward_kv": "3947ee45e459"},
     source="variants/causal.yaml",
     arguments={},
 )
@@ -1314,7 +1314,7 @@ def _leave_p(p_s, p):
 
 @gluon.jit
 def _take_p(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer left there."""
+    """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 

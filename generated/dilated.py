@@ -30,7 +30,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "ec31bf7a17a2", "backward_q": "95f9a4f8284f", "backward_kv": "9ecd07cd9305"},
+    templates={"forward": "ec31bf7a17a2", "backward_q": "95f9a4f8284f", "backward_kv": "42df40063604"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -1400,7 +1400,7 @@ def _leave_p(p_s, p):
 
 @gluon.jit
 def _take_p(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer left there."""
+    """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 

@@ -28,7 +28,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "838961c9792b", "backward_q": "1b40e813cfb3", "backward_kv": "ab2fa5a30eca"},
+    templates={"forward": "838961c9792b", "backward_q": "1b40e813cfb3", "backward_kv": "3a08e0fc58b1"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -1207,7 +1207,7 @@ def _leave_p(p_s, p):
 
 @gluon.jit
 def _take_p(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer left there."""
+    """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 

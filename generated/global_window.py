@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "cd34a7a7d9bb", "backward_q": "d5a0f59676ff", "backward_kv": "e7c908abb512"},
+    templates={"forward": "cd34a7a7d9bb", "backward_q": "d5a0f59676ff", "backward_kv": "1af0b629ce88"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -1449,7 +1449,7 @@ def _leave_p(p_s, p):
 
 @gluon.jit
 def _take_p(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer left there."""
+    """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 

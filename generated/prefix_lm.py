@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "f62b9a52acda", "backward_q": "02b35c4861f7", "backward_kv": "98dda8591351"},
+    templates={"forward": "f62b9a52acda", "backward_q": "02b35c4861f7", "backward_kv": "059ec16d41d1"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -1349,7 +1349,7 @@ def _leave_p(p_s, p):
 
 @gluon.jit
 def _take_p(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer left there."""
+    """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 

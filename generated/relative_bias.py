@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "e751e276af22", "backward_q": "33f0cda46708", "backward_kv": "a4f0ceb639e1"},
+    templates={"forward": "e751e276af22", "backward_q": "33f0cda46708", "backward_kv": "706bdc6ae09a"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -1269,7 +1269,7 @@ def _leave_p(p_s, p):
 
 @gluon.jit
 def _take_p(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer left there."""
+    """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 

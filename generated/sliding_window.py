@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "e4d9113717cf", "backward_q": "9c24deb5e948", "backward_kv": "54c27d773874"},
+    templates={"forward": "e4d9113717cf", "backward_q": "9c24deb5e948", "backward_kv": "8d2598f277e5"},
     source="variants/sliding_window.yaml",
     arguments={},
 )
@@ -1294,7 +1294,7 @@ def _leave_p(p_s, p):
 
 @gluon.jit
 def _take_p(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer left there."""
+    """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 
