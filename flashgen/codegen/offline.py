@@ -30,6 +30,7 @@ from flashgen.lang.triton_emitter import user_name
 from flashgen.runtime import Config, options
 from flashgen.runtime.hopper import product_width
 from flashgen.runtime.hopper_backward import block_width, hopper_backward_types
+from flashgen.runtime.hopper_backward_q import hopper_query_types, query_blocks
 
 __all__ = ["Resources", "compile_kernel"]
 
@@ -92,6 +93,9 @@ def compile_kernel(
         constants |= {"dq_ptr": None, "dq_sums": None}
     if config.backend == "hopper" and kernel == "backward_kv":
         types |= hopper_backward_types(getattr(torch, dtype), v_head_dim, config)
+    elif config.backend == "hopper" and kernel == "backward_q":
+        types |= hopper_query_types(getattr(torch, dtype), head_dim, v_head_dim, config)
+        constants = dict(query_blocks(config, head_dim, v_head_dim))
     elif config.backend == "hopper":
         constants["CONSUMERS"] = config.consumers
     name = f"_{kernel}" if config.backend == "portable" else f"_{kernel}_{config.backend}"
