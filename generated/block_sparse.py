@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "0aec2c46cd65", "backward_q": "64c8d4a184a5", "backward_kv": "3f05f5844ca4"},
+    templates={"forward": "0aec2c46cd65", "backward_q": "72f97eeb060d", "backward_kv": "3f05f5844ca4"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -913,11 +913,11 @@ def _backward_q(
 
 
 @gluon.jit
-def _v_stage(i, V_STAGES: gl.constexpr):
+def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
     """Where tile i of V is, and the phase of the barriers there."""
     if V_STAGES == 1:
         # Always 0, which the compiler does not know: it would keep the addresses of all parts of the tile.
-        return i >> 30, i & 1
+        return (i + num_rows) >> 31, i & 1
     else:
         return i % V_STAGES, i // V_STAGES & 1
 
@@ -971,7 +971,7 @@ def _dq_producer(
             for each in gl.static_range(CONSUMERS):
                 mbarrier.expect(do_full.index(each), do_desc.block_type.nbytes)
                 tma_load(do_desc, [b, h, row0 + 64 * each, 0], do_full.index(each), do_s.index(each))
-        v_stage, v_phase = _v_stage(i, V_STAGES)
+        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
         mbarrier.wait(v_empty.index(v_stage), v_phase ^ 1)
         mbarrier.expect(v_full.index(v_stage), v_desc.block_type.nbytes)
         tma_load(v_desc, [b, kv_h, start, 0], v_full.index(v_stage), v_s.index(v_stage))
@@ -1075,7 +1075,7 @@ def _dq_consumer(
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
         last = stage
         stage = i % STAGES
-        v_stage, v_phase = _v_stage(i, V_STAGES)
+        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
         _await_turn(CONSUMER, PING_PONG)
         product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
         mbarrier.wait(k_full.index(stage), i // STAGES & 1)
@@ -1102,7 +1102,7 @@ def _dq_consumer(
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
         last = stage
         stage = i % STAGES
-        v_stage, v_phase = _v_stage(i, V_STAGES)
+        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
         _await_turn(CONSUMER, PING_PONG)
         product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
         mbarrier.wait(k_full.index(stage), i // STAGES & 1)
