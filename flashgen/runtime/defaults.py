@@ -78,7 +78,7 @@ _HOPPER_BACKWARD_KV = (
 
 _HOPPER_BACKWARD_Q: _Row = (
     Config(128, 128, 4, 3, "hopper", ping_pong=0),
-    Config(128, 128, 4, 2, "hopper", ping_pong=0),
+    Config(128, 128, 4, 3, "hopper", ping_pong=0),
     Config(128, 64, 4, 2, "hopper", ping_pong=0),
 )
 
