@@ -30,6 +30,7 @@ from flashgen.lang.triton_emitter import user_name
 from flashgen.runtime import Config, options
 from flashgen.runtime.hopper import product_width
 from flashgen.runtime.hopper_backward import block_width, hopper_backward_types, hopper_wide_types, wide_blocks
+from flashgen.runtime.hopper_backward_q import hopper_query_types, query_blocks
 
 __all__ = ["Resources", "compile_kernel"]
 
@@ -95,6 +96,9 @@ def compile_kernel(
         constants |= wide_blocks(config, head_dim, v_head_dim)
     elif config.backend == "hopper" and kernel == "backward_kv":
         types |= hopper_backward_types(getattr(torch, dtype), v_head_dim, config)
+    elif config.backend == "hopper" and kernel == "backward_q":
+        types |= hopper_query_types(getattr(torch, dtype), head_dim, v_head_dim, config)
+        constants = dict(query_blocks(config, head_dim, v_head_dim))
     elif config.backend == "hopper":
         constants["CONSUMERS"] = config.consumers
     found = _compile(getattr(module, config.name_of(kernel)), target, types, constants, options(config), unaligned)

@@ -12,6 +12,7 @@ AXES: Mapping[tuple[str, str], Mapping[str, tuple[int, ...]]] = {
     ("forward", "portable"): {},
     ("forward", "hopper"): {"ping_pong": (0, 1)},
     ("backward_q", "portable"): {},
+    ("backward_q", "hopper"): {"ping_pong": (0, 1)},
     ("backward_kv", "portable"): {"fuse_dq": (0, 1)},
     ("backward_kv", "hopper"): {"fuse_dq": (0, 1, 2), "delay_dq": (0, 1)},
 }
@@ -26,10 +27,11 @@ class Config:
     The axes after `backend` are None in a config of a kernel that does not have them. `fuse_dq` 1: the kernel that
     makes dK and dV also adds up dQ, by atomics. The text form is "BM=64 BN=128 num_warps=4 num_stages=2 fuse_dq=1".
 
-    For Hopper, num_warps are those of a consumer. The forward's have 64 rows: BM 128 for two of them, 192 for three.
-    `ping_pong` 1: consumers take turns at the tensor cores. The backward's two have 64 keys each: BN is 128. For
-    head dimensions above 128 they share 64 keys, and dQ is left to another kernel. `fuse_dq` 2: dQ leaves by TMA, not
-    from registers; `delay_dq` 1: the product for dQ is made one tile later.
+    For Hopper, num_warps are those of a consumer. The consumers of the forward and of the kernel that makes dQ alone
+    have 64 rows: BM 128 for two of them, 192 for three. `ping_pong` 1: they take turns at the tensor cores. Those of
+    the kernel that makes dK and dV have 64 keys each: BN is 128. For head dimensions above 128 they share 64 keys, and
+    dQ is left to the other kernel. `fuse_dq` 2: dQ leaves by TMA, not from registers; `delay_dq` 1: the product for dQ
+    is made one tile later.
     """
 
     BM: int

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import hopper_backward_refuses, hopper_refuses
+from flashgen.runtime.defaults import hopper_backward_q_refuses, hopper_backward_refuses, hopper_refuses
 from flashgen.work import ITEMSIZE
 
 # Shared memory that one block may have, in bytes.
@@ -118,6 +118,26 @@ def _backward_q(task: Task) -> Iterator[Config]:
     return (Config(*values) for values in product(*_tiles(task), WARPS, STAGES[:3]))
 
 
+def _hopper_backward_q(task: Task) -> Iterator[Config]:
+    """Two or three consumers of 64 rows, as in the forward; tiles of S and dP beside dQ have to fit the registers."""
+    if hopper_backward_q_refuses(task.capability, task.dtype, task.head_dim) or task.q_len < 64:
+        return
+    widest = max(padded(task.head_dim), padded(task.v_head_dim))
+    for consumers, BN, stages, ping_pong in product((2, 3), (64, 128), (2, 3, 4), (0, 1)):
+        if BN * widest > 16384 or (consumers == 3 and (task.scheduled or BN * widest > 4096)):
+            continue
+        config = Config(64 * consumers, BN, 4, stages, "hopper", ping_pong=ping_pong)
+        if hopper_backward_q_shared_bytes(config, task.head_dim, task.v_head_dim) <= shared_limit(task.capability):
+            yield config
+
+
+def hopper_backward_q_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
+    """Bytes of shared memory: Q and dO, stages of K, one less of V, barriers."""
+    one, other = padded(head_dim), padded(v_head_dim)
+    streamed = config.num_stages * one + (config.num_stages - 1) * other
+    return 2 * (config.BM * (one + other) + config.BN * streamed) + 1024
+
+
 def _backward_kv(task: Task) -> Iterator[Config]:
     shapes = product(*_tiles(task), WARPS, STAGES[:3])
     return (Config(*values, fuse_dq=fuse) for values, fuse in product(shapes, (0, 1)))
@@ -165,6 +185,7 @@ SPACES: Mapping[tuple[str, str], Callable[[Task], Iterator[Config]]] = {
     ("forward", "portable"): _forward,
     ("forward", "hopper"): _hopper_forward,
     ("backward_q", "portable"): _backward_q,
+    ("backward_q", "hopper"): _hopper_backward_q,
     ("backward_kv", "portable"): _backward_kv,
     ("backward_kv", "hopper"): _hopper_backward_kv,
 }

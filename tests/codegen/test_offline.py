@@ -37,6 +37,7 @@ LAUNCHED = [
     ("forward", Config(64, 64, 4, 3), Problem(1, 4, 4, 256, 256, 64, 64, "bfloat16")),
     ("forward", Config(128, 64, 4, 2, "hopper", ping_pong=1), Problem(2, 4, 2, 512, 512, 128, 128, "float16")),
     ("backward_q", Config(64, 32, 8, 2), Problem(1, 4, 2, 512, 1024, 128, 64, "float16")),
+    ("backward_q", Config(128, 64, 4, 2, "hopper", ping_pong=0), Problem(2, 4, 2, 512, 512, 192, 128, "float16")),
     ("backward_kv", Config(32, 128, 8, 1, fuse_dq=0), Problem(2, 16, 16, 4096, 4096, 64, 64, "bfloat16")),
     (
         "backward_kv",
