@@ -152,6 +152,10 @@ class HopperBackwardView:
         reads = self.step_reads.union(*(f.body.free for f in functions if f is not None))
         return reads | {"rows"} if "q" in reads or (masked and self.score is not None) else reads
 
+    def reads_start(self, masked: bool) -> bool:
+        """Whether logits and mask of a tile of queries depend on where it stands."""
+        return bool(self.tile_reads(masked) & {"rows", "q_first"})
+
 
 def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> HopperBackwardView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""

@@ -9,6 +9,7 @@ from flashgen.codegen.backward import BackwardKvView, BackwardQView
 from flashgen.codegen.forward import ForwardView, ranges_of
 from flashgen.codegen.hopper import HopperView
 from flashgen.codegen.hopper_backward import HopperBackwardView
+from flashgen.codegen.hopper_backward_q import HopperBackwardQView
 from flashgen.codegen.kernels import Kernels
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
 from flashgen.codegen.schedule import ScheduleView
@@ -40,6 +41,7 @@ class ModuleView:
     forward: ForwardView
     hopper: HopperView
     backward_q: BackwardQView
+    hopper_backward_q: HopperBackwardQView
     backward_kv: BackwardKvView
     hopper_backward: HopperBackwardView
     backward_inputs: BackwardQView | None
@@ -50,6 +52,7 @@ class ModuleView:
     backward_parameters: str
     backward_dim_lines: tuple[str, ...]
     backward_q_arguments: tuple[str, ...]
+    hopper_backward_q_arguments: tuple[str, ...]
     backward_kv_arguments: tuple[str, ...]
     hopper_backward_arguments: tuple[str, ...]
     backward_inputs_arguments: tuple[str, ...]
@@ -80,7 +83,8 @@ class ModuleView:
 def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[str, str]) -> ModuleView:
     """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity."""
     forward, schedule = kernels.forward, kernels.schedule
-    backward = (*kernels.backward_q.arguments, *kernels.backward_kv.arguments, *kernels.hopper_backward.arguments)
+    views = (kernels.backward_q, kernels.hopper_backward_q, kernels.backward_kv, kernels.hopper_backward)
+    backward = tuple(argument for view in views for argument in view.arguments)
     inputs_view = kernels.backward_inputs
     for_inputs = () if inputs_view is None else inputs_view.arguments
     sums = learned_launch(variant, None if inputs_view is None else inputs_view.learned)
@@ -106,6 +110,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         forward=forward,
         hopper=kernels.hopper,
         backward_q=kernels.backward_q,
+        hopper_backward_q=kernels.hopper_backward_q,
         backward_kv=kernels.backward_kv,
         hopper_backward=kernels.hopper_backward,
         backward_inputs=inputs_view,
@@ -116,6 +121,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         backward_parameters="".join(f", {name}" for name in names if _reads(backward, name) or name in scheduled),
         backward_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, backward, scheduled))),
         backward_q_arguments=_call_arguments(variant, kernels.backward_q.arguments),
+        hopper_backward_q_arguments=_call_arguments(variant, kernels.hopper_backward_q.arguments),
         backward_kv_arguments=_call_arguments(variant, kernels.backward_kv.arguments),
         hopper_backward_arguments=_call_arguments(variant, kernels.hopper_backward.arguments),
         backward_inputs_arguments=_call_arguments(variant, for_inputs),

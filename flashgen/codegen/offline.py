@@ -29,7 +29,8 @@ from flashgen.errors import UsageError
 from flashgen.lang.triton_emitter import user_name
 from flashgen.runtime import Config, options
 from flashgen.runtime.hopper import product_width
-from flashgen.runtime.hopper_backward import block_width, hopper_backward_types
+from flashgen.runtime.hopper_backward import block_width, hopper_backward_types, hopper_wide_types, wide_blocks
+from flashgen.runtime.hopper_backward_q import hopper_query_types, query_blocks
 
 __all__ = ["Resources", "compile_kernel"]
 
@@ -90,12 +91,17 @@ def compile_kernel(
     constants |= {name.upper(): value for name, value in config.further.items() if name != "backend"}
     if config.fuse_dq == 0:
         constants |= {"dq_ptr": None, "dq_sums": None}
-    if config.backend == "hopper" and kernel == "backward_kv":
+    if config.wide:
+        types |= hopper_wide_types(getattr(torch, dtype), head_dim, v_head_dim, config)
+        constants |= wide_blocks(config, head_dim, v_head_dim)
+    elif config.backend == "hopper" and kernel == "backward_kv":
         types |= hopper_backward_types(getattr(torch, dtype), v_head_dim, config)
+    elif config.backend == "hopper" and kernel == "backward_q":
+        types |= hopper_query_types(getattr(torch, dtype), head_dim, v_head_dim, config)
+        constants = dict(query_blocks(config, head_dim, v_head_dim))
     elif config.backend == "hopper":
         constants["CONSUMERS"] = config.consumers
-    name = f"_{kernel}" if config.backend == "portable" else f"_{kernel}_{config.backend}"
-    found = _compile(getattr(module, name), target, types, constants, options(config), unaligned)
+    found = _compile(getattr(module, config.name_of(kernel)), target, types, constants, options(config), unaligned)
     if found.error is None and config.fuse_dq and not portable:
         collected = _compile(module._collect_dq, target, types, {"HEAD_DIM": block_width(config)}, {}, unaligned)
         if collected.error is not None:

@@ -38,6 +38,7 @@ from flashgen.runtime.defaults import (
     default_scheduled_backward_kv_config,
     default_scheduled_backward_q_config,
     default_scheduled_config,
+    hopper_backward_q_refuses,
     hopper_backward_refuses,
     hopper_refuses,
 )
@@ -50,8 +51,11 @@ from flashgen.runtime.hopper_backward import (
     hopper_backward_tiles,
     hopper_key_gradients,
     hopper_query_sums,
+    hopper_wide_blocks,
+    hopper_wide_tiles,
     key_head_group,
 )
+from flashgen.runtime.hopper_backward_q import hopper_query_blocks, hopper_query_tiles
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.kernels import launch
 from flashgen.runtime.lookup import Lookup, shipped_root
@@ -91,13 +95,18 @@ __all__ = [
     "from_sums",
     "head_group",
     "hopper_backward_programs",
+    "hopper_backward_q_refuses",
     "hopper_backward_refuses",
     "hopper_backward_tiles",
     "hopper_blocks",
     "hopper_key_gradients",
     "hopper_programs",
+    "hopper_query_blocks",
     "hopper_query_sums",
+    "hopper_query_tiles",
     "hopper_refuses",
+    "hopper_wide_blocks",
+    "hopper_wide_tiles",
     "incoming",
     "input_gradient",
     "input_sums",

@@ -73,13 +73,21 @@ _HOPPER: _Row = (
 _HOPPER_BACKWARD_KV = (
     Config(128, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
     Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
+    Config(64, 64, 4, 2, "hopper", fuse_dq=0, delay_dq=0),
+)
+
+
+_HOPPER_BACKWARD_Q: _Row = (
+    Config(128, 128, 4, 3, "hopper", ping_pong=0),
+    Config(128, 128, 4, 3, "hopper", ping_pong=0),
+    Config(128, 64, 4, 2, "hopper", ping_pong=0),
 )
 
 
 # The same as hopper_refuses and hopper_backward_refuses say it, for people.
 HOPPER_SERVES = (
-    "float16 and bfloat16 on sm_90, forward with v_head_dim a multiple of 8, backward with head dimensions that are "
-    "multiples of 8 up to 128; other calls go to the portable kernels"
+    "float16 and bfloat16 on sm_90, forward with v_head_dim a multiple of 8, dK and dV with head dimensions that are "
+    "multiples of 8, dQ with head_dim a multiple of 8; other calls go to the portable kernels"
 )
 
 
@@ -95,11 +103,26 @@ def hopper_backward_refuses(capability: str, dtype: str, head_dim: int, v_head_d
     """The same for the Hopper kernel that makes dK and dV."""
     if capability != "sm_90" or dtype == "float32":
         return _never_on(capability)
-    dims = f"head_dim is {head_dim}, v_head_dim {v_head_dim}"
-    if max(head_dim, v_head_dim) > 128:
-        return f"its registers hold head dimensions up to 128, {dims}"
+    if not head_dim % 8 and not v_head_dim % 8:
+        return ""
     # What it writes by TMA.
-    return f"rows of dk and dv must be multiples of 16 bytes, {dims}" if head_dim % 8 or v_head_dim % 8 else ""
+    return f"rows of dk and dv must be multiples of 16 bytes, head_dim is {head_dim}, v_head_dim {v_head_dim}"
+
+
+def hopper_backward_misfit(config: Config, head_dim: int, v_head_dim: int) -> str:
+    """What tiles of a config for that kernel are wrong for these head dimensions; empty where none are."""
+    widest = max(head_dim, v_head_dim)
+    if config.wide != (widest > 128):
+        return f"BN is {config.BN}; expected {64 if widest > 128 else 128} for head dimensions up to {widest}"
+    return f"BM is {config.BM}; expected 64 for head dimensions above 64" if widest > 64 and config.BM > 64 else ""
+
+
+def hopper_backward_q_refuses(capability: str, dtype: str, head_dim: int) -> str:
+    """The same for the Hopper kernel that makes dQ alone."""
+    if capability != "sm_90" or dtype == "float32":
+        return _never_on(capability)
+    # What it writes by TMA.
+    return f"rows of dq must be a multiple of 16 bytes, head_dim is {head_dim}" if head_dim % 8 else ""
 
 
 def _never_on(capability: str) -> str:
@@ -135,6 +158,8 @@ def default_scheduled_backward_kv_config(capability: str, dtype: str, head_dim: 
 
 def default_backward_q_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The config of the kernel that makes dQ."""
+    if not hopper_backward_q_refuses(capability, dtype, head_dim):
+        return _HOPPER_BACKWARD_Q[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
     return _chosen(_BACKWARD_Q, capability, dtype, head_dim, v_head_dim)
 
 

@@ -13,7 +13,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.hopper import even_share
+from flashgen.runtime.hopper import even_share, product_width
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
 _QUERY_GROUP_BYTES = 16 << 20
@@ -39,11 +39,11 @@ def hopper_backward_tiles(
     BM, rows = config.BM, config.BN // 2
     width, v_width = block_width(config), v_block_width(call.sizes.v_head_dim)
     return (
-        _tile(call.q, BM, width), _tile(incoming.d_out, BM, v_width),
-        _tile(call.k, rows, width), _tile(call.v, rows, v_width),
+        tile_descriptor(call.q, BM, width), tile_descriptor(incoming.d_out, BM, v_width),
+        tile_descriptor(call.k, rows, width), tile_descriptor(call.v, rows, v_width),
         _rows(incoming.lse, BM), _rows(incoming.delta, BM),
         _fragments(sums) if sums is not None and config.fuse_dq == 2 else sums,
-        _tile(dk, rows, width), _tile(dv, rows, v_width),
+        tile_descriptor(dk, rows, width), tile_descriptor(dv, rows, v_width),
     )  # fmt: skip
 
 
@@ -60,11 +60,10 @@ def v_block_width(v_head_dim: int) -> int:
 
 def hopper_backward_types(dtype: torch.dtype, v_head_dim: int, config: Config) -> dict[str, str]:
     """The types of these arguments by name, as Triton writes them."""
-    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
     rows, width, v_width = config.BN // 2, block_width(config), v_block_width(v_head_dim)
     tiles = {"q": (config.BM, width), "do": (config.BM, v_width), "k": (rows, width), "v": (rows, v_width)}
     tiles |= {"dk": tiles["k"], "dv": tiles["v"]}
-    types = {f"{n}_desc": f"tensordesc<{name}{[1, 1, *t]},{_tile_layout(*t, dtype)!r}>" for n, t in tiles.items()}
+    types = {f"{n}_desc": tile_type(dtype, *tile) for n, tile in tiles.items()}
     types |= dict.fromkeys(("lse_desc", "delta_desc"), f"tensordesc<fp32{[config.BM]},{_ROWS_LAYOUT!r}>")
     return types | {"dq_sums": f"tensordesc<fp32[16, 256],{_FRAGMENTS_LAYOUT!r}>" if config.fuse_dq == 2 else "*fp32"}
 
@@ -75,6 +74,40 @@ def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     shapes = ((s.batch, s.kv_heads, s.kv_len, dim) for dim in (s.head_dim, s.v_head_dim))
     dk, dv = (torch.empty(shape, dtype=call.q.dtype, device=call.q.device) for shape in shapes)
     return dk, dv
+
+
+def hopper_wide_tiles(
+    call: Call, incoming: Incoming, dk: torch.Tensor, dv: torch.Tensor, config: Config
+) -> tuple[TensorDescriptor, ...]:
+    """What the kernel for wide heads reads and writes, as descriptors of tiles: q, d_out, k, v, lse, delta, dk, dv."""
+    BM, BN = config.BM, config.BN
+    width, v_width = v_block_width(call.sizes.head_dim), v_block_width(call.sizes.v_head_dim)
+    return (
+        tile_descriptor(call.q, BM, width), tile_descriptor(incoming.d_out, BM, v_width),
+        tile_descriptor(call.k, BN, width), tile_descriptor(call.v, BN, v_width),
+        _rows(incoming.lse, BM), _rows(incoming.delta, BM),
+        tile_descriptor(dk, BN, width), tile_descriptor(dv, BN, v_width),
+    )  # fmt: skip
+
+
+def hopper_wide_types(dtype: torch.dtype, head_dim: int, v_head_dim: int, config: Config) -> dict[str, str]:
+    """The types of these arguments by name, as Triton writes them."""
+    width, v_width = v_block_width(head_dim), v_block_width(v_head_dim)
+    tiles = {"q": (config.BM, width), "do": (config.BM, v_width), "k": (config.BN, width), "v": (config.BN, v_width)}
+    tiles |= {"dk": tiles["k"], "dv": tiles["v"]}
+    types = {f"{n}_desc": tile_type(dtype, *tile) for n, tile in tiles.items()}
+    return types | dict.fromkeys(("lse_desc", "delta_desc"), f"tensordesc<fp32{[config.BM]},{_ROWS_LAYOUT!r}>")
+
+
+def hopper_wide_blocks(call: Call, config: Config) -> dict[str, int]:
+    """The constants that the kernel for wide heads is compiled for."""
+    return wide_blocks(config, call.sizes.head_dim, call.sizes.v_head_dim)
+
+
+@lru_cache(maxsize=256)
+def wide_blocks(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int]:
+    dims = {"HEAD_DIM": product_width(max(64, head_dim)), "V_HEAD_DIM": product_width(max(64, v_head_dim))}
+    return {"BM": config.BM, "BN": config.BN, **dims, "STAGES": config.num_stages}
 
 
 def hopper_query_sums(call: Call, incoming: Incoming, config: Config) -> torch.Tensor | None:
@@ -92,7 +125,7 @@ def key_head_group(call: Call) -> int:
     return even_share(s.batch * s.kv_heads, max(1, _QUERY_GROUP_BYTES // bytes_each))
 
 
-def _tile(tensor: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
+def tile_descriptor(tensor: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
     """A tensor [batch, heads, length, dim] by tiles; what lies beyond its ends reads as zero and is not written."""
     if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
         # TMA has no such strides.
@@ -102,6 +135,12 @@ def _tile(tensor: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
     strides = [stride if size > 1 else width for stride, size in zip(tensor.stride()[:3], sizes[:3], strict=True)]
     shape = [1, 1, rows, width]
     return TensorDescriptor(tensor, sizes, [*strides, 1], shape, _tile_layout(rows, width, tensor.dtype))
+
+
+def tile_type(dtype: torch.dtype, rows: int, width: int) -> str:
+    """The type of such a descriptor, as Triton writes it."""
+    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    return f"tensordesc<{name}{[1, 1, rows, width]},{_tile_layout(rows, width, dtype)!r}>"
 
 
 @lru_cache(maxsize=64)

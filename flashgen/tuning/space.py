@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import hopper_backward_refuses, hopper_refuses
+from flashgen.runtime.defaults import hopper_backward_q_refuses, hopper_backward_refuses, hopper_refuses
 from flashgen.work import ITEMSIZE
 
 # Shared memory that one block may have, in bytes.
@@ -118,6 +118,26 @@ def _backward_q(task: Task) -> Iterator[Config]:
     return (Config(*values) for values in product(*_tiles(task), WARPS, STAGES[:3]))
 
 
+def _hopper_backward_q(task: Task) -> Iterator[Config]:
+    """Two or three consumers of 64 rows, as in the forward; tiles of S and dP beside dQ have to fit the registers."""
+    if hopper_backward_q_refuses(task.capability, task.dtype, task.head_dim) or task.q_len < 64:
+        return
+    widest = max(padded(task.head_dim), padded(task.v_head_dim))
+    for consumers, BN, stages, ping_pong in product((2, 3), (64, 128), (2, 3, 4), (0, 1)):
+        if BN * widest > 16384 or (consumers == 3 and (task.scheduled or BN * widest > 4096)):
+            continue
+        config = Config(64 * consumers, BN, 4, stages, "hopper", ping_pong=ping_pong)
+        if hopper_backward_q_shared_bytes(config, task.head_dim, task.v_head_dim) <= shared_limit(task.capability):
+            yield config
+
+
+def hopper_backward_q_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
+    """Bytes of shared memory: Q and dO, stages of K, one less of V, barriers."""
+    one, other = padded(head_dim), padded(v_head_dim)
+    streamed = config.num_stages * one + (config.num_stages - 1) * other
+    return 2 * (config.BM * (one + other) + config.BN * streamed) + 1024
+
+
 def _backward_kv(task: Task) -> Iterator[Config]:
     shapes = product(*_tiles(task), WARPS, STAGES[:3])
     return (Config(*values, fuse_dq=fuse) for values, fuse in product(shapes, (0, 1)))
@@ -126,6 +146,9 @@ def _backward_kv(task: Task) -> Iterator[Config]:
 def _hopper_backward_kv(task: Task) -> Iterator[Config]:
     """128 keys for two consumers, and as many queries as their registers and dQ's layout want."""
     if hopper_backward_refuses(task.capability, task.dtype, task.head_dim, task.v_head_dim) or task.kv_len < 64:
+        return
+    if max(task.head_dim, task.v_head_dim) > 128:
+        yield from _hopper_wide_kv(task)
         return
     BM = 128 if max(task.head_dim, task.v_head_dim) <= 64 else 64
     for stages, fuse_dq, delay_dq in product((2, 3), (0, 1, 2), (0, 1)):
@@ -143,11 +166,26 @@ def hopper_backward_shared_bytes(config: Config, v_head_dim: int) -> int:
     return 2 * 128 * columns + stages + buffers * 2 * 128 * config.BM + 32768 * (config.fuse_dq == 2) + 1024
 
 
+def _hopper_wide_kv(task: Task) -> Iterator[Config]:
+    """Tiles of 64 by 64, as many stages as fit."""
+    for stages in (2, 3):
+        config = Config(64, 64, 4, stages, "hopper", fuse_dq=0, delay_dq=0)
+        if hopper_wide_shared_bytes(config, task.head_dim, task.v_head_dim) <= shared_limit(task.capability):
+            yield config
+
+
+def hopper_wide_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
+    """The same for wide heads: K and V, stages of Q and dO with lse and delta and of P in float32, barriers."""
+    columns = max(64, padded(head_dim)) + max(64, padded(v_head_dim))
+    return 2 * config.BN * columns + config.num_stages * config.BM * (2 * columns + 8 + 4 * config.BN) + 1024
+
+
 # What each backend of a kernel has to offer.
 SPACES: Mapping[tuple[str, str], Callable[[Task], Iterator[Config]]] = {
     ("forward", "portable"): _forward,
     ("forward", "hopper"): _hopper_forward,
     ("backward_q", "portable"): _backward_q,
+    ("backward_q", "hopper"): _hopper_backward_q,
     ("backward_kv", "portable"): _backward_kv,
     ("backward_kv", "hopper"): _hopper_backward_kv,
 }

@@ -51,7 +51,7 @@ def make(module_path, variant):
     triton.compiler.compile = triton.compile = offline.triton.compile = record
     runtime.launch = schedule.launch = launch
     calls.interpreted = lambda: True
-    calls.hopper_refuses = calls.hopper_backward_refuses = lambda *_: ""
+    calls.hopper_refuses = calls.hopper_backward_refuses = calls.hopper_backward_q_refuses = lambda *_: ""
     hopper._multiprocessors = lambda gpu: 132
     module = load_module(Path(module_path))
     compile_one = compiler(module_path, variant, "sm_90")
@@ -63,7 +63,7 @@ def make(module_path, variant):
         if kernel != "forward":
             asked.clear()  # of the forward pass that went before
         launched()
-        wanted = [key for key in asked if key[0] in (f"_{kernel}", f"_{kernel}_{config.backend}", "_classify")]
+        wanted = [key for key in asked if key[0] in (config.name_of(kernel), "_classify")]
         asked.clear()
         found = compile_one(CompileRequest(kernel, problem, config))
         assert found.error is None, found.error

@@ -37,11 +37,17 @@ LAUNCHED = [
     ("forward", Config(64, 64, 4, 3), Problem(1, 4, 4, 256, 256, 64, 64, "bfloat16")),
     ("forward", Config(128, 64, 4, 2, "hopper", ping_pong=1), Problem(2, 4, 2, 512, 512, 128, 128, "float16")),
     ("backward_q", Config(64, 32, 8, 2), Problem(1, 4, 2, 512, 1024, 128, 64, "float16")),
+    ("backward_q", Config(128, 64, 4, 2, "hopper", ping_pong=0), Problem(2, 4, 2, 512, 512, 192, 128, "float16")),
     ("backward_kv", Config(32, 128, 8, 1, fuse_dq=0), Problem(2, 16, 16, 4096, 4096, 64, 64, "bfloat16")),
     (
         "backward_kv",
         Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
         Problem(1, 4, 2, 512, 768, 128, 128, "bfloat16"),
+    ),
+    (
+        "backward_kv",
+        Config(64, 64, 4, 2, "hopper", fuse_dq=0, delay_dq=0),
+        Problem(1, 4, 2, 512, 768, 192, 128, "bfloat16"),
     ),
 ]
 
@@ -130,7 +136,7 @@ def test_what_is_compiled_is_what_a_call_asks_for(name: str, tmp_path: Path) -> 
     with Worker("launch_keys:make", path, variant) as worker:
         for kernel, config, problem in LAUNCHED:
             asked, missing = worker.ask((kernel, problem, config), 120.0)
-            assert asked[-1] == (f"_{kernel}" if config.backend == "portable" else f"_{kernel}_{config.backend}")
+            assert asked[-1] == config.name_of(kernel)
             assert missing == []
 
 
