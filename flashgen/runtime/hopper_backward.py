@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import triton
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
+from flashgen.runtime.descriptors import Tile, Tiled
 from flashgen.runtime.hopper import even_share
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
@@ -21,6 +21,7 @@ _DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 _ROWS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=1)
 _FRAGMENTS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=2)
+_FRAGMENTS = Tile((16, 256), torch.float32, _FRAGMENTS_LAYOUT)
 
 
 def hopper_backward_programs(call: Call, config: Config) -> int:
@@ -92,16 +93,22 @@ def key_head_group(call: Call) -> int:
     return even_share(s.batch * s.kv_heads, max(1, _QUERY_GROUP_BYTES // bytes_each))
 
 
-def _tile(tensor: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
+def _tile(tensor: torch.Tensor, rows: int, width: int) -> Tiled:
     """A tensor [batch, heads, length, dim] by tiles; what lies beyond its ends reads as zero and is not written."""
-    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+    shape, strides = tensor.shape, tensor.stride()
+    if 0 in strides and any(stride == 0 and size > 1 for stride, size in zip(strides, shape, strict=True)):
         # TMA has no such strides.
         tensor = tensor.contiguous()
-    # Of a dimension of size 1 a tensor may have any stride, TMA only a multiple of 16 bytes.
-    sizes = list(tensor.shape)
-    strides = [stride if size > 1 else width for stride, size in zip(tensor.stride()[:3], sizes[:3], strict=True)]
-    shape = [1, 1, rows, width]
-    return TensorDescriptor(tensor, sizes, [*strides, 1], shape, _tile_layout(rows, width, tensor.dtype))
+        strides = tensor.stride()
+    if 1 in shape[:3]:
+        # Of a dimension of size 1 a tensor may have any stride, TMA only a multiple of 16 bytes.
+        strides = *(stride if size > 1 else width for stride, size in zip(strides[:3], shape[:3], strict=True)), 1
+    return Tiled(tensor, shape, strides, _tile_of(rows, width, tensor.dtype))
+
+
+@lru_cache(maxsize=64)
+def _tile_of(rows: int, width: int, dtype: torch.dtype) -> Tile:
+    return Tile((1, 1, rows, width), dtype, _tile_layout(rows, width, dtype))
 
 
 @lru_cache(maxsize=64)
@@ -109,11 +116,16 @@ def _tile_layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLay
     return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], _DTYPES[dtype])
 
 
-def _rows(values: torch.Tensor, rows: int) -> TensorDescriptor:
+def _rows(values: torch.Tensor, rows: int) -> Tiled:
     """Float32 values of rows, one after the other, by tiles."""
-    return TensorDescriptor(values.view(-1), [values.numel()], [1], [rows], _ROWS_LAYOUT)
+    return Tiled(values, (values.numel(),), (1,), _tile_of_rows(rows))
 
 
-def _fragments(sums: torch.Tensor) -> TensorDescriptor:
+@lru_cache(maxsize=64)
+def _tile_of_rows(rows: int) -> Tile:
+    return Tile((rows,), torch.float32, _ROWS_LAYOUT)
+
+
+def _fragments(sums: torch.Tensor) -> Tiled:
     """The sums of dq by tiles of 4096 elements, wherever these belong."""
-    return TensorDescriptor(sums.view(-1, 256), [sums.numel() // 256, 256], [256, 1], [16, 256], _FRAGMENTS_LAYOUT)
+    return Tiled(sums, (sums.numel() // 256, 256), (256, 1), _FRAGMENTS)

@@ -15,6 +15,7 @@ import triton
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
+from flashgen.runtime.descriptors import Tiled
 from flashgen.runtime.memory import remember
 
 
@@ -41,7 +42,7 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
     gpu = getattr(arguments[0], "base", arguments[0]).get_device()
     if gpu < 0:
         kernel[(programs,)](*arguments, **constants)
-    elif torch.cuda.current_device() == gpu:
+    elif torch._C._cuda_getDevice() == gpu:
         _launch_here(kernel, programs, gpu, arguments, constants)
     else:
         with torch.cuda.device(gpu):
@@ -81,18 +82,15 @@ def _describe(
         id(kernel), gpu, knobs.runtime.debug, knobs.runtime.add_stages_inspection_hook,
         knobs.compilation.instrumentation_mode, *constants, *constants.values(),
     ]  # fmt: skip
-    passed = []
-    for value in arguments:
+    passed = list(arguments)
+    for place, value in enumerate(arguments):
         if value.__class__ is int:
             described.append(value & 63 | 64 if 64 <= value < 2**31 else value)
-            passed.append(value)
         elif isinstance(value, torch.Tensor):
-            address = value.data_ptr()
+            passed[place] = address = value.data_ptr()
             described.append(value.dtype if address % 16 == 0 else (value.dtype,))
-            passed.append(address)
         else:
             described.append(_trait(value))
-            passed.append(value)
     return tuple(described), passed
 
 
@@ -103,6 +101,8 @@ def _trait(value: Any) -> object:
         return float
     if value is None or kind is bool:
         return kind, value
+    if kind is Tiled:
+        return value.tile
     if hasattr(value, "block_shape"):  # a tensor descriptor made on the host
         rest = [each for name, each in vars(value).items() if name not in ("base", "shape", "strides")]
         return kind, value.base.dtype, *[tuple(each) if isinstance(each, list) else each for each in rest]
