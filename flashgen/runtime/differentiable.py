@@ -112,6 +112,8 @@ class _Gradients:
         """The backward operator. A gradient that is not asked for is an empty tensor: an operator cannot give None."""
         q, needs = arguments[2], arguments[-1]
         found = self.launch_backward(*arguments)
+        if all(needs):
+            return found  # type: ignore[no-any-return]
         return tuple(gradient if needed else q.new_empty(0) for gradient, needed in zip(found, needs, strict=True))
 
     def fake(self, *arguments: Any) -> tuple[torch.Tensor, ...]:

@@ -73,8 +73,8 @@ def hopper_backward_types(dtype: torch.dtype, v_head_dim: int, config: Config) -
 def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the kernel writes dk and dv: it sums over the heads that share keys."""
     s = call.sizes
-    shapes = ((s.batch, s.kv_heads, s.kv_len, dim) for dim in (s.head_dim, s.v_head_dim))
-    dk, dv = (torch.empty(shape, dtype=call.q.dtype, device=call.q.device) for shape in shapes)
+    dk = call.q.new_empty((s.batch, s.kv_heads, s.kv_len, s.head_dim))
+    dv = call.q.new_empty((s.batch, s.kv_heads, s.kv_len, s.v_head_dim))
     return dk, dv
 
 
@@ -95,15 +95,20 @@ def key_head_group(call: Call) -> int:
 
 def _tile(tensor: torch.Tensor, rows: int, width: int) -> Tiled:
     """A tensor [batch, heads, length, dim] by tiles; what lies beyond its ends reads as zero and is not written."""
-    shape, strides = tensor.shape, tensor.stride()
-    if 0 in strides and any(stride == 0 and size > 1 for stride, size in zip(strides, shape, strict=True)):
-        # TMA has no such strides.
-        tensor = tensor.contiguous()
-        strides = tensor.stride()
-    if 1 in shape[:3]:
-        # Of a dimension of size 1 a tensor may have any stride, TMA only a multiple of 16 bytes.
-        strides = *(stride if size > 1 else width for stride, size in zip(strides[:3], shape[:3], strict=True)), 1
-    return Tiled(tensor, shape, strides, _tile_of(rows, width, tensor.dtype))
+    strides = _tma_strides(tensor.shape, tensor.stride(), width)
+    if strides is None:
+        return _tile(tensor.contiguous(), rows, width)
+    return Tiled(tensor, tensor.shape, strides, _tile_of(rows, width, tensor.dtype))
+
+
+@lru_cache(maxsize=256)
+def _tma_strides(shape: torch.Size, strides: tuple[int, ...], width: int) -> tuple[int, ...] | None:
+    """Strides as TMA takes them; None where it takes none that are meant.
+
+    Of a dimension of size 1 a tensor may have any stride, TMA only a multiple of 16 bytes.
+    """
+    fitting = [stride if size > 1 else width for stride, size in zip(strides[:3], shape[:3], strict=True)]
+    return (*fitting, 1) if all(fitting) else None
 
 
 @lru_cache(maxsize=64)

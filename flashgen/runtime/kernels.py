@@ -89,6 +89,8 @@ def _describe(
         elif isinstance(value, torch.Tensor):
             passed[place] = address = value.data_ptr()
             described.append(value.dtype if address % 16 == 0 else (value.dtype,))
+        elif value.__class__ is Tiled:
+            described.append(value.tile)
         else:
             described.append(_trait(value))
     return tuple(described), passed
@@ -101,8 +103,6 @@ def _trait(value: Any) -> object:
         return float
     if value is None or kind is bool:
         return kind, value
-    if kind is Tiled:
-        return value.tile
     if hasattr(value, "block_shape"):  # a tensor descriptor made on the host
         rest = [each for name, each in vars(value).items() if name not in ("base", "shape", "strides")]
         return kind, value.base.dtype, *[tuple(each) if isinstance(each, list) else each for each in rest]
