@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ from flashgen.runtime.call import FLOAT32, Call, choose_config, config_of
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_backward_inputs_config
 from flashgen.runtime.lookup import Lookup, current_device
-from flashgen.runtime.memory import remember
 
 LOG2E = 1.4426950408889634
 # Rows of the largest tile that a config may have.
@@ -40,31 +38,16 @@ class Incoming(NamedTuple):
         return self.lse.shape[2]
 
 
-# The strides of gradients that kernels read as they are.
-_readable: dict[Hashable, tuple[int, ...]] = {}
-
-
 def incoming(call: Call, d_out: torch.Tensor) -> Incoming:
     """Room for `lse` and `delta` beside d_out, which is copied where a kernel could not read it as it is."""
-    description = d_out.shape, d_out.stride(), d_out.dtype, d_out.device, d_out.data_ptr() % 16
-    strides = _readable.get(description)
-    if strides is None:
-        readable = _made_readable(d_out)
-        strides = row_strides(readable)
-        if readable is d_out:
-            remember(_readable, description, strides)
-        d_out = readable
-    s = call.sizes
-    num_rows = -(-s.q_len // LARGEST_TILE) * LARGEST_TILE
-    rows = d_out.new_empty((2, s.batch, s.heads, num_rows), dtype=torch.float32)
-    return Incoming(d_out, strides, rows[0], rows[1])
-
-
-def _made_readable(d_out: torch.Tensor) -> torch.Tensor:
     if d_out.stride(3) != 1 or d_out.stride(2) == 0:
         # The gradient of a sum is one number, seen as many.
         d_out = d_out.contiguous()
-    return kernel_ready("the gradient of out", d_out)
+    d_out = kernel_ready("the gradient of out", d_out)
+    batch, heads, q_len, _ = d_out.shape
+    num_rows = -(-q_len // LARGEST_TILE) * LARGEST_TILE
+    rows = d_out.new_empty((2, batch, heads, num_rows), dtype=torch.float32)
+    return Incoming(d_out, row_strides(d_out), rows[0], rows[1])
 
 
 def backward_configs(

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 import triton
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.descriptors import Tile, Tiled
+from flashgen.runtime.descriptors import Tile, Tiled, tiled_rows
 from flashgen.runtime.hopper import even_share
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
@@ -93,22 +94,9 @@ def key_head_group(call: Call) -> int:
     return even_share(s.batch * s.kv_heads, max(1, _QUERY_GROUP_BYTES // bytes_each))
 
 
-def _tile(tensor: torch.Tensor, rows: int, width: int) -> Tiled:
+def _tile(tensor: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
     """A tensor [batch, heads, length, dim] by tiles; what lies beyond its ends reads as zero and is not written."""
-    strides = _tma_strides(tensor.shape, tensor.stride(), width)
-    if strides is None:
-        return _tile(tensor.contiguous(), rows, width)
-    return Tiled(tensor, tensor.shape, strides, _tile_of(rows, width, tensor.dtype))
-
-
-@lru_cache(maxsize=256)
-def _tma_strides(shape: torch.Size, strides: tuple[int, ...], width: int) -> tuple[int, ...] | None:
-    """Strides as TMA takes them; None where it takes none that are meant.
-
-    Of a dimension of size 1 a tensor may have any stride, TMA only a multiple of 16 bytes.
-    """
-    fitting = [stride if size > 1 else width for stride, size in zip(strides[:3], shape[:3], strict=True)]
-    return (*fitting, 1) if all(fitting) else None
+    return tiled_rows(tensor, _tile_of(rows, width, tensor.dtype))
 
 
 @lru_cache(maxsize=64)
@@ -121,7 +109,7 @@ def _tile_layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLay
     return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], _DTYPES[dtype])
 
 
-def _rows(values: torch.Tensor, rows: int) -> Tiled:
+def _rows(values: torch.Tensor, rows: int) -> TensorDescriptor:
     """Float32 values of rows, one after the other, by tiles."""
     return Tiled(values, (values.numel(),), (1,), _tile_of_rows(rows))
 
@@ -131,6 +119,6 @@ def _tile_of_rows(rows: int) -> Tile:
     return Tile((rows,), torch.float32, _ROWS_LAYOUT)
 
 
-def _fragments(sums: torch.Tensor) -> Tiled:
+def _fragments(sums: torch.Tensor) -> TensorDescriptor:
     """The sums of dq by tiles of 4096 elements, wherever these belong."""
     return Tiled(sums, (sums.numel() // 256, 256), (256, 1), _FRAGMENTS)

@@ -13,7 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashgen.runtime import kernels
-from flashgen.runtime.hopper_backward import _tile
+from flashgen.runtime.descriptors import Tile, Tiled, tiled_rows
 
 BACKEND = type(make_backend(GPUTarget("cuda", 90, 32)))
 
@@ -30,15 +30,19 @@ def tensor(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype)
 
 
+def by_tiles(tensor: torch.Tensor, rows: int, width: int) -> Tiled:
+    kind = gl.float16 if tensor.dtype == torch.float16 else gl.bfloat16
+    shape = (1, 1, rows, width)
+    return tiled_rows(tensor, Tile(shape, tensor.dtype, gl.NVMMASharedLayout.get_default_for(list(shape), kind)))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_triton_sees_one_of_its_own(dtype: torch.dtype) -> None:
     q = tensor(2, 3, 40, 64, dtype=dtype)
-    kind = gl.float16 if dtype == torch.float16 else gl.bfloat16
-    layout = gl.NVMMASharedLayout.get_default_for([1, 1, 64, 64], kind)
-    own = TensorDescriptor(q, list(q.shape), list(q.stride()), [1, 1, 64, 64], layout)
-    made = _tile(q, 64, 64)
+    made = by_tiles(q, 64, 64)
+    own = TensorDescriptor(q, list(q.shape), list(q.stride()), [1, 1, 64, 64], made.layout)
     assert seen_by_triton(made) == seen_by_triton(own)
-    for name in ("base", "shape", "strides", "padding", "layout"):
+    for name in ("base", "shape", "strides", "padding"):
         one, other = getattr(made, name), getattr(own, name)
         assert one is other or (list(one) == other if isinstance(other, list) else one == other), name
     TensorDescriptor.__post_init__(made)  # what Triton would have checked
@@ -46,20 +50,20 @@ def test_triton_sees_one_of_its_own(dtype: torch.dtype) -> None:
 
 def test_descriptors_are_told_apart_by_what_a_kernel_is_compiled_for_alone() -> None:
     q = tensor(2, 3, 40, 64)
-    kinds = [_tile(q, 64, 64), _tile(q, 128, 64), _tile(q, 64, 128), _tile(q.bfloat16(), 64, 64)]
-    assert len({described(kind) for kind in kinds}) == len({seen_by_triton(kind) for kind in kinds}) == 4
-    assert described(_tile(tensor(1, 1, 7, 64), 64, 64)) == described(kinds[0])
+    made = [by_tiles(q, 64, 64), by_tiles(q, 128, 64), by_tiles(q, 64, 128), by_tiles(q.bfloat16(), 64, 64)]
+    assert len({described(each) for each in made}) == len({seen_by_triton(each) for each in made}) == 4
+    assert described(tiled_rows(tensor(1, 1, 7, 64), made[0].tile)) == described(made[0])
 
 
 def test_dimensions_of_size_one_have_strides_that_tma_takes() -> None:
     one_head = tensor(2, 40, 64).as_strided((2, 1, 40, 64), (2560, 3, 64, 1))
-    made = _tile(one_head, 64, 64)
+    made = by_tiles(one_head, 64, 64)
     TensorDescriptor.__post_init__(made)
     assert made.base is one_head and made.strides == (2560, 64, 64, 1)
 
 
 def test_what_is_repeated_is_copied() -> None:
     shared = tensor(2, 1, 40, 64).expand(2, 3, 40, 64)
-    made = _tile(shared, 64, 64)
+    made = by_tiles(shared, 64, 64)
     TensorDescriptor.__post_init__(made)
     assert made.base is not shared and made.strides == (7680, 2560, 64, 1)
