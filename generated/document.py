@@ -2069,7 +2069,7 @@ def _launch(q, k, v, doc, scale, config, counts, tiles):
             _forward_hopper, runtime.hopper_programs(call, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-            *call.strides, call.scale, call.sizes.batch, *call.lengths,
+            call.strides, call.scale, call.sizes.batch, call.lengths,
             **runtime.hopper_blocks(call, config), **runtime.options(config),
         )  # fmt: skip
         return out, lse
@@ -2077,7 +2077,7 @@ def _launch(q, k, v, doc, scale, config, counts, tiles):
         _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, out, lse,
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-        *call.strides, call.scale, *call.lengths,
+        call.strides, call.scale, call.lengths,
         **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
     )  # fmt: skip
     return out, lse

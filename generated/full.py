@@ -1735,14 +1735,14 @@ def _launch(q, k, v, scale, config):
         runtime.launch(
             _forward_hopper, runtime.hopper_programs(call, config),
             call.q, call.k, call.v, out, lse,
-            *call.strides, call.scale, call.sizes.batch, *call.lengths,
+            call.strides, call.scale, call.sizes.batch, call.lengths,
             **runtime.hopper_blocks(call, config), **runtime.options(config),
         )  # fmt: skip
         return out, lse
     runtime.launch(
         _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, out, lse,
-        *call.strides, call.scale, *call.lengths,
+        call.strides, call.scale, call.lengths,
         **call.blocks(config), **runtime.options(config),
     )  # fmt: skip
     return out, lse

@@ -1932,7 +1932,7 @@ def _launch(q, k, v, prefix, scale, config):
             _forward_hopper, runtime.hopper_programs(call, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             prefix,
-            *call.strides, call.scale, call.sizes.batch, *call.lengths, runtime.head_group(call),
+            call.strides, call.scale, call.sizes.batch, call.lengths, runtime.head_group(call),
             **runtime.hopper_blocks(call, config), **runtime.options(config),
         )  # fmt: skip
         return out, lse
@@ -1940,7 +1940,7 @@ def _launch(q, k, v, prefix, scale, config):
         _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, out, lse,
         prefix,
-        *call.strides, call.scale, *call.lengths,
+        call.strides, call.scale, call.lengths,
         **call.blocks(config), **runtime.options(config),
     )  # fmt: skip
     return out, lse

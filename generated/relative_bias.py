@@ -2004,7 +2004,7 @@ def _launch(q, k, v, rel, scale, config):
             _forward_hopper, runtime.hopper_programs(call, config),
             call.q, call.k, call.v, out, lse,
             rel, rel.stride(0),
-            *call.strides, call.scale, call.sizes.batch, *call.lengths,
+            call.strides, call.scale, call.sizes.batch, call.lengths,
             **runtime.hopper_blocks(call, config), **runtime.options(config),
         )  # fmt: skip
         return out, lse
@@ -2012,7 +2012,7 @@ def _launch(q, k, v, rel, scale, config):
         _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, out, lse,
         rel, rel.stride(0),
-        *call.strides, call.scale, *call.lengths,
+        call.strides, call.scale, call.lengths,
         **call.blocks(config), **runtime.options(config),
     )  # fmt: skip
     return out, lse

@@ -155,7 +155,7 @@ def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
             if why:
                 raise ValueError(f"config backend is 'hopper'; {why}")
         return config
-    if q.device.type != "cuda":
+    if not q.is_cuda:
         return configs.default("", str(q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim)
     heads = s.batch * s.heads
     return configs(

@@ -13,6 +13,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
+from flashgen.runtime.descriptors import Tile, Tiled, tiled_rows
 from flashgen.runtime.hopper import even_share, product_width
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
@@ -21,6 +22,7 @@ _DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 _ROWS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=1)
 _FRAGMENTS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=2)
+_FRAGMENTS = Tile((16, 256), torch.float32, _FRAGMENTS_LAYOUT)
 
 
 def hopper_backward_programs(call: Call, config: Config) -> int:
@@ -71,8 +73,8 @@ def hopper_backward_types(dtype: torch.dtype, v_head_dim: int, config: Config) -
 def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the kernel writes dk and dv: it sums over the heads that share keys."""
     s = call.sizes
-    shapes = ((s.batch, s.kv_heads, s.kv_len, dim) for dim in (s.head_dim, s.v_head_dim))
-    dk, dv = (torch.empty(shape, dtype=call.q.dtype, device=call.q.device) for shape in shapes)
+    dk = call.q.new_empty((s.batch, s.kv_heads, s.kv_len, s.head_dim))
+    dv = call.q.new_empty((s.batch, s.kv_heads, s.kv_len, s.v_head_dim))
     return dk, dv
 
 
@@ -127,14 +129,12 @@ def key_head_group(call: Call) -> int:
 
 def tile_descriptor(tensor: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
     """A tensor [batch, heads, length, dim] by tiles; what lies beyond its ends reads as zero and is not written."""
-    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-        # TMA has no such strides.
-        tensor = tensor.contiguous()
-    # Of a dimension of size 1 a tensor may have any stride, TMA only a multiple of 16 bytes.
-    sizes = list(tensor.shape)
-    strides = [stride if size > 1 else width for stride, size in zip(tensor.stride()[:3], sizes[:3], strict=True)]
-    shape = [1, 1, rows, width]
-    return TensorDescriptor(tensor, sizes, [*strides, 1], shape, _tile_layout(rows, width, tensor.dtype))
+    return tiled_rows(tensor, _tile_of(rows, width, tensor.dtype))
+
+
+@lru_cache(maxsize=64)
+def _tile_of(rows: int, width: int, dtype: torch.dtype) -> Tile:
+    return Tile((1, 1, rows, width), dtype, _tile_layout(rows, width, dtype))
 
 
 def tile_type(dtype: torch.dtype, rows: int, width: int) -> str:
@@ -150,9 +150,14 @@ def _tile_layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLay
 
 def _rows(values: torch.Tensor, rows: int) -> TensorDescriptor:
     """Float32 values of rows, one after the other, by tiles."""
-    return TensorDescriptor(values.view(-1), [values.numel()], [1], [rows], _ROWS_LAYOUT)
+    return Tiled(values, (values.numel(),), (1,), _tile_of_rows(rows))
+
+
+@lru_cache(maxsize=64)
+def _tile_of_rows(rows: int) -> Tile:
+    return Tile((rows,), torch.float32, _ROWS_LAYOUT)
 
 
 def _fragments(sums: torch.Tensor) -> TensorDescriptor:
     """The sums of dq by tiles of 4096 elements, wherever these belong."""
-    return TensorDescriptor(sums.view(-1, 256), [sums.numel() // 256, 256], [256, 1], [16, 256], _FRAGMENTS_LAYOUT)
+    return Tiled(sums, (sums.numel() // 256, 256), (256, 1), _FRAGMENTS)

@@ -15,6 +15,7 @@ from flashgen.codegen import load_module, offline
 from flashgen.problems import make_inputs
 from flashgen.runtime import call as calls
 from flashgen.runtime import hopper, schedule
+from flashgen.runtime.kernels import flat_arguments
 from flashgen.tuning.launches import Launches
 from flashgen.tuning.prune import CompileRequest, compiler
 
@@ -45,7 +46,7 @@ def make(module_path, variant):
         return SimpleNamespace(asm={"amdgcn": ""}, metadata=SimpleNamespace(shared=0))
 
     def launch(kernel, programs, *arguments, **constants):
-        kernel.warmup(*arguments, grid=(programs,), **constants)
+        kernel.warmup(*flat_arguments(arguments), grid=(programs,), **constants)
 
     driver.set_active(Driver())
     triton.compiler.compile = triton.compile = offline.triton.compile = record
