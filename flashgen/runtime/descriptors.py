@@ -20,7 +20,7 @@ class Tile:
     layout: gl.NVMMASharedLayout
 
 
-class Tiled(TensorDescriptor):  # type: ignore[misc]
+class Tiled(TensorDescriptor):
     """A tensor by tiles.
 
     Its maker sees to what Triton would check: an address and strides of multiples of 16 bytes, the last stride 1, no

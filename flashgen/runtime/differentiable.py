@@ -112,7 +112,7 @@ class _Gradients:
         q, needs = arguments[2], arguments[-1]
         found = self.launch_backward(*arguments)
         if all(needs):
-            return found  # type: ignore[no-any-return]
+            return found
         return tuple(gradient if needed else q.new_empty(0) for gradient, needed in zip(found, needs, strict=True))
 
     def fake(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
