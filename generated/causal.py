@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "35dc5c9c4b1f", "backward_q": "8cd428d265e8", "backward_kv": "2ab0b3eb31b5"},
+    templates={"forward": "35dc5c9c4b1f", "backward_q": "ff75d3d1bb29", "backward_kv": "2ab0b3eb31b5"},
     source="variants/causal.yaml",
     arguments={},
 )
@@ -788,7 +788,7 @@ def _backward_q(
 def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
     """Where tile i of V is, and the phase of the barriers there."""
     if V_STAGES == 1:
-        # Always 0, which the compiler does not know: it would keep the addresses of all parts of the tile.
+        # Always 0, which the compiler does not know: it would keep the addresses of all parts of V's tile, and of dO's.
         return (i + num_rows) >> 31, i & 1
     else:
         return i % V_STAGES, i // V_STAGES & 1
@@ -883,7 +883,6 @@ def _dq_consumer(
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
     q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
-    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
     b, h, row0, num_tiles, num_mixed = _work(gl.program_id(0), batch, heads, q_len, kv_len, head_group, BM, BN)
     row0 += 64 * CONSUMER
@@ -909,6 +908,7 @@ def _dq_consumer(
     scores = _issue_qk(q_tile, k_s.index(0).reshape([BN, WIDTH]), zero, MAIN, REST)
     mbarrier.wait(do_full.index(CONSUMER), 0)
     mbarrier.wait(v_full.index(0), 0)
+    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
     products = _issue_qk(do_tile, v_s.index(0).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
     qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
     start = _key_tile(i, num_tiles, BN)
@@ -934,6 +934,8 @@ def _dq_consumer(
         dq = _await_dq(product, S_PRODUCTS, REST)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
         products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
@@ -960,6 +962,8 @@ def _dq_consumer(
         dq = _await_dq(product, S_PRODUCTS, REST)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
         products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))

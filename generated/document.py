@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "91a73fd300eb", "backward_q": "a83054447d20", "backward_kv": "08e6ac7ddb76"},
+    templates={"forward": "91a73fd300eb", "backward_q": "e9bc087fc285", "backward_kv": "08e6ac7ddb76"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -883,7 +883,7 @@ def _backward_q(
 def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
     """Where tile i of V is, and the phase of the barriers there."""
     if V_STAGES == 1:
-        # Always 0, which the compiler does not know: it would keep the addresses of all parts of the tile.
+        # Always 0, which the compiler does not know: it would keep the addresses of all parts of V's tile, and of dO's.
         return (i + num_rows) >> 31, i & 1
     else:
         return i % V_STAGES, i // V_STAGES & 1
@@ -988,7 +988,6 @@ def _dq_consumer(
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
     q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
-    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
     b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
         gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM
@@ -1018,6 +1017,7 @@ def _dq_consumer(
     scores = _issue_qk(q_tile, k_s.index(0).reshape([BN, WIDTH]), zero, MAIN, REST)
     mbarrier.wait(do_full.index(CONSUMER), 0)
     mbarrier.wait(v_full.index(0), 0)
+    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
     products = _issue_qk(do_tile, v_s.index(0).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
     qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
     start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
@@ -1044,6 +1044,8 @@ def _dq_consumer(
         dq = _await_dq(product, S_PRODUCTS, REST)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
         products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
@@ -1071,6 +1073,8 @@ def _dq_consumer(
         dq = _await_dq(product, S_PRODUCTS, REST)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
         products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))

@@ -31,7 +31,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "5eec67d1a523", "backward_q": "2386b4a5a458", "backward_kv": "fa3ee6fb09e2"},
+    templates={"forward": "5eec67d1a523", "backward_q": "5d205b87fc8b", "backward_kv": "fa3ee6fb09e2"},
     source="variants/softcap.yaml",
     arguments={},
 )
@@ -846,7 +846,7 @@ def _score_and_slope_by_query(qk, qk_scale):
 def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
     """Where tile i of V is, and the phase of the barriers there."""
     if V_STAGES == 1:
-        # Always 0, which the compiler does not know: it would keep the addresses of all parts of the tile.
+        # Always 0, which the compiler does not know: it would keep the addresses of all parts of V's tile, and of dO's.
         return (i + num_rows) >> 31, i & 1
     else:
         return i % V_STAGES, i // V_STAGES & 1
@@ -941,7 +941,6 @@ def _dq_consumer(
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
     q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
-    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
     b, h, row0, num_tiles, num_mixed = _work(gl.program_id(0), batch, heads, q_len, kv_len, head_group, BM, BN)
     row0 += 64 * CONSUMER
@@ -967,6 +966,7 @@ def _dq_consumer(
     scores = _issue_qk(q_tile, k_s.index(0).reshape([BN, WIDTH]), zero, MAIN, REST)
     mbarrier.wait(do_full.index(CONSUMER), 0)
     mbarrier.wait(v_full.index(0), 0)
+    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
     products = _issue_qk(do_tile, v_s.index(0).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
     qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
     start = _key_tile(i, num_tiles, BN)
@@ -996,6 +996,8 @@ def _dq_consumer(
         dq = _await_dq(product, S_PRODUCTS, REST)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
         products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
@@ -1026,6 +1028,8 @@ def _dq_consumer(
         dq = _await_dq(product, S_PRODUCTS, REST)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
         products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
