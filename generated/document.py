@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "91a73fd300eb", "backward_q": "75ffb5b409d1", "backward_kv": "08e6ac7ddb76"},
+    templates={"forward": "bfcf216c7f43", "backward_q": "75ffb5b409d1", "backward_kv": "08e6ac7ddb76"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -292,6 +292,18 @@ def _scaled(acc, factor, REST: gl.constexpr):
 
 
 @gluon.jit
+def _no_sums(
+    ROWS: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, main_layout: gl.constexpr, rest_layout: gl.constexpr
+):
+    """acc before the first product."""
+    main = gl.zeros([ROWS, MAIN], gl.float32, main_layout)
+    if REST > 0:
+        return main, gl.zeros([ROWS, REST], gl.float32, rest_layout)
+    else:
+        return (main,)
+
+
+@gluon.jit
 def _await_turn(CONSUMER: gl.constexpr, PING_PONG: gl.constexpr):
     """Ping-pong: a consumer issues its products when the others have issued theirs and are at their softmax.
 
@@ -332,6 +344,7 @@ def _producer(
     q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
+    Q_SLOTS: gl.constexpr = q_s.type.shape[0] // CONSUMERS
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
@@ -350,11 +363,12 @@ def _producer(
             mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
             tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
             if i == 0:
-                # The tile before still reads Q when there is room for keys already.
+                # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
-                    mbarrier.wait(q_empty.index(each), (turn & 1) ^ 1)
-                    mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
-                    tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(each), q_s.index(each))
+                    slot = turn % Q_SLOTS * CONSUMERS + each
+                    mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
+                    mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes)
+                    tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(slot), q_s.index(slot))
             mbarrier.wait(v_empty.index(stage), freed)
             mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
             tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
@@ -399,10 +413,11 @@ def _consumer(
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
     REST: gl.constexpr = HEAD_DIM - MAIN
     V_WIDTH: gl.constexpr = v_s.type.shape[-1]
-    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
+    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH and V_WIDTH <= 128 else V_WIDTH // 2
     V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
     PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
-    OUT_IN_Q: gl.constexpr = WIDTH == 256 and V_WIDTH == 256
+    Q_SLOTS: gl.constexpr = q_s.type.shape[0] // CONSUMERS
+    OUT_WIDTH: gl.constexpr = out_s.type.shape[-1]
     qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
@@ -410,18 +425,55 @@ def _consumer(
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
-    q_tile = q_s.index(CONSUMER).reshape([ROWS, WIDTH])
-    out_tile = out_s.index(CONSUMER).reshape([ROWS, V_WIDTH])
+    out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
-    turn = 0  # tiles of queries so far
+    # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
+    # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
+    turn = 0
     n = 0  # tiles of keys so far; the next one is in stage n % STAGES
+    b = 0
+    h = 0
+    row0 = 0
+    m = gl.zeros([ROWS], gl.float32, row_layout)
+    l = gl.zeros([ROWS, 8], gl.float32, l_layout)
+    p = gl.zeros([ROWS, BN], out_desc.dtype, p_layout)
+    acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
     if CONSUMER == CONSUMERS - 1:
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
-    index = _announced(turn, index_s, index_full, index_empty)
-    work = _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM)
+    index = 0
     while index < num_q_tiles:
-        b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = work
+        index = _announced(turn, index_s, index_full, index_empty)
+        begins = index < num_q_tiles
+        finishes = turn > 0
+
+        # Start the first scores of this tile and the last product of the one before.
+        last = (n + STAGES - 1) % STAGES
+        stage = n % STAGES
+        slot = turn % Q_SLOTS * CONSUMERS + CONSUMER
+        q_tile = q_s.index(slot).reshape([ROWS, WIDTH])
+        mbarrier.wait(q_full.index(slot), turn // Q_SLOTS & 1, pred=begins)
+        mbarrier.wait(k_full.index(stage), n // STAGES & 1, pred=begins)
+        _await_turn(CONSUMER, PING_PONG)
+        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
+        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+
+        # Beside them: by what to scale the sums of the tile before, and its lse.
+        l = gl.convert_layout(gl.sum(l, 1), row_layout)
+        empty = l == 0
+        factor = 1.0 / gl.where(empty, 1.0, l)
+        lse = (m + gl.log2(l)) * 0.6931471805599453
+        rows = row0 + gl.arange(0, ROWS, layout=row_layout)
+        lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
+        gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
+        out_b, out_h, out_row0 = b, h, row0
+
+        # The tile that begins.
+        b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM
+        )
         row0 += CONSUMER * ROWS
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
@@ -430,14 +482,10 @@ def _consumer(
         doc_base = doc_ptr + b.to(gl.int64) * stride_doc_0
         doc_b_q = gl.load(doc_base + gl.maximum(q, 0))
 
-        # The first tile of keys, as if it were mixed.
+        # Its first tile of keys, as if it were mixed.
         i = 0
-        stage = n % STAGES
-        mbarrier.wait(q_full.index(CONSUMER), turn & 1)
-        mbarrier.wait(k_full.index(stage), n // STAGES & 1)
-        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
-        qk = warpgroup_mma_wait(0, deps=(scores,))
-        mbarrier.arrive(k_empty.index(stage))
+        qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
+        mbarrier.arrive(k_empty.index(stage), pred=begins)
         start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
         col = start + gl.arange(0, BN, layout=col_layout)[None, :]
         k = gl.minimum(col, kv_len - 1)
@@ -446,14 +494,28 @@ def _consumer(
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
         l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-        acc = (gl.zeros([ROWS, V_MAIN], gl.float32, acc_layout),)
-        if V_REST > 0:
-            acc = (acc[0], gl.zeros([ROWS, V_REST], gl.float32, rest_layout))
         p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
+
+        # The output of the tile before, which TMA writes as far as there are rows and columns.
+        acc = _scaled(_await_pv(product, V_REST), factor, V_REST)
+        mbarrier.arrive(v_empty.index(last), pred=finishes)
+        if finishes:
+            tma.store_wait(0)
+            out_tile.slice(0, V_MAIN, 1).store(acc[0].to(out_desc.dtype))
+            if V_REST > 0:
+                if V_WIDTH > OUT_WIDTH:
+                    # Shared memory for the output holds half of it.
+                    fence_async_shared()
+                    tma_store(out_desc, [out_b, out_h, out_row0, 0], out_s.index(CONSUMER))
+                    tma.store_wait(0)
+                out_tile.slice(V_MAIN % OUT_WIDTH, V_REST, 1).store(acc[1].to(out_desc.dtype))
+            fence_async_shared()
+            tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
+        acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
         p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
 
         # The other mixed tiles.
-        for i in range(1, num_mixed):
+        for i in range(1, gl.where(begins, num_mixed, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
             last = n % STAGES
             last_phase = n // STAGES & 1
@@ -479,7 +541,7 @@ def _consumer(
             p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
 
         # Full tiles: each row sees each key, no mask.
-        for _ in range(gl.maximum(num_mixed, 1), num_tiles):
+        for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
             last = n % STAGES
             last_phase = n // STAGES & 1
@@ -500,37 +562,9 @@ def _consumer(
             acc = _scaled(acc, alpha, V_REST)
             p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
 
-        # The last product; beside it, what to do next.
-        last = n % STAGES
-        mbarrier.wait(v_full.index(last), n // STAGES & 1)
-        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
-        if not OUT_IN_Q:
-            mbarrier.arrive(q_empty.index(CONSUMER))
+        mbarrier.arrive(q_empty.index(slot))
         n += 1
         turn += 1
-        index = _announced(turn, index_s, index_full, index_empty)
-        work = _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM)
-        acc = _await_pv(product, V_REST)
-        mbarrier.arrive(v_empty.index(last))
-
-        # Epilogue.
-        l = gl.convert_layout(gl.sum(l, 1), row_layout)
-        empty = l == 0
-        factor = 1.0 / gl.where(empty, 1.0, l)
-        lse = (m + gl.log2(l)) * 0.6931471805599453
-        lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
-        gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=rows < q_len)
-        acc = _scaled(acc, factor, V_REST)
-        # TMA writes the rows and columns that exist, once it has read what the tile before put here.
-        tma.store_wait(0)
-        out_tile.slice(0, V_MAIN, 1).store(acc[0].to(out_desc.dtype))
-        if V_REST > 0:
-            out_tile.slice(V_MAIN, V_REST, 1).store(acc[1].to(out_desc.dtype))
-        fence_async_shared()
-        tma_store(out_desc, [b, h, row0, 0], out_s.index(CONSUMER))
-        if OUT_IN_Q:
-            tma.store_wait(0)
-            mbarrier.arrive(q_empty.index(CONSUMER))
     tma.store_wait(0)
 
 
@@ -580,6 +614,8 @@ def _forward_hopper(
     ROWS: gl.constexpr = BM // CONSUMERS
     WIDTH: gl.constexpr = triton.next_power_of_2(HEAD_DIM)
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
+    # The output leaves through shared memory, 128 columns at a time.
+    OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
     q_block: gl.constexpr = [1, 1, ROWS, WIDTH]
     q_desc = tma.make_tensor_descriptor(
         q_ptr,
@@ -604,7 +640,7 @@ def _forward_hopper(
         v_block,
         gl.NVMMASharedLayout.get_default_for(v_block, dtype),
     )
-    out_block: gl.constexpr = [1, 1, ROWS, V_WIDTH]
+    out_block: gl.constexpr = [1, 1, ROWS, OUT_WIDTH]
     out_desc = tma.make_tensor_descriptor(
         out_ptr,
         [batch, heads, q_len, v_head_dim],
@@ -613,19 +649,17 @@ def _forward_hopper(
         gl.NVMMASharedLayout.get_default_for(out_block, dtype),
     )
 
-    q_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
+    # Q of the next tile waits beside that of this one where there is room.
+    Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
+    q_s = gl.allocate_shared_memory(dtype, [Q_SLOTS * CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
     k_s = gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_s = gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
-    # The output leaves through shared memory: where that is scarce, through the tile of Q, whose next one then waits.
-    if WIDTH == 256 and V_WIDTH == 256:
-        out_s = q_s
-    else:
-        out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
+    out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
     index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -633,7 +667,7 @@ def _forward_hopper(
     for each in gl.static_range(2):
         mbarrier.init(index_full.index(each), count=1)
         mbarrier.init(index_empty.index(each), count=CONSUMERS)
-    for each in gl.static_range(CONSUMERS):
+    for each in gl.static_range(Q_SLOTS * CONSUMERS):
         mbarrier.init(q_full.index(each), count=1)
         mbarrier.init(q_empty.index(each), count=1)
     for stage in gl.static_range(STAGES):

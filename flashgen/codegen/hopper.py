@@ -151,7 +151,8 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     if found.row is not None:
         text = epilogue.inline(found.row)
         along_rows = f"gl.convert_layout(gl.reshape({text}, [ROWS]), row_layout)"
-        row_shift = [f"row_shift = {along_rows if level(found.row) else text}"]
+        constant = f"gl.zeros([ROWS], gl.float32, row_layout) + {text}"
+        row_shift = [f"row_shift = {along_rows if level(found.row) else constant}"]
     reads = prologue.free | found.free | ({"sinks_ptr"} if variant.sink else set())
     ordered, uneven = longest_first(ranges), keys is not None and not _is_window(ranges)
     asked = {"kv_len"} if keys is None else {*keys.free}
