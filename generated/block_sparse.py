@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "15a25e34ebb4", "backward_q": "89a3cd858487", "backward_kv": "3f05f5844ca4"},
+    templates={"forward": "9071310712e4", "backward_q": "89a3cd858487", "backward_kv": "3f05f5844ca4"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -383,6 +383,10 @@ def _producer(
         # Tiles differ in length: whoever is done takes the next one.
         index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
     _announce(index, turn, index_s, index_full, index_empty)
+    # The last program to end sets the counters back, for the launch that follows on this stream.
+    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
+        gl.store(counter_ptr, 0)
+        gl.store(counter_ptr + 1, 0)
 
 
 @gluon.jit

@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "bfcf216c7f43", "backward_q": "75ffb5b409d1", "backward_kv": "08e6ac7ddb76"},
+    templates={"forward": "15241f358934", "backward_q": "75ffb5b409d1", "backward_kv": "08e6ac7ddb76"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -377,6 +377,10 @@ def _producer(
         # Tiles differ in length: whoever is done takes the next one.
         index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
     _announce(index, turn, index_s, index_full, index_empty)
+    # The last program to end sets the counters back, for the launch that follows on this stream.
+    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
+        gl.store(counter_ptr, 0)
+        gl.store(counter_ptr + 1, 0)
 
 
 @gluon.jit

@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "92d1fdae7414", "backward_q": "d5a0f59676ff", "backward_kv": "4a320c52dfe7"},
+    templates={"forward": "20e65843af97", "backward_q": "d5a0f59676ff", "backward_kv": "4a320c52dfe7"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -377,6 +377,10 @@ def _producer(
         # Tiles differ in length: whoever is done takes the next one.
         index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
     _announce(index, turn, index_s, index_full, index_empty)
+    # The last program to end sets the counters back, for the launch that follows on this stream.
+    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
+        gl.store(counter_ptr, 0)
+        gl.store(counter_ptr + 1, 0)
 
 
 @gluon.jit

@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "cb377f6c5de6", "backward_q": "02b35c4861f7", "backward_kv": "9d6d10061e80"},
+    templates={"forward": "ff7498507531", "backward_q": "02b35c4861f7", "backward_kv": "9d6d10061e80"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -369,6 +369,10 @@ def _producer(
         # Tiles differ in length: whoever is done takes the next one.
         index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
     _announce(index, turn, index_s, index_full, index_empty)
+    # The last program to end sets the counters back, for the launch that follows on this stream.
+    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
+        gl.store(counter_ptr, 0)
+        gl.store(counter_ptr + 1, 0)
 
 
 @gluon.jit

@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "ce94ce3229ff", "backward_q": "2feff4c3b44e", "backward_kv": "2ab0b3eb31b5"},
+    templates={"forward": "a12086b38cf1", "backward_q": "2feff4c3b44e", "backward_kv": "2ab0b3eb31b5"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -372,6 +372,10 @@ def _producer(
         # Tiles differ in length: whoever is done takes the next one.
         index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
     _announce(index, turn, index_s, index_full, index_empty)
+    # The last program to end sets the counters back, for the launch that follows on this stream.
+    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
+        gl.store(counter_ptr, 0)
+        gl.store(counter_ptr + 1, 0)
 
 
 @gluon.jit

@@ -64,11 +64,6 @@ def even_share(heads: int, at_once: int) -> int:
     return -(-heads // groups)
 
 
-def tile_counter(call: Call) -> torch.Tensor:
-    """Where programs that are done find their next tile: int32 [1], zero."""
-    return call.q.new_zeros(1, dtype=torch.int32)
-
-
 @lru_cache(maxsize=64)
 def _multiprocessors(gpu: int) -> int:
     return torch.cuda.get_device_properties(gpu).multi_processor_count
