@@ -101,7 +101,7 @@ def test_what_it_does_not_serve_is_refused_by_name(gallery_module: Callable[[str
 def test_launches_share_a_counter_on_a_stream_and_none_across_streams(
     gallery_module: Callable[[str], ModuleType],
 ) -> None:
-    """Programs take tiles from a counter that each launch leaves at zero: after another launch, beside one, in a graph."""
+    """Each launch finds its counter at zero: after another launch, beside one, in a graph."""
     module, config = gallery_module("causal"), hopper_configs(64, 64, False)[0]
     q, k, v = (torch.randn(4, 16, 1030, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
 
