@@ -28,7 +28,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "c2c5febcf411", "backward_q": "1b40e813cfb3", "backward_kv": "aa02ca6cf4bb"},
+    templates={"forward": "6b158e6f3464", "backward_q": "1b40e813cfb3", "backward_kv": "aa02ca6cf4bb"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -186,6 +186,16 @@ def _softmax_step(qk, m, l, qk_scale):
     alpha_l = gl.convert_layout(alpha, gl.SliceLayout(1, layout), assert_trivial=True)
     l = l * alpha_l[:, None] + gl.convert_layout(sums, layout, assert_trivial=True)
     return p, alpha, m_new, l
+
+
+@gluon.jit
+def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
+    """The positions [1, BN] of the keys of a tile that needs the mask.
+
+    LLVM must not see what they are: it would compare all pairs as one vector and pack the bits.
+    """
+    keys = start + gl.arange(0, BN, layout=layout)
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [keys], gl.int32, False, 1)[None, :]
 
 
 @gluon.jit
@@ -402,12 +412,12 @@ def _consumer(
         qk_scale = scale * 1.4426950408889634
 
         # Its first tile of keys, as if it were mixed.
-        # Always 0, which the compiler does not know: it would compute the mask of each column once and keep them all.
+        # Always 0, which the compiler does not know: it would compute the keys' positions once and keep them all.
         i = gl.where(turn < 0, 1, 0)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
         start = (num_tiles - 1 - i) * BN
-        k = start + gl.arange(0, BN, layout=col_layout)[None, :]
+        k = _keys(start, BN, col_layout)
         qk = gl.where(k < kv_len, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.

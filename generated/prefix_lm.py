@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "ff7498507531", "backward_q": "02b35c4861f7", "backward_kv": "9d6d10061e80"},
+    templates={"forward": "f444fb0b58f0", "backward_q": "02b35c4861f7", "backward_kv": "9d6d10061e80"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -245,6 +245,16 @@ def _softmax_step(qk, m, l, qk_scale):
     alpha_l = gl.convert_layout(alpha, gl.SliceLayout(1, layout), assert_trivial=True)
     l = l * alpha_l[:, None] + gl.convert_layout(sums, layout, assert_trivial=True)
     return p, alpha, m_new, l
+
+
+@gluon.jit
+def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
+    """The positions [1, BN] of the keys of a tile that needs the mask.
+
+    LLVM must not see what they are: it would compare all pairs as one vector and pack the bits.
+    """
+    keys = start + gl.arange(0, BN, layout=layout)
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [keys], gl.int32, False, 1)[None, :]
 
 
 @gluon.jit
@@ -475,7 +485,7 @@ def _consumer(
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
         start = _key_tile(i, num_tiles, BN)
-        k = start + gl.arange(0, BN, layout=col_layout)[None, :]
+        k = _keys(start, BN, col_layout)
         qk = gl.where(_visible(q, k, prefix) & (k < kv_len), qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
@@ -517,7 +527,7 @@ def _consumer(
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
             start = _key_tile(i, num_tiles, BN)
-            k = start + gl.arange(0, BN, layout=col_layout)[None, :]
+            k = _keys(start, BN, col_layout)
             qk = gl.where(_visible(q, k, prefix) & (k < kv_len), qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)

@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "7c7c84b306e7", "backward_q": "33f0cda46708", "backward_kv": "2f605d893aca"},
+    templates={"forward": "6d749b64ea81", "backward_q": "33f0cda46708", "backward_kv": "2f605d893aca"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -426,7 +426,7 @@ def _consumer(
         rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
 
         # Its first tile of keys, as if it were mixed.
-        # Always 0, which the compiler does not know: it would compute the mask of each column once and keep them all.
+        # Always 0, which the compiler does not know: it would compute the keys' positions once and keep them all.
         i = gl.where(turn < 0, 1, 0)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
