@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "5aed9c429464", "backward_q": "ad2702436304", "backward_kv": "3648db85ddd6"},
+    templates={"forward": "fe0a88fb5fd2", "backward_q": "ad2702436304", "backward_kv": "3648db85ddd6"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -495,9 +495,9 @@ def _consumer(
 
         # Its first tile of keys, as if it were mixed.
         i = 0
+        start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = _key_tile(i, num_tiles, BN)
         k = _keys(start, BN, col_layout)
         x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
         x = gl.where(_visible(q, k), x, -float("inf"))
@@ -538,9 +538,9 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_tiles, BN)
             k = _keys(start, BN, col_layout)
             x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
             x = gl.where(_visible(q, k), x, -float("inf"))
@@ -564,9 +564,9 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_tiles, BN)
             k = start + gl.arange(0, BN, layout=col_layout)[None, :]
             x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
 

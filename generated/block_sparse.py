@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "9071310712e4", "backward_q": "89a3cd858487", "backward_kv": "3f05f5844ca4"},
+    templates={"forward": "f176dc5cf1f2", "backward_q": "89a3cd858487", "backward_kv": "3f05f5844ca4"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -500,9 +500,9 @@ def _consumer(
 
         # Its first tile of keys, as if it were mixed.
         i = 0
+        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
         col = start + gl.arange(0, BN, layout=col_layout)[None, :]
         k = gl.minimum(col, kv_len - 1)
         qk = gl.where(_visible(k, block_mask_base, block_mask_row, c) & (col < kv_len), qk, -float("inf"))
@@ -543,9 +543,9 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
             col = start + gl.arange(0, BN, layout=col_layout)[None, :]
             k = gl.minimum(col, kv_len - 1)
             qk = gl.where(_visible(k, block_mask_base, block_mask_row, c) & (col < kv_len), qk, -float("inf"))

@@ -30,7 +30,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "9bcfb94f1666", "backward_q": "95f9a4f8284f", "backward_kv": "2c7e2b7b5e91"},
+    templates={"forward": "8e7c96832a92", "backward_q": "95f9a4f8284f", "backward_kv": "2c7e2b7b5e91"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -487,9 +487,9 @@ def _consumer(
 
         # Its first tile of keys, as if it were mixed.
         i = 0
+        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
         k = _keys(start, BN, col_layout)
         qk = gl.where(_visible(q, k), qk, -float("inf"))
 
@@ -529,9 +529,9 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
             k = _keys(start, BN, col_layout)
             qk = gl.where(_visible(q, k), qk, -float("inf"))
 

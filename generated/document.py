@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "15241f358934", "backward_q": "75ffb5b409d1", "backward_kv": "08e6ac7ddb76"},
+    templates={"forward": "6c4f0199c2dd", "backward_q": "75ffb5b409d1", "backward_kv": "08e6ac7ddb76"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -188,6 +188,12 @@ def _forward(
 # The same for Hopper, warp-specialized: a warp that loads, and groups of four that compute.
 
 
+@triton.jit
+def _hopper_visible(q, k, doc_b_k, doc_b_q):
+    """k <= q and doc[b, q] == doc[b, k]."""
+    return (k <= q) & (doc_b_q == doc_b_k)
+
+
 @gluon.jit
 def _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM: gl.constexpr):
     """Tile `index` of queries: its batch element, head and first row; how many tiles of keys it sees, and which.
@@ -249,6 +255,16 @@ def _softmax_step(qk, m, l, qk_scale):
     alpha_l = gl.convert_layout(alpha, gl.SliceLayout(1, layout), assert_trivial=True)
     l = l * alpha_l[:, None] + gl.convert_layout(sums, layout, assert_trivial=True)
     return p, alpha, m_new, l
+
+
+@gluon.jit
+def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
+    """The positions [1, BN] of the keys of a tile that needs the mask.
+
+    LLVM must not see what they are: it would compare all pairs as one vector and pack the bits.
+    """
+    keys = start + gl.arange(0, BN, layout=layout)
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [keys], gl.int32, False, 1)[None, :]
 
 
 @gluon.jit
@@ -425,6 +441,8 @@ def _consumer(
     qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
+    # Keys as they are loaded for: one a thread.
+    key_layout: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     l_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])
@@ -488,12 +506,14 @@ def _consumer(
 
         # Its first tile of keys, as if it were mixed.
         i = 0
+        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+        k = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
+        doc_b_k = gl.load(doc_base + k)
+        doc_b_k = gl.convert_layout(doc_b_k, qk_layout)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-        col = start + gl.arange(0, BN, layout=col_layout)[None, :]
-        k = gl.minimum(col, kv_len - 1)
-        qk = gl.where(_visible(q, k, doc_b_q, doc_base) & (col < kv_len), qk, -float("inf"))
+        k = _keys(start, BN, col_layout)
+        qk = gl.where(_hopper_visible(q, k, doc_b_k, doc_b_q), qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -531,12 +551,14 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+            k = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
+            doc_b_k = gl.load(doc_base + k)
+            doc_b_k = gl.convert_layout(doc_b_k, qk_layout)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-            col = start + gl.arange(0, BN, layout=col_layout)[None, :]
-            k = gl.minimum(col, kv_len - 1)
-            qk = gl.where(_visible(q, k, doc_b_q, doc_base) & (col < kv_len), qk, -float("inf"))
+            k = _keys(start, BN, col_layout)
+            qk = gl.where(_hopper_visible(q, k, doc_b_k, doc_b_q), qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
             acc = _await_pv(product, V_REST)

@@ -28,7 +28,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "6b158e6f3464", "backward_q": "1b40e813cfb3", "backward_kv": "aa02ca6cf4bb"},
+    templates={"forward": "95b6cf79de9d", "backward_q": "1b40e813cfb3", "backward_kv": "aa02ca6cf4bb"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -414,9 +414,9 @@ def _consumer(
         # Its first tile of keys, as if it were mixed.
         # Always 0, which the compiler does not know: it would compute the keys' positions once and keep them all.
         i = gl.where(turn < 0, 1, 0)
+        start = (num_tiles - 1 - i) * BN
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = (num_tiles - 1 - i) * BN
         k = _keys(start, BN, col_layout)
         qk = gl.where(k < kv_len, qk, -float("inf"))
 

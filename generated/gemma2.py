@@ -31,7 +31,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "d372667136dc", "backward_q": "a89ed900cf94", "backward_kv": "468186c47d4a"},
+    templates={"forward": "bf866a859b90", "backward_q": "a89ed900cf94", "backward_kv": "468186c47d4a"},
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -488,9 +488,9 @@ def _consumer(
 
         # Its first tile of keys, as if it were mixed.
         i = 0
+        start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
         k = _keys(start, BN, col_layout)
         x = _hopper_score(qk, qk_scale)
         x = gl.where(_visible(q, k, r), x, -float("inf"))
@@ -531,9 +531,9 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
             k = _keys(start, BN, col_layout)
             x = _hopper_score(qk, qk_scale)
             x = gl.where(_visible(q, k, r), x, -float("inf"))

@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "f444fb0b58f0", "backward_q": "02b35c4861f7", "backward_kv": "9d6d10061e80"},
+    templates={"forward": "729cf7c13e05", "backward_q": "02b35c4861f7", "backward_kv": "9d6d10061e80"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -482,9 +482,9 @@ def _consumer(
 
         # Its first tile of keys, as if it were mixed.
         i = 0
+        start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = _key_tile(i, num_tiles, BN)
         k = _keys(start, BN, col_layout)
         qk = gl.where(_visible(q, k, prefix) & (k < kv_len), qk, -float("inf"))
 
@@ -524,9 +524,9 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_tiles, BN)
             k = _keys(start, BN, col_layout)
             qk = gl.where(_visible(q, k, prefix) & (k < kv_len), qk, -float("inf"))
 

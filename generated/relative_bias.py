@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "6d749b64ea81", "backward_q": "33f0cda46708", "backward_kv": "2f605d893aca"},
+    templates={"forward": "44f2af0d3388", "backward_q": "33f0cda46708", "backward_kv": "2f605d893aca"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -428,9 +428,9 @@ def _consumer(
         # Its first tile of keys, as if it were mixed.
         # Always 0, which the compiler does not know: it would compute the keys' positions once and keep them all.
         i = gl.where(turn < 0, 1, 0)
+        start = (num_tiles - 1 - i) * BN
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = (num_tiles - 1 - i) * BN
         col = start + gl.arange(0, BN, layout=col_layout)[None, :]
         k = gl.minimum(col, kv_len - 1)
         x = _score(qk, q, k, qk_scale, rel_base)
@@ -472,9 +472,9 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = (num_tiles - 1 - i) * BN
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = (num_tiles - 1 - i) * BN
             k = start + gl.arange(0, BN, layout=col_layout)[None, :]
             x = _score(qk, q, k, qk_scale, rel_base)
 

@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "08af0bb0a5e9", "backward_q": "2feff4c3b44e", "backward_kv": "2ab0b3eb31b5"},
+    templates={"forward": "fc8d23a3155c", "backward_q": "2feff4c3b44e", "backward_kv": "2ab0b3eb31b5"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -490,9 +490,9 @@ def _consumer(
 
         # Its first tile of keys, as if it were mixed.
         i = 0
+        start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = _key_tile(i, num_tiles, BN)
         k = _keys(start, BN, col_layout)
         qk = gl.where(_visible(q, k), qk, -float("inf"))
 
@@ -532,9 +532,9 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_tiles, BN)
             k = _keys(start, BN, col_layout)
             qk = gl.where(_visible(q, k), qk, -float("inf"))
 

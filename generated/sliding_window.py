@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "cfca9e5a03c9", "backward_q": "9c24deb5e948", "backward_kv": "c23429548c6c"},
+    templates={"forward": "b63d6ad6ea13", "backward_q": "9c24deb5e948", "backward_kv": "c23429548c6c"},
     source="variants/sliding_window.yaml",
     arguments={},
 )
@@ -452,9 +452,9 @@ def _consumer(
 
         # Its first tile of keys, as if it were mixed.
         i = 0
+        start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
         k = _keys(start, BN, col_layout)
         qk = gl.where(_visible(q, k, r), qk, -float("inf"))
 
@@ -494,9 +494,9 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
             k = _keys(start, BN, col_layout)
             qk = gl.where(_visible(q, k, r), qk, -float("inf"))
 

@@ -31,7 +31,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "d9453e402d21", "backward_q": "34d6b8b3641b", "backward_kv": "fa3ee6fb09e2"},
+    templates={"forward": "d187a8d42f53", "backward_q": "34d6b8b3641b", "backward_kv": "fa3ee6fb09e2"},
     source="variants/softcap.yaml",
     arguments={},
 )
@@ -510,9 +510,9 @@ def _consumer(
 
         # Its first tile of keys, as if it were mixed.
         i = 0
+        start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        start = _key_tile(i, num_tiles, BN)
         k = _keys(start, BN, col_layout)
         x = _hopper_score(qk, qk_scale)
         x = gl.where(_visible(q, k), x, -float("inf"))
@@ -553,9 +553,9 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_tiles, BN)
             k = _keys(start, BN, col_layout)
             x = _hopper_score(qk, qk_scale)
             x = gl.where(_visible(q, k), x, -float("inf"))

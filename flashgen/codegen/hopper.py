@@ -17,6 +17,7 @@ from flashgen.codegen.forward import (
     SCHEDULE,
     ForwardView,
     Function,
+    Given,
     Pairs,
     extra_arguments,
     limit_lines,
@@ -28,7 +29,9 @@ from flashgen.codegen.forward import (
     unspecialized,
 )
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
-from flashgen.lang.triton_emitter import level
+from flashgen.lang.log2 import logits
+from flashgen.lang.nodes import Expr, Gather, walk
+from flashgen.lang.triton_emitter import COL, Prologue, level
 from flashgen.spec.variant import Variant
 
 _SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")
@@ -79,6 +82,24 @@ class KeyTiles:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """What scores and masks read of each key alone: statements that load it, for the score and for the mask besides.
+
+    `given` has the names, `free` what the statements read.
+    """
+
+    given: Given
+    of_score: tuple[str, ...]
+    of_mask: tuple[str, ...]
+    free: frozenset[str]
+    helpers: frozenset[str]
+
+    def used(self, function: Function | None) -> list[str]:
+        """The names that a function takes."""
+        return [] if function is None else [name for name in self.given.values() if name in function.body.free]
+
+
+@dataclass(frozen=True)
 class Work:
     """The function `_work`, which says what there is to do for a tile of queries."""
 
@@ -106,6 +127,7 @@ class HopperView:
     score: Function | None
     score_call: str
     score_reads_k: bool
+    columns: Columns
     mask: Function | None
     logit: str
     shown: str
@@ -133,6 +155,10 @@ class HopperView:
     log2e: str = LOG2E
     ln2: str = LN2
 
+    def spread_columns(self, masked: bool) -> list[str]:
+        """What is loaded for each key and then read with all pairs of its column."""
+        return list(dict.fromkeys([*self.columns.used(self.score), *(self.columns.used(self.mask) if masked else ())]))
+
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
@@ -144,7 +170,12 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     prologue = new_prologue(variant, approximate=variant.approximate)
     ranges = key_range(variant.mask)
     found = pairs(variant, ranges, prologue)
-    found = replace(found, score=_named(found.score, portable.score), mask=_named(found.mask, portable.mask))
+    columns = _columns(variant, prologue)
+    if columns.given:
+        found = pairs(variant, ranges, prologue, columns.given)
+    score, mask = _named(found.score, portable.score), _named(found.mask, portable.mask)
+    shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
+    found = replace(found, score=score, mask=mask, shown=shown)
     keys = None if found.mask is None else _key_tiles(variant, ranges)
     epilogue = prologue.fork()
     row_shift: list[str] = []
@@ -153,7 +184,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         along_rows = f"gl.convert_layout(gl.reshape({text}, [ROWS]), row_layout)"
         constant = f"gl.zeros([ROWS], gl.float32, row_layout) + {text}"
         row_shift = [f"row_shift = {along_rows if level(found.row) else constant}"]
-    reads = prologue.free | found.free | ({"sinks_ptr"} if variant.sink else set())
+    reads = prologue.free | found.free | columns.free | ({"sinks_ptr"} if variant.sink else set())
     ordered, uneven = longest_first(ranges), keys is not None and not _is_window(ranges)
     asked = {"kv_len"} if keys is None else {*keys.free}
     asked |= {"head_group"} if ordered else set()
@@ -169,7 +200,8 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         scaled=found.score is None,
         score=found.score,
         score_call=_score_call(found),
-        score_reads_k=found.score_reads_k,
+        score_reads_k=found.score_reads_k or bool(columns.of_score),
+        columns=columns,
         mask=found.mask,
         logit=found.logit,
         shown=found.shown,
@@ -197,8 +229,23 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
                 (*unspecialized(variant, computes, not ranges.closed), "batch", *(["head_group"] if ordered else []))
             )
         ),
-        helpers=tuple(sorted(prologue.helpers | (keys.helpers if keys else frozenset()))),
+        helpers=tuple(sorted(prologue.helpers | columns.helpers | (keys.helpers if keys else frozenset()))),
     )
+
+
+def _columns(variant: Variant, prologue: Prologue) -> Columns:
+    """Loads that vary along keys alone. A thread that makes them for its pairs would make those of a quarter of all."""
+    per_tile, given = prologue.fork(), dict[Expr, str]()
+    scores = logits(variant.score, variant.mask)
+    ends = []
+    for expr in (scores.pair, variant.mask):
+        for node in walk(expr):
+            if isinstance(node, Gather) and level(node) == COL and node not in given:
+                given[node] = per_tile.name(node)
+        ends.append(len(per_tile.lines))
+    lines = in_gluon(per_tile.lines)
+    free = frozenset(per_tile.free) if given else frozenset[str]()
+    return Columns(given, lines[: ends[0]], lines[ends[0] :], free, frozenset(per_tile.helpers))
 
 
 def _named(function: Function | None, portable: Function | None) -> Function | None:
