@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "f176dc5cf1f2", "backward_q": "89a3cd858487", "backward_kv": "3f05f5844ca4"},
+    templates={"forward": "6bf69f01b844", "backward_q": "dd2113d59fdb", "backward_kv": "12f14389135d"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -146,8 +146,8 @@ def _forward(
 
     # What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.
     row = (b * heads + h).to(tl.int64) * num_tiles + tile
-    num_mixed = tl.load(counts_ptr + 2 * row)
-    num_full = tl.load(counts_ptr + 2 * row + 1)
+    num_mixed = tl.load(counts_ptr + 3 * row)
+    num_full = tl.load(counts_ptr + 3 * row + 1)
     tiles_ptr += row * num_k_tiles
 
     q_tile = q_desc.load([row0, 0])
@@ -195,21 +195,27 @@ def _forward(
 
 
 @gluon.jit
-def _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM: gl.constexpr):
+def _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM: gl.constexpr):
     """Tile `index` of queries: its batch element, head and first row; how many tiles of keys it sees, and which.
 
+    The heads are taken in groups of head_group, whose K and V stay in the L2 cache, the longest tiles of a group first.
     Of num_tiles tiles of keys, the first num_mixed need the mask; see _key_tile.
     """
     num_q_tiles = gl.cdiv(q_len, BM)
     # What comes after the last tile is asked for, but not done.
     index = gl.minimum(index, num_q_tiles * batch * heads - 1)
-    head = index // num_q_tiles
-    row0 = index % num_q_tiles * BM
+    first_head = index // (num_q_tiles * head_group) * head_group
+    group = gl.minimum(head_group, batch * heads - first_head)
+    in_group = index - first_head * num_q_tiles
+    head = first_head + in_group % group
+    place = in_group // group
     b = head // heads
     h = head % heads
-    row = (b * heads + h).to(gl.int64) * num_q_tiles + (row0 // BM)
-    num_mixed = gl.load(counts_ptr + 2 * row)
-    num_full = gl.load(counts_ptr + 2 * row + 1)
+    tile = gl.load(counts_ptr + 3 * ((b * heads + h).to(gl.int64) * num_q_tiles + place) + 2)
+    row0 = tile * BM
+    row = (b * heads + h).to(gl.int64) * num_q_tiles + tile
+    num_mixed = gl.load(counts_ptr + 3 * row)
+    num_full = gl.load(counts_ptr + 3 * row + 1)
     num_tiles = gl.maximum(num_mixed + num_full, 1)
     row_tiles_ptr = tiles_ptr + row * num_k_tiles
     return b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr
@@ -346,7 +352,7 @@ def _producer(
     CONSUMERS: gl.constexpr,
 ):
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
-    batch, heads, kv_heads, q_len = sizes
+    batch, heads, kv_heads, q_len, head_group = sizes
     q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
@@ -358,7 +364,7 @@ def _producer(
     while index < num_q_tiles:
         _announce(index, turn, index_s, index_full, index_empty)
         b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM
+            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
         )
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
@@ -416,7 +422,7 @@ def _consumer(
     # Four warps: ROWS rows of each tile of queries.
     # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see _softmax_step.
     # acc: the sums for the MAIN and the REST columns of V.
-    scale, batch, heads, q_len, kv_len = sizes
+    scale, batch, heads, q_len, kv_len, head_group = sizes
     q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
@@ -484,7 +490,7 @@ def _consumer(
 
         # The tile that begins.
         b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM
+            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
         )
         row0 += CONSUMER * ROWS
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
@@ -584,7 +590,19 @@ def _consumer(
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles", "batch"])
+@gluon.jit(
+    do_not_specialize=[
+        "heads",
+        "kv_heads",
+        "q_len",
+        "kv_len",
+        "head_dim",
+        "v_head_dim",
+        "num_k_tiles",
+        "batch",
+        "head_group",
+    ]
+)
 def _forward_hopper(
     q_ptr,
     k_ptr,
@@ -616,6 +634,7 @@ def _forward_hopper(
     kv_len,
     head_dim,
     v_head_dim,
+    head_group,
     BM: gl.constexpr,
     BN: gl.constexpr,
     HEAD_DIM: gl.constexpr,
@@ -695,8 +714,8 @@ def _forward_hopper(
         mbarrier.init(v_empty.index(stage), count=CONSUMERS)
     shared = (q_s, k_s, v_s)
     barriers = (index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty)
-    loads = (batch, heads, kv_heads, q_len)
-    computes = (scale, batch, heads, q_len, kv_len)
+    loads = (batch, heads, kv_heads, q_len, head_group)
+    computes = (scale, batch, heads, q_len, kv_len, head_group)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
@@ -906,8 +925,8 @@ def _backward_q(
 
     # What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.
     row = (b * heads + h).to(tl.int64) * num_tiles + tile
-    num_mixed = tl.load(counts_ptr + 2 * row)
-    num_full = tl.load(counts_ptr + 2 * row + 1)
+    num_mixed = tl.load(counts_ptr + 3 * row)
+    num_full = tl.load(counts_ptr + 3 * row + 1)
     tiles_ptr += row * num_k_tiles
 
     q_tile = q_desc.load([row0, 0])
@@ -1044,8 +1063,8 @@ def _backward_kv(
 
     # What the schedule says of this tile of keys: which tiles of queries are mixed and which are full.
     row = (b * heads + h).to(tl.int64) * num_tiles + tile
-    num_mixed = tl.load(counts_ptr + 2 * row)
-    num_full = tl.load(counts_ptr + 2 * row + 1)
+    num_mixed = tl.load(counts_ptr + 3 * row)
+    num_full = tl.load(counts_ptr + 3 * row + 1)
     tiles_ptr += row * num_q_tiles
 
     k_tile = k_desc.load([col0, 0])
@@ -1113,8 +1132,8 @@ def _keys_of_program(batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
 def _queries_of(col0, b, h, counts_ptr, tiles_ptr, num_q_tiles, heads, kv_len, BN: gl.constexpr):
     """The tiles of queries for the tile of keys at col0: num_tiles, the first num_mixed of which need the mask."""
     row = (b * heads + h).to(gl.int64) * gl.cdiv(kv_len, BN) + (col0 // BN)
-    num_mixed = gl.load(counts_ptr + 2 * row)
-    num_tiles = num_mixed + gl.load(counts_ptr + 2 * row + 1)
+    num_mixed = gl.load(counts_ptr + 3 * row)
+    num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)
     row_tiles_ptr = tiles_ptr + row * num_q_tiles
     return num_tiles, num_mixed, row_tiles_ptr
 
@@ -1564,7 +1583,7 @@ def _launch(q, k, v, block_mask, scale, config, counts, tiles):
             _forward_hopper, runtime.hopper_programs(call, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
-            *call.strides, call.scale, call.sizes.batch, *call.lengths,
+            *call.strides, call.scale, call.sizes.batch, *call.lengths, runtime.head_group(call),
             **runtime.hopper_blocks(call, config), **runtime.options(config),
         )  # fmt: skip
         return out, lse

@@ -326,8 +326,8 @@ def scheduled_tiles(
         "",
         f"# What the schedule says of this tile of {owned}: which tiles of {walked} are mixed and which are full.",
         f"row = {schedule_row(variant, 'num_tiles', 'tile')}",
-        "num_mixed = tl.load(counts_ptr + 2 * row)",
-        "num_full = tl.load(counts_ptr + 2 * row + 1)",
+        "num_mixed = tl.load(counts_ptr + 3 * row)",
+        "num_full = tl.load(counts_ptr + 3 * row + 1)",
         f"tiles_ptr += row * {schedule[-1]}",
     )
 

@@ -79,6 +79,7 @@ class KeyTiles:
     arguments: tuple[str, ...]
     free: frozenset[str]
     helpers: frozenset[str]
+    scheduled: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ class Work:
 class HopperView:
     """The holes of the Hopper forward kernel, as `ForwardView` has them; `keys` is None where nothing is masked.
 
-    `uneven`: tiles of queries differ in length, so that programs take the next one when they are done. `arguments` are
+    `uneven`: tiles of queries differ in length, so that programs take the next one when they are done; `grouped`: the
+    longest come first, in groups of heads. `arguments` are
     the kernel's beyond those that every variant has, `sizes` the scalars among the others; those of the two roles have
     their name in front. `reads` are the names that the consumers read, `loaded` what the producer takes of its work.
     """
@@ -136,7 +138,7 @@ class HopperView:
     work: Work
     start: str
     loaded: tuple[str, ...]
-    longest_first: bool
+    grouped: bool
     uneven: bool
     reads: frozenset[str]
     q_offset: str
@@ -185,7 +187,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         constant = f"gl.zeros([ROWS], gl.float32, row_layout) + {text}"
         row_shift = [f"row_shift = {along_rows if level(found.row) else constant}"]
     reads = prologue.free | found.free | columns.free | ({"sinks_ptr"} if variant.sink else set())
-    ordered, uneven = longest_first(ranges), keys is not None and not _is_window(ranges)
+    ordered, uneven = longest_first(ranges) or not ranges.closed, keys is not None and not _is_window(ranges)
     asked = {"kv_len"} if keys is None else {*keys.free}
     asked |= {"head_group"} if ordered else set()
     computes = reads | asked
@@ -210,7 +212,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         work=work,
         start=start,
         loaded=tuple(name if name in used else "_" for name in work.returned),
-        longest_first=ordered,
+        grouped=ordered,
         uneven=uneven,
         reads=frozenset(reads),
         q_offset=q_offset(variant),
@@ -312,9 +314,11 @@ def _key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
 
 def _scheduled(variant: Variant) -> KeyTiles:
     lines = (
-        f"row = {schedule_row(variant, 'num_q_tiles', '(row0 // BM)')}",
-        "num_mixed = tl.load(counts_ptr + 2 * row)",
-        "num_full = tl.load(counts_ptr + 2 * row + 1)",
+        f"tile = tl.load(counts_ptr + 3 * ({schedule_row(variant, 'num_q_tiles', 'place')}) + 2)",
+        "row0 = tile * BM",
+        f"row = {schedule_row(variant, 'num_q_tiles', 'tile')}",
+        "num_mixed = tl.load(counts_ptr + 3 * row)",
+        "num_full = tl.load(counts_ptr + 3 * row + 1)",
         "num_tiles = tl.maximum(num_mixed + num_full, 1)",
         "row_tiles_ptr = tiles_ptr + row * num_k_tiles",
     )
@@ -327,4 +331,5 @@ def _scheduled(variant: Variant) -> KeyTiles:
         arguments=SCHEDULE,
         free=frozenset(),
         helpers=frozenset(),
+        scheduled=True,
     )
