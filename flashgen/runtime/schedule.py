@@ -22,7 +22,8 @@ class Plan:
     """A schedule for one set of inputs and lengths, reusable as attention(..., plan=plan).
 
     `counts` int32 [batch or 1, heads or 1, q_tiles, 3]: how many mixed and how many full tiles of keys a tile of
-    queries has; and which tile of queries comes there when those with the most tiles of keys come first. `tiles` int32 [..., q_tiles, kv_tiles]: the mixed ones from the front, the full ones from the back.
+    queries has; and, row by row, the tiles of queries by how many they have, the most first. `tiles` int32
+    [..., q_tiles, kv_tiles]: the mixed ones from the front, the full ones from the back.
     """
 
     counts: torch.Tensor
