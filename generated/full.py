@@ -28,14 +28,14 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "95b6cf79de9d", "backward_q": "1b40e813cfb3", "backward_kv": "aa02ca6cf4bb"},
+    templates={"forward": "ac883b8ec3b6", "backward_q": "1b40e813cfb3", "backward_kv": "aa02ca6cf4bb"},
     source="variants/full.yaml",
     arguments={},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY,
     "forward",
-    runtime.default_config,
+    runtime.default_plain_config,
     runtime.shipped_root(__file__),
 )
 BACKWARD_Q = runtime.Lookup(
@@ -342,16 +342,17 @@ def _consumer(
     q_s, k_s, v_s = shared
     q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
-    # Tiles of Q, K and V lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
+    # Tiles of Q, K and V lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST, those with
+    # V at most 128 columns at a time.
     WIDTH: gl.constexpr = q_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
     REST: gl.constexpr = HEAD_DIM - MAIN
     V_WIDTH: gl.constexpr = v_s.type.shape[-1]
-    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH and V_WIDTH <= 128 else V_WIDTH // 2
+    OUT_WIDTH: gl.constexpr = out_s.type.shape[-1]
+    V_MAIN: gl.constexpr = OUT_WIDTH
     V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
     PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
     Q_SLOTS: gl.constexpr = q_s.type.shape[0] // CONSUMERS
-    OUT_WIDTH: gl.constexpr = out_s.type.shape[-1]
     qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
@@ -430,14 +431,13 @@ def _consumer(
         mbarrier.arrive(v_empty.index(last), pred=finishes)
         if finishes:
             tma.store_wait(0)
-            out_tile.slice(0, V_MAIN, 1).store(acc[0].to(out_desc.dtype))
+            out_tile.store(acc[0].to(out_desc.dtype))
             if V_REST > 0:
-                if V_WIDTH > OUT_WIDTH:
-                    # Shared memory for the output holds half of it.
-                    fence_async_shared()
-                    tma_store(out_desc, [out_b, out_h, out_row0, 0], out_s.index(CONSUMER))
-                    tma.store_wait(0)
-                out_tile.slice(V_MAIN % OUT_WIDTH, V_REST, 1).store(acc[1].to(out_desc.dtype))
+                # Shared memory for the output holds one part of it.
+                fence_async_shared()
+                tma_store(out_desc, [out_b, out_h, out_row0, 0], out_s.index(CONSUMER))
+                tma.store_wait(0)
+                out_tile.slice(0, V_REST, 1).store(acc[1].to(out_desc.dtype))
             fence_async_shared()
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
         acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)

@@ -101,6 +101,11 @@ class ForwardView:
     ln2: str = LN2
 
     @property
+    def plain(self) -> bool:
+        """Whether every pair is visible and its score the scaled dot product."""
+        return self.scaled and self.mask is None
+
+    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         return tuple(f for f in (self.score, self.mask) if f is not None)

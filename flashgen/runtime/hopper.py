@@ -25,7 +25,7 @@ def _blocks(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int]:
         "BM": config.BM,
         "BN": config.BN,
         "HEAD_DIM": product_width(head_dim),
-        "V_HEAD_DIM": product_width(v_head_dim),
+        "V_HEAD_DIM": value_width(v_head_dim),
         "STAGES": config.num_stages,
         "CONSUMERS": config.consumers,
         "PING_PONG": config.ping_pong or 0,
@@ -38,6 +38,12 @@ def product_width(dim: int) -> int:
     width: int = max(16, triton.next_power_of_2(dim))
     half = width // 2
     return width if width <= 64 else min(width, half + max(16, triton.next_power_of_2(dim - half)))
+
+
+@lru_cache(maxsize=256)
+def value_width(dim: int) -> int:
+    """V's: a second product takes as long as the columns that it saves, unless these are many."""
+    return max(16, triton.next_power_of_2(dim)) if dim <= 128 else product_width(dim)
 
 
 def hopper_programs(call: Call, config: Config) -> int:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.codegen import generate, uses_schedule
+from flashgen.codegen import default_of, generate
 from flashgen.codegen.forward import forward_view
 from flashgen.codegen.hopper import hopper_view
-from flashgen.runtime import Config, default_config, default_scheduled_config
-from flashgen.runtime.hopper import product_width
+from flashgen.runtime import Config, default_config
+from flashgen.runtime.hopper import product_width, value_width
 from flashgen.spec import load
 from flashgen.tuning.space import SHARED_LIMIT, Task, hopper_shared_bytes, search_space
 
@@ -44,8 +44,7 @@ def compiled(path: Path, env: dict[str, str], jobs: list[tuple[str, int, int, Co
 
 
 def default(name: str, head_dim: int) -> Config:
-    choose = default_scheduled_config if uses_schedule(VARIANTS[name]) else default_config
-    return choose("sm_90", "bfloat16", head_dim, head_dim)
+    return default_of(VARIANTS[name], "forward")("sm_90", "bfloat16", head_dim, head_dim)
 
 
 @pytest.mark.parametrize("name", ["full", "causal", "sliding_window"])
@@ -92,6 +91,17 @@ def test_every_config_of_the_space_compiles(tmp_path: Path, plain_env: dict[str,
 )  # fmt: skip
 def test_how_wide_products_are(dim: int, width: int) -> None:
     assert product_width(dim) == width
+
+
+@pytest.mark.parametrize(("dim", "width"), [(1, 16), (64, 64), (72, 128), (96, 128), (144, 144), (192, 192)])
+def test_how_wide_products_with_v_are(dim: int, width: int) -> None:
+    assert value_width(dim) == width
+
+
+def test_three_consumers_are_for_variants_without_a_mask_or_a_score() -> None:
+    assert default("full", 64).consumers == default("sink", 128).consumers + 1 == 3
+    for name in ("causal", "relative_bias", "sliding_window", "document"):
+        assert default(name, 64).consumers == 2
 
 
 @pytest.mark.parametrize("name", VARIANTS)
