@@ -38,7 +38,8 @@ STAGES = (1, 2, 3, 4)
 STARTS: Mapping[str, tuple[Config, ...]] = {
     "forward": (
         Config(64, 64, 4, 3), Config(128, 64, 8, 3), Config(64, 128, 4, 2), Config(128, 64, 4, 3),
-        Config(128, 128, 8, 2),
+        Config(128, 128, 8, 2), Config(192, 128, 4, 2, "hopper", ping_pong=1),
+        Config(192, 64, 4, 4, "hopper", ping_pong=1),
     ),
     "backward_q": (Config(128, 64, 8, 3), Config(64, 32, 4, 3), Config(64, 64, 4, 3), Config(128, 128, 8, 2)),
     "backward_kv": (

