@@ -247,8 +247,8 @@ def _scheduled(variant: Variant) -> QueryTiles:
     by = [name for name, wanted in (("b", {"b"}), ("h", {"h", "kv_h"})) if used & wanted]
     lines = (
         f"row = {schedule_row(variant, 'gl.cdiv(kv_len, BN)', '(col0 // BN)')}",
-        "num_mixed = gl.load(counts_ptr + 2 * row)",
-        "num_tiles = num_mixed + gl.load(counts_ptr + 2 * row + 1)",
+        "num_mixed = gl.load(counts_ptr + 3 * row)",
+        "num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)",
         "row_tiles_ptr = tiles_ptr + row * num_q_tiles",
     )
     placed_by = ("num_mixed", "row_tiles_ptr", "num_q_tiles")

@@ -28,7 +28,7 @@ from flashgen.codegen.write import load_module
 from flashgen.errors import UsageError
 from flashgen.lang.triton_emitter import user_name
 from flashgen.runtime import Config, options
-from flashgen.runtime.hopper import product_width
+from flashgen.runtime.hopper import product_width, value_width
 from flashgen.runtime.hopper_backward import block_width, hopper_backward_types, hopper_wide_types, wide_blocks
 from flashgen.runtime.hopper_backward_q import hopper_query_types, query_blocks
 
@@ -86,7 +86,8 @@ def compile_kernel(
     sums = [*(["dq_ptr"] if config.fuse_dq and portable else []), *(["dk_ptr", "dv_ptr"] if grouped else [])]
     types = _argument_types(module.IDENTITY.arguments, dtype) | dict.fromkeys(sums, "*fp32")
     width = product_width if config.backend == "hopper" else _tile_width
-    constants: dict[str, int | None] = {"HEAD_DIM": width(head_dim), "V_HEAD_DIM": width(v_head_dim)}
+    widths = width(head_dim), (value_width if kernel == "forward" and not portable else width)(v_head_dim)
+    constants: dict[str, int | None] = dict(zip(("HEAD_DIM", "V_HEAD_DIM"), widths, strict=True))
     constants |= {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
     constants |= {name.upper(): value for name, value in config.further.items() if name != "backend"}
     if config.fuse_dq == 0:

@@ -30,11 +30,13 @@ from flashgen.runtime.call import (
     prepare,
 )
 from flashgen.runtime.config import Config
+from flashgen.runtime.counter import tile_counter
 from flashgen.runtime.defaults import (
     built_in,
     default_backward_kv_config,
     default_backward_q_config,
     default_config,
+    default_plain_config,
     default_scheduled_backward_kv_config,
     default_scheduled_backward_q_config,
     default_scheduled_config,
@@ -45,7 +47,7 @@ from flashgen.runtime.defaults import (
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.exact import input_gradient, input_sums
-from flashgen.runtime.hopper import head_group, hopper_blocks, hopper_programs, tile_counter
+from flashgen.runtime.hopper import head_group, hopper_blocks, hopper_programs
 from flashgen.runtime.hopper_backward import (
     hopper_backward_programs,
     hopper_backward_tiles,
@@ -86,6 +88,7 @@ __all__ = [
     "default_backward_kv_config",
     "default_backward_q_config",
     "default_config",
+    "default_plain_config",
     "default_scheduled_backward_kv_config",
     "default_scheduled_backward_q_config",
     "default_scheduled_config",

@@ -64,10 +64,12 @@ _BACKWARD_INPUTS: Mapping[str, _Row] = {
 
 # For calls that the Hopper kernel serves.
 _HOPPER: _Row = (
-    Config(192, 128, 4, 2, "hopper", ping_pong=1),
-    Config(128, 128, 4, 2, "hopper", ping_pong=0),
-    Config(128, 64, 4, 2, "hopper", ping_pong=0),
+    Config(128, 128, 4, 3, "hopper", ping_pong=1),
+    Config(128, 128, 4, 2, "hopper", ping_pong=1),
+    Config(128, 64, 4, 2, "hopper", ping_pong=1),
 )
+# Three consumers suit long rows of full tiles: they share the registers of two, and a narrow mask wastes their rows.
+_HOPPER_PLAIN: _Row = (Config(192, 128, 4, 2, "hopper", ping_pong=1), *_HOPPER[1:])
 
 
 _HOPPER_BACKWARD_KV = (
@@ -138,6 +140,13 @@ def default_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) 
     return _chosen(_FORWARD, capability, dtype, head_dim, v_head_dim)
 
 
+def default_plain_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    """The same for a variant without a mask whose scores are the scaled dot products."""
+    if not hopper_refuses(capability, dtype, v_head_dim):
+        return _HOPPER_PLAIN[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
+    return default_config(capability, dtype, head_dim, v_head_dim)
+
+
 def default_scheduled_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The same for a variant with a schedule."""
     return _scheduled(default_config(capability, dtype, head_dim, v_head_dim))
@@ -201,6 +210,4 @@ def _scheduled(config: Config) -> Config:
     It then takes under 0.2 % of one score matrix in float32, the dtype with the smallest tiles. What sorts tiles wants
     their sides to be powers of two.
     """
-    if config.BM == 192:
-        config = replace(config, BM=128)
     return config if config.BM * config.BN >= 512 else replace(config, BN=512 // config.BM)

@@ -150,19 +150,30 @@ def prune(
     """
     configs = list(configs)
     compiled = {config: found for config, found in results.items() if not isinstance(found, RequestFailed)}
-    verdicts = {config: verdict(compiled[config], capability) if config in compiled else "" for config in configs}
+    verdicts = {
+        config: verdict(compiled[config], capability, spill_limit(config)) if config in compiled else ""
+        for config in configs
+    }
     if not forgiving:
         forgiving = all(verdicts.values())
     kept = [config for config, why in verdicts.items() if not why or (forgiving and why in ONLY_SLOW)]
     return Pruned(tuple(kept), verdicts, compiled)
 
 
-def verdict(compiled: Compiled, capability: str) -> str:
+def spill_limit(config: Config) -> int:
+    """Bytes of spills a thread beyond which a config is dropped.
+
+    Three consumers of the Hopper forward have 160 registers a thread, and two do as well where these do not suffice.
+    """
+    return 0 if config.backend == "hopper" and config.consumers == 3 else SPILL_LIMIT
+
+
+def verdict(compiled: Compiled, capability: str, most_spills: int = SPILL_LIMIT) -> str:
     """Why a config is not worth a launch; empty if it is."""
     if compiled.error is not None:
         return "does not compile"
     if compiled.shared > shared_limit(capability):
         return "shared memory"
-    if compiled.spills is not None and compiled.spills > SPILL_LIMIT:
+    if compiled.spills is not None and compiled.spills > most_spills:
         return "spills"
     return "serialized WGMMA" if compiled.serialized_wgmma else ""

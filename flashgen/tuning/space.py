@@ -38,7 +38,8 @@ STAGES = (1, 2, 3, 4)
 STARTS: Mapping[str, tuple[Config, ...]] = {
     "forward": (
         Config(64, 64, 4, 3), Config(128, 64, 8, 3), Config(64, 128, 4, 2), Config(128, 64, 4, 3),
-        Config(128, 128, 8, 2),
+        Config(128, 128, 8, 2), Config(192, 128, 4, 2, "hopper", ping_pong=1),
+        Config(192, 64, 4, 4, "hopper", ping_pong=1),
     ),
     "backward_q": (Config(128, 64, 8, 3), Config(64, 32, 4, 3), Config(64, 64, 4, 3), Config(128, 128, 8, 2)),
     "backward_kv": (
@@ -108,9 +109,10 @@ def _hopper_forward(task: Task) -> Iterator[Config]:
 
 
 def hopper_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
-    """Bytes of shared memory of the Hopper forward, but for barriers: Q, the output, and stages of K and V."""
+    """Bytes of shared memory of the Hopper forward, with room for barriers: one or two tiles of Q, the output, or half
+    of it, and stages of K and V."""
     one, other = padded(head_dim), padded(v_head_dim)
-    held = one if one == other == 256 else one + other
+    held = (2 if one <= 128 else 1) * one + min(other, 128)
     return 2 * (config.BM * held + config.num_stages * config.BN * (one + other)) + 1024
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.codegen import generate, offline
+from flashgen.codegen import default_of, generate, offline
 from flashgen.compiling import Compiled, Job, compile_all, jobs_for
 from flashgen.errors import UsageError
 from flashgen.problems import Problem
@@ -104,7 +104,7 @@ def test_the_jobs_of_a_variant() -> None:
         (target, "float32", d, d) for target in ("sm_90", "gfx942") for d in (32, 80)
     ]
     for j in jobs:
-        assert j.config == built_in(j.kernel, False)(j.target, j.dtype, j.head_dim, j.v_head_dim)
+        assert j.config == default_of(variant, j.kernel)(j.target, j.dtype, j.head_dim, j.v_head_dim)
     with pytest.raises(UsageError, match=r"^no target 'sm_42'; expected one of sm_80, "):
         jobs_for(variant, ["sm_42"])
 

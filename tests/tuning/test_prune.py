@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from flashgen.codegen.offline import Resources
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.tuning.prune import CompilePool, CompileRequest, prune
@@ -48,6 +49,13 @@ def test_where_all_spill_spills_are_forgiven():
         spilling = [config for config in CONFIGS if config.BN == 64]
         results = pool.compile([CompileRequest("forward", PROBLEM, config) for config in spilling], 60)
     assert prune(spilling, results, "sm_90").kept == tuple(spilling)
+
+
+def test_three_consumers_may_not_spill_where_two_may():
+    two, three = (Config(64 * consumers, 128, 4, 2, "hopper", ping_pong=1) for consumers in (2, 3))
+    few = Resources(128, 8, 100_000, False, 1.0, None)
+    pruned = prune([two, three], {two: few, three: few}, "sm_90")
+    assert pruned.verdicts == {two: "", three: "spills"}
 
 
 @pytest.mark.parametrize(("capability", "kept"), [("sm_90", True), ("sm_86", False)])
