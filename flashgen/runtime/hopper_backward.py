@@ -41,7 +41,7 @@ def hopper_backward_tiles(
     return (
         _tile(call.q, BM, width), _tile(incoming.d_out, BM, v_width),
         _tile(call.k, rows, width), _tile(call.v, rows, v_width),
-        _rows(incoming.lse, BM), _rows(incoming.delta, BM),
+        _rows(incoming.lse if incoming.tile_lse is None else incoming.tile_lse, BM), _rows(incoming.delta, BM),
         _fragments(sums) if sums is not None and config.fuse_dq == 2 else sums,
         _tile(dk, rows, width), _tile(dv, rows, v_width),
     )  # fmt: skip
