@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "35dc5c9c4b1f", "backward_q": "2feff4c3b44e", "backward_kv": "2ab0b3eb31b5"},
+    templates={"forward": "35dc5c9c4b1f", "backward_q": "2feff4c3b44e", "backward_kv": "310228846122"},
     source="variants/causal.yaml",
     arguments={},
 )
@@ -900,15 +900,15 @@ def _backward_kv(
 
 
 @gluon.jit
-def _keys_of_program(batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+def _keys_of_program(program, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Batch element, head of K and V, and first key of the tile that this program owns.
 
     The heads are taken in groups of head_group, whose Q and dO stay in the L2 cache, the first keys of a group first: most queries see them.
     """
     num_tiles = gl.cdiv(kv_len, BN)
-    first = gl.program_id(0) // (num_tiles * head_group) * head_group
+    first = program // (num_tiles * head_group) * head_group
     group = gl.minimum(head_group, batch * kv_heads - first)
-    place = gl.program_id(0) - first * num_tiles
+    place = program - first * num_tiles
     head = first + place % group
     return head // kv_heads, head % kv_heads, place // group * BN
 
@@ -983,6 +983,12 @@ def _stage_of(n, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def _anew(value):
+    """The same value, of which the compiler does not know it: it keeps nothing in registers that follows from it."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [value], gl.int32, False, 1)
+
+
+@gluon.jit
 def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there."""
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
@@ -1015,8 +1021,8 @@ def _backward_producer(
     # and their rows' lse and delta as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
-    kv_full, q_full, do_full, empty = barriers
-    b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
+    kv_full, q_full, do_full, rows_full, empty = barriers
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
     for c in gl.static_range(2):
         tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, k_s.index(c))
@@ -1030,12 +1036,13 @@ def _backward_producer(
             start = _query_tile(i, first, BM)
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(empty.index(stage), phase ^ 1)
-            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes + 4 * BM)
+            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
             tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
-            tma_load(lse_desc, [first_row + start], q_full.index(stage), lse_s.index(stage))
-            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes + 4 * BM)
+            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes)
             tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
-            tma_load(delta_desc, [first_row + start], do_full.index(stage), delta_s.index(stage))
+            mbarrier.expect(rows_full.index(stage), 8 * BM)
+            tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
+            tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
             n += 1
 
 
@@ -1058,7 +1065,7 @@ def _backward_consumer(
     # registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
-    kv_full, q_full, do_full, empty = barriers
+    kv_full, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
     V_HEAD_DIM: gl.constexpr = v_s.type.shape[-1]
     BUFFERS: gl.constexpr = ds_s.type.shape[0] // 2
@@ -1076,7 +1083,7 @@ def _backward_consumer(
     v_tile = v_s.index(CONSUMER).reshape([64, V_HEAD_DIM])
     dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
     dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
-    b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
     k = gl.minimum(cols, kv_len - 1)[:, None]
@@ -1088,13 +1095,17 @@ def _backward_consumer(
         fence_async_shared()
         _be_there(8 + 2 * CONSUMER + 1)
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    # At least one, or the compiler would keep for the epilogue what it computes for the loops.
+    num_heads = gl.maximum(heads // kv_heads, 1)
+    for turn in range(num_heads):
+        h = kv_h * num_heads + turn
         qk_scale = scale * 1.4426950408889634
         num_tiles, num_mixed, first = _queries_of(col0, q_len, kv_len, BM, BN)
         first_row = (b * heads + h) * num_rows
 
         # Mixed tiles.
-        for i in range(0, num_mixed):
+        i = 0
+        while i < num_mixed:
             start = _query_tile(i, first, BM)
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
@@ -1104,13 +1115,14 @@ def _backward_consumer(
             mbarrier.wait(do_full.index(stage), phase)
             products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
             qk = warpgroup_mma_wait(1, deps=(scores,))
+            mbarrier.wait(rows_full.index(stage), phase)
             rows = start + gl.arange(0, BM, layout=row_layout)
             q = (rows + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
             qk = gl.where(_visible(q, k) & (cols < kv_len)[:, None], qk, -float("inf"))
             p = gl.exp2(qk * qk_scale - lse)
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             dp = warpgroup_mma_wait(0, deps=(products,))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
             ds = (p * (dp - delta)).to(k_s.dtype)
             if FUSE_DQ > 0:
@@ -1138,10 +1150,11 @@ def _backward_consumer(
             mbarrier.arrive(empty.index(stage))
             if FUSE_DQ > 0 and DELAY_DQ:
                 _be_there(8 + 2 * CONSUMER + (n & 1))
-            n += 1
+            n = _anew(n + 1)
+            i = _anew(i + 1)
 
         # Full tiles: each row sees each key, no mask.
-        for i in range(num_mixed, num_tiles):
+        while i < num_tiles:
             start = _query_tile(i, first, BM)
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
@@ -1151,10 +1164,14 @@ def _backward_consumer(
             mbarrier.wait(do_full.index(stage), phase)
             products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
             qk = warpgroup_mma_wait(1, deps=(scores,))
+            mbarrier.wait(rows_full.index(stage), phase)
             lse = lse_s.index(stage).load(row_layout)[None, :]
             p = gl.exp2(qk * qk_scale - lse)
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+            if DELAY_DQ:
+                # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
+                mbarrier.wait(rows_full.index(stage), phase)
             dp = warpgroup_mma_wait(0, deps=(products,))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
             ds = (p * (dp - delta)).to(k_s.dtype)
             if FUSE_DQ > 0:
@@ -1182,9 +1199,14 @@ def _backward_consumer(
             mbarrier.arrive(empty.index(stage))
             if FUSE_DQ > 0 and DELAY_DQ:
                 _be_there(8 + 2 * CONSUMER + (n & 1))
-            n += 1
+            n = _anew(n + 1)
+            i = _anew(i + 1)
 
     # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
+    # Where these are is computed anew: it is not worth registers in the meantime.
+    b, kv_h, col0 = _keys_of_program(
+        _anew(gl.program_id(0)), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN
+    )
     v_tile.store(dv.to(v_s.dtype))
     fence_async_shared()
     tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], v_s.index(CONSUMER))
@@ -1266,14 +1288,16 @@ def _backward_kv_hopper(
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    rows_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     mbarrier.init(kv_full, count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(q_full.index(stage), count=1)
         mbarrier.init(do_full.index(stage), count=1)
+        mbarrier.init(rows_full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s)
-    barriers = (kv_full, q_full, do_full, empty)
+    barriers = (kv_full, q_full, do_full, rows_full, empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([

@@ -52,7 +52,10 @@ def delta_view(variant: Variant) -> DeltaView:
         reads=frozenset(reads),
         q_offset=offset,
         arguments=extra_arguments(variant, {*reads}),
-        sizes=tuple(name for name in _SIZES if name in reads or (name == "kv_len" and offset) or
-                    (name == "kv_heads" and "kv_h" in reads)),
+        sizes=tuple(
+            name
+            for name in _SIZES
+            if name in reads or (name == "kv_len" and offset) or (name == "kv_heads" and "kv_h" in reads)
+        ),
         helpers=tuple(sorted(prologue.helpers)),
     )

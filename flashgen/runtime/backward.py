@@ -31,7 +31,8 @@ class Incoming(NamedTuple):
     strides: tuple[int, ...]
     lse: torch.Tensor
     delta: torch.Tensor
-    # lse without the terms of the logits that are constant along a row; None for a variant without such.
+    # lse less the terms of the logits that are constant along a row, counted from the first row of the tile of queries
+    # that the config of `_backward_kv` has; None for a variant without such.
     tile_lse: torch.Tensor | None
 
     @property
@@ -41,7 +42,10 @@ class Incoming(NamedTuple):
 
 
 def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming:
-    """Room for `lse`, `delta` and `tile_lse` beside d_out, which is copied where a kernel could not read it as it is."""
+    """Room for what kernels need beside d_out, which is copied where a kernel could not read it as it is.
+
+    `by_tile` tells whether the variant has a `tile_lse`.
+    """
     if d_out.stride(3) != 1 or d_out.stride(2) == 0:
         # The gradient of a sum is one number, seen as many.
         d_out = d_out.contiguous()

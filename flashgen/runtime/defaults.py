@@ -72,7 +72,7 @@ _HOPPER: _Row = (
 
 _HOPPER_BACKWARD_KV = (
     Config(128, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
-    Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
+    Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=1),
 )
 
 
