@@ -16,7 +16,6 @@ from flashgen.codegen.backward import (
     ROW_SCHEDULE,
     named_apart,
     row_limits,
-    row_step,
     score_function,
     seen_rows,
     shown_by_key,
@@ -120,9 +119,6 @@ class HopperBackwardView:
     clamps_q: bool
     queries: QueryTiles
     longest_first: bool
-    row: str
-    step: tuple[str, ...]
-    step_reads: frozenset[str]
     prologue: tuple[str, ...]
     reads: frozenset[str]
     q_offset: str
@@ -149,7 +145,7 @@ class HopperBackwardView:
     def tile_reads(self, masked: bool) -> frozenset[str]:
         """The names that a tile of queries reads, "rows" among them where it needs the numbers of its rows."""
         functions = (self.score, self.mask if masked else None)
-        reads = self.step_reads.union(*(f.body.free for f in functions if f is not None))
+        reads = frozenset[str]().union(*(f.body.free for f in functions if f is not None))
         return reads | {"rows"} if "q" in reads or (masked and self.score is not None) else reads
 
     def reads_start(self, masked: bool) -> bool:
@@ -165,10 +161,9 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     score, mask = (
         named_apart(f, known, "_by_key", "_by_key_on_hopper") for f in (score, mask_function(variant, prologue))
     )
-    step = row_step(variant, prologue)
     queries = _query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, mask) if f is not None]
-    reads = prologue.free.union(step.free, *(f.body.free for f in functions))
+    reads = prologue.free.union(*(f.body.free for f in functions))
     free = reads | {*queries.names}
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
@@ -183,9 +178,6 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
-        row=" ".join(in_gluon(step.results)),
-        step=in_gluon(step.lines),
-        step_reads=frozenset(step.free),
         prologue=in_gluon(prologue.lines),
         reads=frozenset(reads),
         q_offset=q_offset(variant),

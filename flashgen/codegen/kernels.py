@@ -14,6 +14,7 @@ from flashgen.codegen.backward import (
     backward_q_view,
     rows_scheduled,
 )
+from flashgen.codegen.delta import DeltaView, delta_view
 from flashgen.codegen.forward import ForwardView, Function, forward_view, uses_schedule
 from flashgen.codegen.hopper import HopperView, hopper_view
 from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
@@ -32,6 +33,7 @@ class Kernels:
 
     forward: ForwardView
     hopper: HopperView
+    delta: DeltaView
     backward_q: BackwardQView
     hopper_backward_q: HopperBackwardQView
     backward_kv: BackwardKvView
@@ -78,9 +80,10 @@ def render_kernels(variant: Variant) -> Kernels:
     }
     for_inputs = backward_inputs_view(variant, forward, tuple(known.functions))
     inputs = known.render("kernel_q", for_inputs) if for_inputs else ""
-    rows = known.render("delta", None)
+    for_rows = delta_view(variant)
+    rows = known.render("delta", for_rows)
     return Kernels(
-        forward, hopper, for_q, for_hopper_q, for_kv, for_hopper, for_inputs, schedule, rows, inputs, texts
+        forward, hopper, for_rows, for_q, for_hopper_q, for_kv, for_hopper, for_inputs, schedule, rows, inputs, texts
     )  # fmt: skip
 
 
@@ -94,12 +97,12 @@ class _Known:
     def render(
         self,
         part: str,
-        view: BackwardView | HopperBackwardView | HopperBackwardQView | None,
+        view: BackwardView | HopperBackwardView | HopperBackwardQView | DeltaView,
         schedule: ScheduleView | None = None,
     ) -> str:
         """A part of the backward pass, in front of it what it needs and the text so far does not define."""
-        wanted = {*(view.helpers if view else ()), *(schedule.helpers if schedule else ())}
-        functions = [f for f in (view.functions if view else ()) if f.name not in {g.name for g in self.functions}]
+        wanted = {*view.helpers, *(schedule.helpers if schedule else ())}
+        functions = [f for f in view.functions if f.name not in {g.name for g in self.functions}]
         text = environment().get_template("backward_kernels.py.jinja").render(
             part=part, view=view, schedule=schedule, functions=functions, helpers=sorted(wanted - self.helpers)
         )  # fmt: skip

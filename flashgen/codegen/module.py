@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.backward import BackwardKvView, BackwardQView
+from flashgen.codegen.delta import DeltaView
 from flashgen.codegen.forward import ForwardView, ranges_of
 from flashgen.codegen.hopper import HopperView
 from flashgen.codegen.hopper_backward import HopperBackwardView
@@ -49,6 +50,10 @@ class ModuleView:
     operator_parameters: str
     parameters: str
     own_signature: str
+    delta: DeltaView
+    delta_parameters: str
+    delta_arguments: tuple[str, ...]
+    delta_dim_lines: tuple[str, ...]
     backward_parameters: str
     backward_dim_lines: tuple[str, ...]
     backward_q_arguments: tuple[str, ...]
@@ -118,6 +123,10 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         operator_parameters="".join(f", {name}" for name in names),
         parameters="".join(f", {text}" for text in _parameters(variant)),
         own_signature=_own_signature(variant),
+        delta=kernels.delta,
+        delta_parameters="".join(f", {n}" for n in names if _reads(kernels.delta.arguments, n)),
+        delta_arguments=_call_arguments(variant, kernels.delta.arguments),
+        delta_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, kernels.delta.arguments, ()))),
         backward_parameters="".join(f", {name}" for name in names if _reads(backward, name) or name in scheduled),
         backward_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, backward, scheduled))),
         backward_q_arguments=_call_arguments(variant, kernels.backward_q.arguments),

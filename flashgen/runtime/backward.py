@@ -31,6 +31,9 @@ class Incoming(NamedTuple):
     strides: tuple[int, ...]
     lse: torch.Tensor
     delta: torch.Tensor
+    # lse less the terms of the logits that are constant along a row, counted from the first row of the tile of queries
+    # that the config of `_backward_kv` has; None for a variant without such.
+    tile_lse: torch.Tensor | None
 
     @property
     def num_rows(self) -> int:
@@ -38,16 +41,19 @@ class Incoming(NamedTuple):
         return self.lse.shape[2]
 
 
-def incoming(call: Call, d_out: torch.Tensor) -> Incoming:
-    """Room for `lse` and `delta` beside d_out, which is copied where a kernel could not read it as it is."""
+def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming:
+    """Room for what kernels need beside d_out, which is copied where a kernel could not read it as it is.
+
+    `by_tile` tells whether the variant has a `tile_lse`.
+    """
     if d_out.stride(3) != 1 or d_out.stride(2) == 0:
         # The gradient of a sum is one number, seen as many.
         d_out = d_out.contiguous()
     d_out = kernel_ready("the gradient of out", d_out)
     batch, heads, q_len, _ = d_out.shape
     num_rows = -(-q_len // LARGEST_TILE) * LARGEST_TILE
-    rows = d_out.new_empty((2, batch, heads, num_rows), dtype=torch.float32)
-    return Incoming(d_out, row_strides(d_out), rows[0], rows[1])
+    rows = d_out.new_empty((3 if by_tile else 2, batch, heads, num_rows), dtype=torch.float32)
+    return Incoming(d_out, row_strides(d_out), rows[0], rows[1], rows[2] if by_tile else None)
 
 
 def backward_configs(

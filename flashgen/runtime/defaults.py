@@ -74,7 +74,7 @@ _HOPPER_PLAIN: _Row = (Config(192, 128, 4, 2, "hopper", ping_pong=1), *_HOPPER[1
 
 _HOPPER_BACKWARD_KV = (
     Config(128, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
-    Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
+    Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=1),
     Config(64, 64, 4, 2, "hopper", fuse_dq=0, delay_dq=0),
 )
 

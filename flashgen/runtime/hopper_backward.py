@@ -43,7 +43,7 @@ def hopper_backward_tiles(
     return (
         tile_descriptor(call.q, BM, width), tile_descriptor(incoming.d_out, BM, v_width),
         tile_descriptor(call.k, rows, width), tile_descriptor(call.v, rows, v_width),
-        _rows(incoming.lse, BM), _rows(incoming.delta, BM),
+        _rows(_tile_lse(incoming), BM), _rows(incoming.delta, BM),
         _fragments(sums) if sums is not None and config.fuse_dq == 2 else sums,
         tile_descriptor(dk, rows, width), tile_descriptor(dv, rows, v_width),
     )  # fmt: skip
@@ -87,7 +87,7 @@ def hopper_wide_tiles(
     return (
         tile_descriptor(call.q, BM, width), tile_descriptor(incoming.d_out, BM, v_width),
         tile_descriptor(call.k, BN, width), tile_descriptor(call.v, BN, v_width),
-        _rows(incoming.lse, BM), _rows(incoming.delta, BM),
+        _rows(_tile_lse(incoming), BM), _rows(incoming.delta, BM),
         tile_descriptor(dk, BN, width), tile_descriptor(dv, BN, v_width),
     )  # fmt: skip
 
@@ -146,6 +146,11 @@ def tile_type(dtype: torch.dtype, rows: int, width: int) -> str:
 @lru_cache(maxsize=64)
 def _tile_layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], _DTYPES[dtype])
+
+
+def _tile_lse(incoming: Incoming) -> torch.Tensor:
+    """The log-sum-exps that the kernels for dK and dV read, which know no term that is constant along a row."""
+    return incoming.lse if incoming.tile_lse is None else incoming.tile_lse
 
 
 def _rows(values: torch.Tensor, rows: int) -> TensorDescriptor:

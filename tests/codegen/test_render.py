@@ -102,7 +102,7 @@ def test_no_switch_is_left_in_a_kernel(name: str) -> None:
         if any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             constants = {a.arg for a in function.args.args if a.annotation is not None}
             # PRECISE follows from the dtype of a call.
-            assert constants <= {"BM", "BN", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES", "PRECISE"} | tuned
+            assert constants <= {"BM", "BN", "TILE", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES", "PRECISE"} | tuned
             for node in ast.walk(function):
                 if isinstance(node, ast.If):
                     assert (
