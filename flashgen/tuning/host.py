@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from functools import cached_property
 from pathlib import Path
 
 from flashgen.problems import Problem
@@ -12,10 +13,11 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.spec.variant import Variant
 from flashgen.tuning import machine
-from flashgen.tuning.clocks import Observation, observed
+from flashgen.tuning.clocks import Observation, Sampler
 from flashgen.tuning.measure import ProofRequest, ReadyRequest, TimeRequest, WorkRequest
 from flashgen.tuning.outcome import Work
-from flashgen.tuning.prune import Compiled, CompilePool, CompileRequest
+from flashgen.tuning.pool import CompilePool
+from flashgen.tuning.prune import Compiled, CompileRequest
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed, Worker
 from flashgen.tuning.workloads import Workload
@@ -25,13 +27,17 @@ TRIAL_SECONDS = 60.0
 
 
 class GpuWorker:
-    """One GPU behind a worker process, which starts when it is needed."""
+    """One GPU behind a worker process."""
 
     def __init__(self, module_path: str, variant: Variant, index: int) -> None:
         self._worker = Worker("flashgen.tuning.measure:KernelBench", module_path, variant, index)
 
+    def start(self) -> None:
+        """Start the process, which gets ready while the caller does other things."""
+        self._worker.start()
+
     def prepare(self, problem: Problem) -> None:
-        """Start the process and make the inputs of a problem; what fails here fails again in a trial, and is told."""
+        """Make the inputs of a problem; what fails here fails again in a trial, and is told."""
         with suppress(RequestFailed):
             self._worker.ask(ReadyRequest(problem), TRIAL_SECONDS)
 
@@ -49,34 +55,50 @@ class GpuWorker:
 
 
 class Host:
-    """This machine, with the GPUs of these indices, which are all of the model `device`. Use it in a `with`."""
+    """This machine, with the GPUs of these indices, which are all of the model `device`, and a pool of compilers.
 
-    def __init__(self, variant: Variant, module_path: Path, indices: Sequence[int], device: Device) -> None:
+    Use it in a `with`, which starts the GPUs' processes and ends them; the pool is the caller's.
+    """
+
+    def __init__(
+        self, variant: Variant, module_path: Path, indices: Sequence[int], device: Device, pool: CompilePool
+    ) -> None:
         self.device = device
-        self._indices = indices
-        path = str(Path(module_path).resolve())
-        self.gpus = [GpuWorker(path, variant, index) for index in indices]
-        self._pool = CompilePool("flashgen.tuning.prune:compiler", path, variant, device.capability, gpus=len(indices))
+        self._indices, self._pool = indices, pool
+        self._sampler = Sampler(indices)
+        self.gpus = [GpuWorker(str(Path(module_path).resolve()), variant, index) for index in indices]
 
     def __enter__(self) -> Host:
+        for gpu in self.gpus:
+            gpu.start()
+        self._sampler.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         for gpu in self.gpus:
             gpu.close()
-        self._pool.close()
+        self._sampler.close()
+
+    def begin(self, requests: Sequence[CompileRequest]) -> None:
+        """Have the pool begin with these, in this order, before all that waits."""
+        self._pool.begin(requests)
 
     def compile(
-        self, requests: Sequence[CompileRequest], seconds: float, least: int
+        self, requests: Sequence[CompileRequest], seconds: float | None, least: int
     ) -> Mapping[Config, Compiled | RequestFailed]:
         """What the pool makes of the requests, while the GPUs' processes get ready."""
         with ThreadPoolExecutor(len(self.gpus)) as aside:
             for gpu in self.gpus if requests else ():
                 aside.submit(gpu.prepare, requests[0].problem)
-            return self._pool.compile(requests, seconds, least)
+            found = self._pool.answers(requests, seconds, least)
+        return {request.config: answer for request, answer in found.items()}
 
     def versions(self) -> Mapping[str, str]:
+        return self._versions
+
+    @cached_property
+    def _versions(self) -> Mapping[str, str]:
         return machine.versions(self._indices[0])
 
     def observed(self) -> AbstractContextManager[Observation]:
-        return observed(self._indices)
+        return self._sampler.observed()

@@ -68,6 +68,9 @@ class FakeTools:
         self.proven.append(config)
         return "error 3.0 of 1.0 allowed" if config in self.wrong or "all" in self.wrong else ""
 
+    def begin(self, requests):
+        pass
+
     def compile(self, requests, seconds, least):
         self.compiled += [request.config for request in requests]
         return {request.config: self.compilation.get(request.config, Compilation()) for request in requests}
