@@ -61,17 +61,20 @@ class CompilePool:
         with self._change:
             self._closed = True
             self._change.notify_all()
-        for worker, thread in zip(self._workers, self._threads, strict=False):
-            # Its thread may just have started another process.
-            while thread.is_alive():
+        while any(thread.is_alive() for thread in self._threads):
+            # Again and again: a thread may just have started another process.
+            for worker in self._workers:
                 worker.kill()
-                thread.join(0.05)
+            for thread in self._threads:
+                thread.join(0.01)
+        for worker in self._workers:
             worker.close()
 
     def begin(self, requests: Iterable[Hashable]) -> list[Future[Any]]:
         """The answers to come, one for each request. They are begun in this order, before all that wait."""
-        self.start()
         requests = list(dict.fromkeys(requests))
+        if requests:
+            self.start()
         with self._change:
             self._answers.update((request, Future()) for request in requests if request not in self._answers)
             begun = {request for request, future in self._answers.items() if future.running() or future.done()}
