@@ -104,8 +104,11 @@ def construct(
         # Before torch is imported, which takes as long here as in the processes that this starts.
         pool = stack.enter_context(compilers(variant, path)) if verify or tune else None
         gpu = gpu_name() if verify or compile or tune else None
-        jobs = compilation(variant, targets or (DEFAULT_TARGETS if gpu is None else ())) if compile else ()
+        targets = targets or (DEFAULT_TARGETS if gpu is None else ())
+        jobs = compilation(variant, targets) if compile and targets else ()
         tuner = stack.enter_context(tuner_for(variant, path, preset, pool)) if tune and gpu is not None else None
+        if tuner is not None:
+            tuner.prepare()
         report = prove(variant, path, gpu, "quick", progress, pool) if verify else None
         compiled = compile_for(path, jobs, progress)
         tuned = find_configs(tuner, variant, preset, progress) if tuner is not None else ()
@@ -159,13 +162,11 @@ def compile_for(path: Path, jobs: Sequence[Job], progress: Progress = silent) ->
 
 
 def tuner_for(variant: Variant, path: Path, preset: str, pool: CompilePool | None) -> Tuner:
-    """What will tune a rendered module on the GPU at hand, as far as its records are missing; its compilers begin."""
+    """What will tune a rendered module on the GPU at hand, as far as its records are missing."""
     from flashgen.tuning.presets import chosen
     from flashgen.tuning.tune import Tuner
 
-    tuner = Tuner(variant, path, kernels=chosen(preset).build, preset=preset, pool=pool)
-    tuner.prepare()
-    return tuner
+    return Tuner(variant, path, kernels=chosen(preset).build, preset=preset, pool=pool)
 
 
 def find_configs(tuner: Tuner, variant: Variant, preset: str, progress: Progress = silent) -> tuple[Outcome, ...]:

@@ -6,6 +6,7 @@ Triton's own cache keeps what was compiled, so the process that measures finds i
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,8 @@ def compiler(module_path: str, variant: Variant) -> Callable[[CompileRequest | W
     from flashgen.codegen.offline import compile_kernel, compile_wanted
 
     path = Path(module_path)
+    # What measures, and what waits, comes first.
+    os.nice(5)
 
     def answer(request: CompileRequest | Wanted) -> Compiled:
         if isinstance(request, Wanted):

@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from flashgen.problems import Problem
+from flashgen.runtime.backward import unfused
 from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import built_in
 from flashgen.runtime.lookup import cache_folder, read_record
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
@@ -60,7 +62,7 @@ class Session:
     ) -> None:  # fmt: skip
         self._tools, self._preset, self._roots = tools, preset, roots
         self._options, self._watch = options, watch
-        self._begun: set[Group] = set()
+        self._begun, self._likely = set[Group](), set[Group]()
         self._candidates = Candidates(preset, roots, options.scheduled)
         self._dq_us: dict[Problem, float] = {}
         self._right: set[tuple[Hashable, ...]] = set()
@@ -114,18 +116,26 @@ class Session:
     def prepare(self, workloads: Sequence[Workload]) -> None:
         """Have the compilers begin with what these workloads will ask for, a few configs of each before the rest.
 
-        What was fast in one dtype will be asked for in another of its size: that one begins when the first is done.
+        What was fast in one dtype will be asked for in another of its size: that one begins when the first is done. Of
+        what it is likely to be, some are compiled where there is nothing else to do.
         """
         asked: list[list[CompileRequest]] = []
-        ahead: set[Group] = set()
+        likely: list[CompileRequest] = []
+        seen: set[Group] = set()
         for workload in workloads:
-            own = group(workload)
-            if own not in self._begun and not ahead & set(self._candidates.siblings(workload)):
-                self._begun.add(own)
-                asked.append(self._requests(workload, self._candidates.of(workload)))
-            ahead.add(own)
+            own, waits = group(workload), bool(seen & set(self._candidates.siblings(workload)))
+            begun = self._likely if waits else self._begun
+            if own not in seen | begun:
+                requests = [*self._requests(workload, self._candidates.of(workload)), *self._beside(workload)]
+                begun.add(own)
+                if waits:
+                    likely += requests[: 2 * LEAST_TRIALS]
+                else:
+                    asked.append(requests)
+            seen.add(own)
         few = [request for requests in asked for request in requests[:LEAST_TRIALS]]
-        self._tools.begin([*few, *(request for requests in asked for request in requests[LEAST_TRIALS:])])
+        rest = [request for requests in asked for request in requests[LEAST_TRIALS:]]
+        self._tools.begin([*few, *rest, *likely])
 
     def _prune(self, workload: Workload, seconds: float | None) -> Pruned:
         """Compile what no earlier workload has compiled; shapes hardly matter to the compiler, so most is known.
@@ -141,6 +151,15 @@ class Session:
     def _requests(self, workload: Workload, configs: Sequence[Config]) -> list[CompileRequest]:
         target = self._tools.device.capability
         return [CompileRequest(workload.key.kernel, workload.problem, config, target) for config in configs]
+
+    def _beside(self, workload: Workload) -> list[CompileRequest]:
+        """What proving a config of backward_q launches for dK and dV: the default, which leaves dQ to the other."""
+        key = workload.key
+        if key.kernel != "backward_q":
+            return []
+        default = built_in("backward_kv", "backward_kv" in self._options.scheduled)
+        config = default(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        return [CompileRequest("backward_kv", workload.problem, unfused(config), key.capability)]
 
     def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], budget: Budget) -> Searched:
         if self._options.force:

@@ -20,7 +20,7 @@ from flashgen.spec.variant import Variant
 from flashgen.verify.cases import LEVELS, Case, cases_for, gradient_cases_for
 from flashgen.verify.isolated import run_isolated
 from flashgen.verify.report import CaseResult, Report
-from flashgen.verify.run import rehearse, run_case, run_cases, verify_config
+from flashgen.verify.run import rehearse, rehearse_proof, run_case, run_cases, verify_config
 
 __all__ = [
     "Case",
@@ -28,6 +28,7 @@ __all__ = [
     "Report",
     "cases_for",
     "gradient_cases_for",
+    "rehearse_proof",
     "run_case",
     "run_cases",
     "verify",

@@ -97,16 +97,7 @@ def verify_config(
 ) -> CaseResult:  # fmt: skip
     """Prove one config of a kernel on a problem like the one it was tuned for, cut down to what a float64 reference
     can hold."""
-    group = problem.heads // problem.kv_heads
-    kv_heads = min(problem.kv_heads, CONFIG_GROUPS)
-    small = replace(
-        problem,
-        batch=1,
-        heads=group * kv_heads,
-        kv_heads=kv_heads,
-        q_len=min(problem.q_len, CONFIG_LENGTH),
-        kv_len=min(problem.kv_len, CONFIG_LENGTH),
-    )
+    small = _cut_down(problem)
     name = f"{config} on {small}"
     # Only the deterministic backward is sure to have dQ from a kernel of its own.
     cases = {
@@ -115,6 +106,25 @@ def verify_config(
         "backward_kv": Case(name, small, backward=Backward(kv=config)),
     }
     return run_case(module, variant, cases[kernel], device)
+
+
+def rehearse_proof(module: ModuleType, variant: Variant, problem: Problem, device: str) -> None:
+    """What `verify_config` does apart from the kernel, so that the first proof does not wait for libraries to load."""
+    call = _call(variant, Case("rehearsal", _cut_down(problem)), device)
+    out, lse = module.reference(call.q, call.k, call.v, **call.keywords, return_lse=True)
+    judge(out, lse, call, module.reference)
+
+
+def _cut_down(problem: Problem) -> Problem:
+    kv_heads = min(problem.kv_heads, CONFIG_GROUPS)
+    return replace(
+        problem,
+        batch=1,
+        heads=problem.heads // problem.kv_heads * kv_heads,
+        kv_heads=kv_heads,
+        q_len=min(problem.q_len, CONFIG_LENGTH),
+        kv_len=min(problem.kv_len, CONFIG_LENGTH),
+    )
 
 
 def _prove(module: ModuleType, variant: Variant, case: Case, device: str) -> Verdict:
