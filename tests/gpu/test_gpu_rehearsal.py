@@ -13,6 +13,8 @@ from flashgen.spec import load
 from flashgen.tuning.pool import compilers
 from flashgen.verify import verify
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.mark.parametrize("name", ["alibi", "document"])
 def test_a_proof_finds_all_its_kernels_compiled(
