@@ -27,7 +27,9 @@ class Candidates:
 
     def __init__(self, preset: Preset, roots: Sequence[Path], scheduled: frozenset[str]) -> None:
         self._preset, self._roots, self._scheduled = preset, roots, scheduled
-        # What the compiler said, the rankings of the searches, and the winners whatever the dtype.
+        # What was chosen of a space, what the compiler said of it, the rankings of the searches, and the winners
+        # whatever the dtype.
+        self._chosen: dict[tuple[Group, frozenset[Config]], list[Config]] = {}
         self._compiled: dict[Group, dict[Config, Compiled | RequestFailed]] = {}
         self._rankings: dict[Group, list[Sequence[Config]]] = {}
         self._winners: dict[tuple[str, int, int], list[Config]] = {}
@@ -56,21 +58,23 @@ class Candidates:
     def of(self, workload: Workload) -> list[Config]:
         """The configs to compile, those to begin with first.
 
-        A limited search takes what was compiled for another shape, or what was fast in another dtype of this size: the
-        compiler tells these hardly apart. The defaults are always tried, also where the space leaves configs like them
-        out: a record must not be worse.
+        A limited search takes what another shape with the same space took, or what was fast in another dtype of this
+        size: the compiler tells these hardly apart. The defaults are always tried, also where the space leaves configs
+        like them out: a record must not be worse.
         """
         effort = self._preset.of(workload.key.kernel)
         space = list(dict.fromkeys([*self._defaults(workload), *self.space(workload).configs]))
-        known = self._compiled.get(group(workload))
+        own = group(workload), frozenset(space)
+        if effort.candidates is not None and own in self._chosen and self._compiled.get(own[0]):
+            return _nearest(self._chosen[own], self.first(workload), None)
         fast = [ranking for other in self.siblings(workload) for ranking in self._rankings.get(other, ())]
-        if effort.candidates is not None and known:
-            return _nearest([config for config in space if config in known], self.first(workload), None)
         if effort.trials is not None and fast:
             half = max(LEAST_TRIALS, effort.trials // 2)
             promising = dict.fromkeys([*self._early(workload), *(c for ranking in fast for c in ranking[:half])])
-            return [config for config in promising if config in space]
-        return _nearest(space, self.first(workload), effort.candidates)
+            self._chosen[own] = [config for config in promising if config in space]
+        else:
+            self._chosen[own] = _nearest(space, self.first(workload), effort.candidates)
+        return self._chosen[own]
 
     def siblings(self, workload: Workload) -> list[Group]:
         """The same kernel in other dtypes of this size; none where the search has no limit."""

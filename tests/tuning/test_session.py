@@ -210,6 +210,15 @@ def test_another_dtype_chooses_from_what_was_fast(cache, preset):
     assert set(tools.compiled[compiled:]) <= {*fast, *defaults("float16")}
 
 
+def test_a_shape_of_another_space_chooses_for_itself(cache):
+    tools = FakeTools()
+    one = session(tools, cache, "default")
+    one.tune(workload(LONG), None)
+    one.tune(workload(replace(LONG, q_len=16)), None)
+    tried = [config for problem, config in tools.timed if problem.q_len == 16]
+    assert any(config.BM == 16 for config in tried)
+
+
 def defaults(dtype):
     sizes = ("sm_90", dtype, 128, 128)
     return [default_config(*sizes), portable_default("forward", False, *sizes)]
