@@ -65,11 +65,14 @@ def backward_configs(
     """
     kv = choose_config(config_of(text, "backward_kv"), for_kv, call)
     q = choose_config(config_of(text, "backward_q"), for_q, call)
-    return (kv if fuse_dq or not kv.fuse_dq else _unfused(kv)), q
+    return (kv if fuse_dq else unfused(kv)), q
 
 
 @lru_cache(maxsize=1024)
-def _unfused(config: Config) -> Config:
+def unfused(config: Config) -> Config:
+    """A config of `_backward_kv` that leaves dQ to `_backward_q`, as like this one as can be."""
+    if not config.fuse_dq:
+        return config
     delay = {} if config.delay_dq is None else {"delay_dq": 0}
     return Config.of({**config.as_dict(), "fuse_dq": 0, **delay})
 

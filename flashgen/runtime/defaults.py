@@ -137,7 +137,7 @@ def default_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) 
     """The forward's config for a GPU of this capability, "sm_90" or "gfx942"; "" stands for one that is not known."""
     if not hopper_refuses(capability, dtype, v_head_dim):
         return _HOPPER[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
-    return _chosen(_FORWARD, capability, dtype, head_dim, v_head_dim)
+    return portable_default("forward", False, capability, dtype, head_dim, v_head_dim)
 
 
 def default_plain_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
@@ -156,8 +156,7 @@ def default_backward_kv_config(capability: str, dtype: str, head_dim: int, v_hea
     """The config of the kernel that makes dK and dV; dQ is left to the other one unless the table says otherwise."""
     if not hopper_backward_refuses(capability, dtype, head_dim, v_head_dim):
         return _HOPPER_BACKWARD_KV[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
-    config = _chosen(_BACKWARD_KV, capability, dtype, head_dim, v_head_dim)
-    return config if config.fuse_dq else replace(config, fuse_dq=0)
+    return portable_default("backward_kv", False, capability, dtype, head_dim, v_head_dim)
 
 
 def default_scheduled_backward_kv_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
@@ -169,7 +168,7 @@ def default_backward_q_config(capability: str, dtype: str, head_dim: int, v_head
     """The config of the kernel that makes dQ."""
     if not hopper_backward_q_refuses(capability, dtype, head_dim):
         return _HOPPER_BACKWARD_Q[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
-    return _chosen(_BACKWARD_Q, capability, dtype, head_dim, v_head_dim)
+    return portable_default("backward_q", False, capability, dtype, head_dim, v_head_dim)
 
 
 def default_scheduled_backward_q_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
@@ -195,6 +194,17 @@ def built_in(kernel: str, scheduled: bool) -> Callable[[str, str, int, int], Con
         ("backward_q", False): default_backward_q_config,
         ("backward_q", True): default_scheduled_backward_q_config,
     }[kernel, scheduled]
+
+
+def portable_default(
+    kernel: str, scheduled: bool, capability: str, dtype: str, head_dim: int, v_head_dim: int
+) -> Config:  # fmt: skip
+    """The default of a kernel's portable backend, also where another backend is the default."""
+    table = {"forward": _FORWARD, "backward_kv": _BACKWARD_KV, "backward_q": _BACKWARD_Q}[kernel]
+    config = _chosen(table, capability, dtype, head_dim, v_head_dim)
+    if kernel == "backward_kv" and not config.fuse_dq:
+        config = replace(config, fuse_dq=0)
+    return _scheduled(config) if scheduled else config
 
 
 def _chosen(table: Mapping[str, _Row], capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:

@@ -140,6 +140,27 @@ def test_what_is_compiled_is_what_a_call_asks_for(name: str, tmp_path: Path) -> 
             assert missing == []
 
 
+REHEARSED = [
+    (Problem(2, 4, 2, 83, 109, 40, 40, "float32"), Config(32, 32, 4, 1), {}),
+    (Problem(1, 4, 2, 128, 128, 64, 64, "bfloat16"), Config(128, 64, 4, 2, "hopper", ping_pong=0), {
+        "backward_kv": Config(128, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0)
+    }),
+    (Problem(1, 1, 1, 1, 1, 64, 64, "float16"), Config(64, 64, 4, 3), {
+        "backward_kv": Config(32, 64, 4, 2, fuse_dq=0), "backward_q": Config(64, 32, 4, 2)
+    }),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["causal", "document"])
+def test_a_rehearsal_notes_what_the_calls_ask_for(name: str, tmp_path: Path) -> None:
+    variant = load(next(path for path in VARIANTS if path.stem == name))
+    with Worker("launch_keys:rehearse", str(generate(variant, tmp_path)), variant) as worker:
+        for request in REHEARSED:
+            rehearsed, made, asked = worker.ask(request, 120.0)
+            assert rehearsed == [] and len(set(made)) == len(made) >= 3
+            assert set(asked) == set(made)
+
+
 CAPABILITIES = ["", *SHARED_LIMIT, "sm_75", "gfx1100"]
 
 
