@@ -28,14 +28,14 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "838961c9792b", "backward_q": "4eac0e204dd9", "backward_kv": "3a08e0fc58b1"},
+    templates={"forward": "ac883b8ec3b6", "backward_q": "75247043aff7", "backward_kv": "46058c17f7ce"},
     source="variants/full.yaml",
     arguments={},
 )
 CONFIGS = runtime.Lookup(
     IDENTITY,
     "forward",
-    runtime.default_config,
+    runtime.default_plain_config,
     runtime.shipped_root(__file__),
 )
 BACKWARD_Q = runtime.Lookup(
@@ -189,6 +189,16 @@ def _softmax_step(qk, m, l, qk_scale):
 
 
 @gluon.jit
+def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
+    """The positions [1, BN] of the keys of a tile that needs the mask.
+
+    LLVM must not see what they are: it would compare all pairs as one vector and pack the bits.
+    """
+    keys = start + gl.arange(0, BN, layout=layout)
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [keys], gl.int32, False, 1)[None, :]
+
+
+@gluon.jit
 def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
@@ -224,6 +234,18 @@ def _scaled(acc, factor, REST: gl.constexpr):
     main = acc[0] * gl.convert_layout(factor, gl.SliceLayout(1, acc[0].type.layout))[:, None]
     if REST > 0:
         return main, acc[1] * gl.convert_layout(factor, gl.SliceLayout(1, acc[1].type.layout))[:, None]
+    else:
+        return (main,)
+
+
+@gluon.jit
+def _no_sums(
+    ROWS: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, main_layout: gl.constexpr, rest_layout: gl.constexpr
+):
+    """acc before the first product."""
+    main = gl.zeros([ROWS, MAIN], gl.float32, main_layout)
+    if REST > 0:
+        return main, gl.zeros([ROWS, REST], gl.float32, rest_layout)
     else:
         return (main,)
 
@@ -265,6 +287,7 @@ def _producer(
     q_s, k_s, v_s = shared
     q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
+    Q_SLOTS: gl.constexpr = q_s.type.shape[0] // CONSUMERS
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     num_tiles = gl.cdiv(kv_len, BN)
     index = gl.program_id(0)
@@ -281,11 +304,12 @@ def _producer(
             mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
             tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
             if i == 0:
-                # The tile before still reads Q when there is room for keys already.
+                # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
-                    mbarrier.wait(q_empty.index(each), (turn & 1) ^ 1)
-                    mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
-                    tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(each), q_s.index(each))
+                    slot = turn % Q_SLOTS * CONSUMERS + each
+                    mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
+                    mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes)
+                    tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(slot), q_s.index(slot))
             mbarrier.wait(v_empty.index(stage), freed)
             mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
             tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
@@ -318,15 +342,17 @@ def _consumer(
     q_s, k_s, v_s = shared
     q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
-    # Tiles of Q, K and V lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
+    # Tiles of Q, K and V lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST, those with
+    # V at most 128 columns at a time.
     WIDTH: gl.constexpr = q_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
     REST: gl.constexpr = HEAD_DIM - MAIN
     V_WIDTH: gl.constexpr = v_s.type.shape[-1]
-    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
+    OUT_WIDTH: gl.constexpr = out_s.type.shape[-1]
+    V_MAIN: gl.constexpr = OUT_WIDTH
     V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
     PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
-    OUT_IN_Q: gl.constexpr = WIDTH == 256 and V_WIDTH == 256
+    Q_SLOTS: gl.constexpr = q_s.type.shape[0] // CONSUMERS
     qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
@@ -334,47 +360,91 @@ def _consumer(
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
-    q_tile = q_s.index(CONSUMER).reshape([ROWS, WIDTH])
-    out_tile = out_s.index(CONSUMER).reshape([ROWS, V_WIDTH])
+    out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     num_tiles = gl.cdiv(kv_len, BN)
-    turn = 0  # tiles of queries so far
+    # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
+    # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
+    turn = 0
     n = 0  # tiles of keys so far; the next one is in stage n % STAGES
+    b = 0
+    h = 0
+    row0 = 0
+    m = gl.zeros([ROWS], gl.float32, row_layout)
+    l = gl.zeros([ROWS, 8], gl.float32, l_layout)
+    p = gl.zeros([ROWS, BN], out_desc.dtype, p_layout)
+    acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
     if CONSUMER == CONSUMERS - 1:
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
-    index = gl.program_id(0)
-    work = _work(index, batch, heads, q_len, BM)
+    index = gl.program_id(0) - gl.num_programs(0)
     while index < num_q_tiles:
-        b, h, row0 = work
+        index = index + gl.num_programs(0)
+        begins = index < num_q_tiles
+        finishes = turn > 0
+
+        # Start the first scores of this tile and the last product of the one before.
+        last = (n + STAGES - 1) % STAGES
+        stage = n % STAGES
+        slot = turn % Q_SLOTS * CONSUMERS + CONSUMER
+        q_tile = q_s.index(slot).reshape([ROWS, WIDTH])
+        mbarrier.wait(q_full.index(slot), turn // Q_SLOTS & 1, pred=begins)
+        mbarrier.wait(k_full.index(stage), n // STAGES & 1, pred=begins)
+        _await_turn(CONSUMER, PING_PONG)
+        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
+        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+
+        # Beside them: by what to scale the sums of the tile before, and its lse.
+        l = gl.convert_layout(gl.sum(l, 1), row_layout)
+        empty = l == 0
+        factor = 1.0 / gl.where(empty, 1.0, l)
+        lse = (m + gl.log2(l)) * 0.6931471805599453
+        rows = row0 + gl.arange(0, ROWS, layout=row_layout)
+        lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
+        gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
+        out_b, out_h, out_row0 = b, h, row0
+
+        # The tile that begins.
+        b, h, row0 = _work(index, batch, heads, q_len, BM)
         row0 += CONSUMER * ROWS
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         qk_scale = scale * 1.4426950408889634
 
-        # The first tile of keys, as if it were mixed.
-        # Always 0, which the compiler does not know: it would compute the mask of each column once and keep them all.
+        # Its first tile of keys, as if it were mixed.
+        # Always 0, which the compiler does not know: it would compute the keys' positions once and keep them all.
         i = gl.where(turn < 0, 1, 0)
-        stage = n % STAGES
-        mbarrier.wait(q_full.index(CONSUMER), turn & 1)
-        mbarrier.wait(k_full.index(stage), n // STAGES & 1)
-        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
-        qk = warpgroup_mma_wait(0, deps=(scores,))
-        mbarrier.arrive(k_empty.index(stage))
         start = (num_tiles - 1 - i) * BN
-        k = start + gl.arange(0, BN, layout=col_layout)[None, :]
+        qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
+        mbarrier.arrive(k_empty.index(stage), pred=begins)
+        k = _keys(start, BN, col_layout)
         qk = gl.where(k < kv_len, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
         l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-        acc = (gl.zeros([ROWS, V_MAIN], gl.float32, acc_layout),)
-        if V_REST > 0:
-            acc = (acc[0], gl.zeros([ROWS, V_REST], gl.float32, rest_layout))
         p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
+
+        # The output of the tile before, which TMA writes as far as there are rows and columns.
+        acc = _scaled(_await_pv(product, V_REST), factor, V_REST)
+        mbarrier.arrive(v_empty.index(last), pred=finishes)
+        if finishes:
+            tma.store_wait(0)
+            out_tile.store(acc[0].to(out_desc.dtype))
+            if V_REST > 0:
+                # Shared memory for the output holds one part of it.
+                fence_async_shared()
+                tma_store(out_desc, [out_b, out_h, out_row0, 0], out_s.index(CONSUMER))
+                tma.store_wait(0)
+                out_tile.slice(0, V_REST, 1).store(acc[1].to(out_desc.dtype))
+            fence_async_shared()
+            tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
+        acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
         p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
 
         # The other tiles: each row sees each key.
-        for _ in range(1, num_tiles):
+        for _ in range(1, gl.where(begins, num_tiles, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
             last = n % STAGES
             last_phase = n // STAGES & 1
@@ -395,37 +465,9 @@ def _consumer(
             acc = _scaled(acc, alpha, V_REST)
             p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
 
-        # The last product; beside it, what to do next.
-        last = n % STAGES
-        mbarrier.wait(v_full.index(last), n // STAGES & 1)
-        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
-        if not OUT_IN_Q:
-            mbarrier.arrive(q_empty.index(CONSUMER))
+        mbarrier.arrive(q_empty.index(slot))
         n += 1
         turn += 1
-        index = index + gl.num_programs(0)
-        work = _work(index, batch, heads, q_len, BM)
-        acc = _await_pv(product, V_REST)
-        mbarrier.arrive(v_empty.index(last))
-
-        # Epilogue.
-        l = gl.convert_layout(gl.sum(l, 1), row_layout)
-        empty = l == 0
-        factor = 1.0 / gl.where(empty, 1.0, l)
-        lse = (m + gl.log2(l)) * 0.6931471805599453
-        lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
-        gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=rows < q_len)
-        acc = _scaled(acc, factor, V_REST)
-        # TMA writes the rows and columns that exist, once it has read what the tile before put here.
-        tma.store_wait(0)
-        out_tile.slice(0, V_MAIN, 1).store(acc[0].to(out_desc.dtype))
-        if V_REST > 0:
-            out_tile.slice(V_MAIN, V_REST, 1).store(acc[1].to(out_desc.dtype))
-        fence_async_shared()
-        tma_store(out_desc, [b, h, row0, 0], out_s.index(CONSUMER))
-        if OUT_IN_Q:
-            tma.store_wait(0)
-            mbarrier.arrive(q_empty.index(CONSUMER))
     tma.store_wait(0)
 
 
@@ -469,6 +511,8 @@ def _forward_hopper(
     ROWS: gl.constexpr = BM // CONSUMERS
     WIDTH: gl.constexpr = triton.next_power_of_2(HEAD_DIM)
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
+    # The output leaves through shared memory, 128 columns at a time.
+    OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
     q_block: gl.constexpr = [1, 1, ROWS, WIDTH]
     q_desc = tma.make_tensor_descriptor(
         q_ptr,
@@ -493,7 +537,7 @@ def _forward_hopper(
         v_block,
         gl.NVMMASharedLayout.get_default_for(v_block, dtype),
     )
-    out_block: gl.constexpr = [1, 1, ROWS, V_WIDTH]
+    out_block: gl.constexpr = [1, 1, ROWS, OUT_WIDTH]
     out_desc = tma.make_tensor_descriptor(
         out_ptr,
         [batch, heads, q_len, v_head_dim],
@@ -502,21 +546,19 @@ def _forward_hopper(
         gl.NVMMASharedLayout.get_default_for(out_block, dtype),
     )
 
-    q_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
+    # Q of the next tile waits beside that of this one where there is room.
+    Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
+    q_s = gl.allocate_shared_memory(dtype, [Q_SLOTS * CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
     k_s = gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_s = gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
-    # The output leaves through shared memory: where that is scarce, through the tile of Q, whose next one then waits.
-    if WIDTH == 256 and V_WIDTH == 256:
-        out_s = q_s
-    else:
-        out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
-    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(CONSUMERS):
+    for each in gl.static_range(Q_SLOTS * CONSUMERS):
         mbarrier.init(q_full.index(each), count=1)
         mbarrier.init(q_empty.index(each), count=1)
     for stage in gl.static_range(STAGES):
@@ -694,7 +736,7 @@ def _backward_q(
 def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
     """Where tile i of V is, and the phase of the barriers there."""
     if V_STAGES == 1:
-        # Always 0, which the compiler does not know: it would keep the addresses of all parts of the tile.
+        # Always 0, which the compiler does not know: it would keep the addresses of all parts of V's tile, and of dO's.
         return (i + num_rows) >> 31, i & 1
     else:
         return i % V_STAGES, i // V_STAGES & 1
@@ -790,7 +832,6 @@ def _dq_consumer(
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
     q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
-    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
     b, h, row0 = _work(gl.program_id(0), batch, heads, q_len, BM)
     num_tiles = gl.cdiv(kv_len, BN)
@@ -815,6 +856,7 @@ def _dq_consumer(
     scores = _issue_qk(q_tile, k_s.index(0).reshape([BN, WIDTH]), zero, MAIN, REST)
     mbarrier.wait(do_full.index(CONSUMER), 0)
     mbarrier.wait(v_full.index(0), 0)
+    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
     products = _issue_qk(do_tile, v_s.index(0).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
     qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
     start = (num_tiles - 1 - i) * BN
@@ -840,6 +882,8 @@ def _dq_consumer(
         dq = _await_dq(product, S_PRODUCTS, REST)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
         products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
@@ -1044,15 +1088,15 @@ def _backward_kv(
 
 
 @gluon.jit
-def _keys_of_program(batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+def _keys_of_program(program, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Batch element, head of K and V, and first key of the tile that this program owns.
 
     The heads are taken in groups of head_group, whose Q and dO stay in the L2 cache.
     """
     num_tiles = gl.cdiv(kv_len, BN)
-    first = gl.program_id(0) // (num_tiles * head_group) * head_group
+    first = program // (num_tiles * head_group) * head_group
     group = gl.minimum(head_group, batch * kv_heads - first)
-    place = gl.program_id(0) - first * num_tiles
+    place = program - first * num_tiles
     head = first + place % group
     return head // kv_heads, head % kv_heads, place // group * BN
 
@@ -1124,6 +1168,12 @@ def _stage_of(n, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def _anew(value):
+    """The same value, of which the compiler does not know it: it keeps nothing in registers that follows from it."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [value], gl.int32, False, 1)
+
+
+@gluon.jit
 def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there."""
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
@@ -1156,8 +1206,8 @@ def _backward_producer(
     # and their rows' lse and delta as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
-    kv_full, q_full, do_full, empty = barriers
-    b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
+    kv_full, q_full, do_full, rows_full, empty = barriers
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
     for c in gl.static_range(2):
         tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, k_s.index(c))
@@ -1171,12 +1221,13 @@ def _backward_producer(
             start = _query_tile(i, num_tiles, BM)
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(empty.index(stage), phase ^ 1)
-            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes + 4 * BM)
+            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
             tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
-            tma_load(lse_desc, [first_row + start], q_full.index(stage), lse_s.index(stage))
-            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes + 4 * BM)
+            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes)
             tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
-            tma_load(delta_desc, [first_row + start], do_full.index(stage), delta_s.index(stage))
+            mbarrier.expect(rows_full.index(stage), 8 * BM)
+            tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
+            tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
             n += 1
 
 
@@ -1199,7 +1250,7 @@ def _backward_consumer(
     # registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
-    kv_full, q_full, do_full, empty = barriers
+    kv_full, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
     V_HEAD_DIM: gl.constexpr = v_s.type.shape[-1]
     BUFFERS: gl.constexpr = ds_s.type.shape[0] // 2
@@ -1217,7 +1268,7 @@ def _backward_consumer(
     v_tile = v_s.index(CONSUMER).reshape([64, V_HEAD_DIM])
     dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
     dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
-    b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     if FUSE_DQ > 0 and DELAY_DQ:
@@ -1227,13 +1278,17 @@ def _backward_consumer(
         fence_async_shared()
         _be_there(8 + 2 * CONSUMER + 1)
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    # At least one, or the compiler would keep for the epilogue what it computes for the loops.
+    num_heads = gl.maximum(heads // kv_heads, 1)
+    for turn in range(num_heads):
+        h = kv_h * num_heads + turn
         qk_scale = scale * 1.4426950408889634
         num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
         first_row = (b * heads + h) * num_rows
 
         # Mixed tiles.
-        for i in range(0, num_mixed):
+        i = 0
+        while i < num_mixed:
             start = _query_tile(i, num_tiles, BM)
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
@@ -1243,11 +1298,12 @@ def _backward_consumer(
             mbarrier.wait(do_full.index(stage), phase)
             products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
             qk = warpgroup_mma_wait(1, deps=(scores,))
+            mbarrier.wait(rows_full.index(stage), phase)
             lse = lse_s.index(stage).load(row_layout)[None, :]
             qk = gl.where((cols < kv_len)[:, None], qk, -float("inf"))
             p = gl.exp2(qk * qk_scale - lse)
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             dp = warpgroup_mma_wait(0, deps=(products,))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
             ds = (p * (dp - delta)).to(k_s.dtype)
             if FUSE_DQ > 0:
@@ -1275,10 +1331,11 @@ def _backward_consumer(
             mbarrier.arrive(empty.index(stage))
             if FUSE_DQ > 0 and DELAY_DQ:
                 _be_there(8 + 2 * CONSUMER + (n & 1))
-            n += 1
+            n = _anew(n + 1)
+            i = _anew(i + 1)
 
         # Full tiles: each row sees each key, no mask.
-        for i in range(num_mixed, num_tiles):
+        while i < num_tiles:
             start = _query_tile(i, num_tiles, BM)
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
@@ -1288,10 +1345,14 @@ def _backward_consumer(
             mbarrier.wait(do_full.index(stage), phase)
             products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
             qk = warpgroup_mma_wait(1, deps=(scores,))
+            mbarrier.wait(rows_full.index(stage), phase)
             lse = lse_s.index(stage).load(row_layout)[None, :]
             p = gl.exp2(qk * qk_scale - lse)
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+            if DELAY_DQ:
+                # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
+                mbarrier.wait(rows_full.index(stage), phase)
             dp = warpgroup_mma_wait(0, deps=(products,))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
             ds = (p * (dp - delta)).to(k_s.dtype)
             if FUSE_DQ > 0:
@@ -1319,9 +1380,14 @@ def _backward_consumer(
             mbarrier.arrive(empty.index(stage))
             if FUSE_DQ > 0 and DELAY_DQ:
                 _be_there(8 + 2 * CONSUMER + (n & 1))
-            n += 1
+            n = _anew(n + 1)
+            i = _anew(i + 1)
 
     # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
+    # Where these are is computed anew: it is not worth registers in the meantime.
+    b, kv_h, col0 = _keys_of_program(
+        _anew(gl.program_id(0)), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN
+    )
     v_tile.store(dv.to(v_s.dtype))
     fence_async_shared()
     tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], v_s.index(CONSUMER))
@@ -1403,14 +1469,16 @@ def _backward_kv_hopper(
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    rows_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     mbarrier.init(kv_full, count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(q_full.index(stage), count=1)
         mbarrier.init(do_full.index(stage), count=1)
+        mbarrier.init(rows_full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s)
-    barriers = (kv_full, q_full, do_full, empty)
+    barriers = (kv_full, q_full, do_full, rows_full, empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
@@ -1476,7 +1544,7 @@ def _wide_producer(
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
-    b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
     tma_load(v_desc, [b, kv_h, col0, 0], kv_full, v_s)
@@ -1533,7 +1601,7 @@ def _wide_dv_consumer(
     dv = (gl.zeros([BN, V_MAIN], gl.float32, dv_layout),)
     if V_REST > 0:
         dv = (dv[0], gl.zeros([BN, V_REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])))
-    b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     cols = col0 + gl.arange(0, BN, layout=col_layout)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
@@ -1619,7 +1687,7 @@ def _wide_dk_consumer(
     dk = (gl.zeros([BN, MAIN], gl.float32, dk_layout),)
     if REST > 0:
         dk = (dk[0], gl.zeros([BN, REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])))
-    b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):

@@ -101,7 +101,7 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
         work=forward.work,
         start=forward.start,
         loaded=forward.loaded,
-        longest_first=forward.longest_first,
+        longest_first=forward.grouped,
         row=row,
         prologue=in_gluon(prologue.lines),
         reads=frozenset(reads),
