@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -18,21 +19,24 @@ import triton
 from flashgen.codegen import load_module, uses_schedule
 from flashgen.problems import Problem, make_inputs
 from flashgen.runtime import Config
+from flashgen.runtime.config import KERNELS
 from flashgen.runtime.defaults import built_in
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
 # Grouped heads, several tiles each way, the last of them not whole.
 SMALL = Problem(1, 4, 2, 200, 330, 64, 64, "bfloat16")
+# Heads for which the Hopper backward has a kernel of its own.
+WIDE = replace(SMALL, head_dim=256, v_head_dim=256)
+PROBLEMS = {"portable": (SMALL,), "hopper": (SMALL, WIDE)}
 # The built-in configs of a GPU that is not known are portable.
 CAPABILITY = {"portable": "", "hopper": "sm_90"}
 
 
 def configs(variant: Variant, backend: str, problem: Problem = SMALL) -> dict[str, Config]:
-    """The built-in config of each kernel on this backend; the one for dQ is portable always."""
-    of = {"forward": backend, "backward_kv": backend, "backward_q": "portable"}
+    """The built-in config of each kernel on this backend."""
     sizes = problem.dtype, problem.head_dim, problem.v_head_dim
-    return {kernel: built_in(kernel, uses_schedule(variant))(CAPABILITY[where], *sizes) for kernel, where in of.items()}
+    return {kernel: built_in(kernel, uses_schedule(variant))(CAPABILITY[backend], *sizes) for kernel in KERNELS}
 
 
 def exercise(variant: Variant, module: ModuleType, backend: str, device: str, problem: Problem = SMALL) -> None:
@@ -57,7 +61,9 @@ def main(arguments: Sequence[str]) -> None:
     hook = triton.knobs.runtime.launch_enter_hook
     hook.add(lambda metadata: launched.setdefault(metadata.get()["name"]))
     variant = load(Path(spec))
-    exercise(variant, load_module(Path(path)), backend, "cuda" if torch.cuda.is_available() else "cpu")
+    module, device = load_module(Path(path)), "cuda" if torch.cuda.is_available() else "cpu"
+    for problem in PROBLEMS[backend]:
+        exercise(variant, module, backend, device, problem)
     # The interpreter tells no names.
     print("kernels:", " ".join(launched) or "interpreted")
 

@@ -39,7 +39,7 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 PLACES = ("/usr/local/cuda*/bin", "/usr/local/cuda*/compute-sanitizer", "/opt/*/bin", "/opt/nvidia/*/*", "/opt/cuda*/*")
 NAME = "compute-sanitizer"
 # The functions whose accesses mbarriers or warp_specialize order, see above.
-HANDOVERS = frozenset(("_announce", "_announced", "_forward_hopper", "_backward_kv_hopper"))
+HANDOVERS = re.compile(r"_announced?|_(forward|backward_q|backward_kv)_hopper(_wide)?")
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def handed_over(lines: Sequence[str], source: str) -> int:
             races.append([])
         if races:
             races[-1] += [spans.get(int(number), "") for number in accesses]
-    return sum(bool(race) and set(race) <= HANDOVERS for race in races)
+    return sum(bool(race) and all(map(HANDOVERS.fullmatch, race)) for race in races)
 
 
 def _environment() -> dict[str, str]:
