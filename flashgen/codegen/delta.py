@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashgen.codegen.backward import Q_START
+from flashgen.codegen.backward import row_step
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset
-from flashgen.lang.log2 import Q_FIRST, logits
-from flashgen.lang.nodes import substitute
 from flashgen.lang.triton_emitter import ROW
 from flashgen.spec.variant import Variant
 
@@ -42,10 +40,9 @@ class DeltaView:
 def delta_view(variant: Variant) -> DeltaView:
     """Work the holes out; `row` is empty for a variant whose logits leave nothing out."""
     prologue = new_prologue(variant, walked=ROW)
-    row = logits(variant.score, variant.mask).row
-    body = prologue.body(*([] if row is None else [substitute(row, {Q_FIRST: Q_START})]), inlined=True)
+    body = row_step(variant, prologue)
     reads = prologue.free.union(body.free)
-    offset = q_offset(variant) if row is not None else ""
+    offset = q_offset(variant) if body.results else ""
     return DeltaView(
         lines=(*prologue.lines, *body.lines),
         row=" ".join(body.results),

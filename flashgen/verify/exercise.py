@@ -16,11 +16,10 @@ from types import ModuleType
 import torch
 import triton
 
-from flashgen.codegen import load_module, uses_schedule
+from flashgen.codegen import default_of, load_module
 from flashgen.problems import Problem, make_inputs
 from flashgen.runtime import Config
 from flashgen.runtime.config import KERNELS
-from flashgen.runtime.defaults import built_in
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
@@ -36,7 +35,7 @@ CAPABILITY = {"portable": "", "hopper": "sm_90"}
 def configs(variant: Variant, backend: str, problem: Problem = SMALL) -> dict[str, Config]:
     """The built-in config of each kernel on this backend."""
     sizes = problem.dtype, problem.head_dim, problem.v_head_dim
-    return {kernel: built_in(kernel, uses_schedule(variant))(CAPABILITY[backend], *sizes) for kernel in KERNELS}
+    return {kernel: default_of(variant, kernel)(CAPABILITY[backend], *sizes) for kernel in KERNELS}
 
 
 def exercise(variant: Variant, module: ModuleType, backend: str, device: str, problem: Problem = SMALL) -> None:

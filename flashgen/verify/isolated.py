@@ -41,7 +41,7 @@ def run_isolated(module_path: Path, variant: Variant, cases: Sequence[Case], *, 
     command = [sys.executable, "-m", "flashgen.verify", str(module_path)]
     try:
         child = subprocess.run(
-            command, input=job, env=_environment(), capture_output=True, timeout=seconds + GRACE_SECONDS, check=False
+            command, input=job, env=_interpreting(), capture_output=True, timeout=seconds + GRACE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise VerificationFailed(
@@ -55,9 +55,12 @@ def run_isolated(module_path: Path, variant: Variant, cases: Sequence[Case], *, 
     return Report.from_dict(json.loads(child.stdout))
 
 
-def _environment() -> dict[str, str]:
-    """This environment, with the interpreter on and this very flashgen importable."""
+def child_environment() -> dict[str, str]:
+    """This environment, with this very flashgen importable."""
     here = str(Path(flashgen.__file__).resolve().parent.parent)
-    path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)}
+
+
+def _interpreting() -> dict[str, str]:
     # One thread: the tensors are small, and several verifications may share the machine.
-    return {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return child_environment() | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
-import flashgen
 from flashgen.codegen import generate
 from flashgen.errors import EnvironmentProblem, FlashgenError
 from flashgen.spec import load
+from flashgen.verify.isolated import child_environment
 
 VARIANTS = ("causal", "document", "relative_bias")
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -105,8 +105,9 @@ def run(job: Job, tool: str, command: Sequence[str], seconds: float, logs: Path)
     log = logs / f"{job.module.stem}-{job.backend}-{tool or 'plain'}.log"
     start = time.monotonic()
     with log.open("w+", encoding="utf-8", errors="replace") as output:
-        # A session of its own: the tool starts the program as a child.
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=_environment(), start_new_session=True)
+        # Each tensor in memory of its own; a session of its own, as the tool starts the program as a child.
+        environment = child_environment() | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -155,13 +156,6 @@ def handed_over(lines: Sequence[str], source: str) -> int:
         if races:
             races[-1] += [spans.get(int(number), "") for number in accesses]
     return sum(bool(race) and all(map(HANDOVERS.fullmatch, race)) for race in races)
-
-
-def _environment() -> dict[str, str]:
-    """This environment, with this very flashgen importable and each tensor in memory of its own."""
-    here = str(Path(flashgen.__file__).resolve().parent.parent)
-    path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
-    return {**os.environ, "PYTHONPATH": path, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
 def backends() -> tuple[str, ...]:
