@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "ea590e3e5565", "backward_q": "ad2702436304", "backward_kv": "3648db85ddd6"},
+    templates={"forward": "ea590e3e5565", "backward_q": "ad2702436304", "backward_kv": "8e5492108a93"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -939,6 +939,35 @@ def _backward_kv(
     )
 
 
+@triton.jit
+def _add(sums_ptr, at, value):
+    """Add to elements of sums: float32 by atomics, or digits of int64, whose sum is the same in every order.
+
+    A finite float32 is mantissa * 2**(place - 149); its digits have 24 bits, at places 0, 24, 48, ...
+    """
+    if sums_ptr.dtype.element_ty == tl.float32:
+        tl.atomic_add(sums_ptr + at, value, mask=value != 0, sem="relaxed")
+    else:
+        bits = value.to(tl.int32, bitcast=True)
+        exponent = (bits >> 23) & 255
+        mantissa = (bits & 0x7FFFFF) | tl.where(exponent == 0, 0, 0x800000)
+        place = tl.maximum(exponent - 1, 0)
+        number = mantissa.to(tl.int64) << (place % 24).to(tl.int64)
+        sign = tl.where(bits < 0, -1, 1).to(tl.int64)
+        finite = exponent < 255
+        digit = sums_ptr + tl.cast(at, tl.int64) * 13
+        low = tl.where(finite, sign * (number & 0xFFFFFF), 1)
+        tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
+        high = sign * (number >> 24)
+        tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
+
+
+@triton.jit
+def _d_slopes_by_key(q, k):
+    """-(abs(q - k) * 1.0)."""
+    return (q - k).to(tl.float32) * -1.0
+
+
 @gluon.jit
 def _keys_of_program(batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Batch element, head of K and V, and first key of the tile that this program owns.
@@ -1041,6 +1070,19 @@ def _be_there(BARRIER):
 
 
 @gluon.jit
+def _thread_sums(tile):
+    """The sums of what each thread holds of a tile [64, BM]: [4, 8, 4], by warp and lane."""
+    return gl.sum(gl.sum(gl.sum(tile.reshape([4, 2, 8, tile.shape[1] // 8, 4, 2]), 5), 3), 1)
+
+
+@gluon.jit
+def _add_thread_sums(sums_ptr, at, sums):
+    """Add them to one element, a number for each warp."""
+    value = gl.sum(gl.sum(sums, 2), 1)
+    _add(sums_ptr, at + gl.zeros_like(value).to(gl.int32), value)
+
+
+@gluon.jit
 def _backward_producer(
     q_desc,
     do_desc,
@@ -1091,6 +1133,7 @@ def _backward_consumer(
     dq_sums,
     dk_desc,
     dv_desc,
+    d_slopes_ptr,
     slopes_ptr,
     sizes,
     BM: gl.constexpr,
@@ -1098,6 +1141,7 @@ def _backward_consumer(
     STAGES: gl.constexpr,
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
+    LEARNED: gl.constexpr,
 ):
     # Four warps: 64 keys. Tiles are transposed, [64, BM], so that P and dS enter the products for dV and dK from
     # registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
@@ -1132,6 +1176,7 @@ def _backward_consumer(
         ds_s.index(2 * (BUFFERS - 1) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
         fence_async_shared()
         _be_there(8 + 2 * CONSUMER + 1)
+    nothing = _thread_sums(zero)
     mbarrier.wait(kv_full, 0)
     for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         qk_scale = scale * 1.4426950408889634
@@ -1139,6 +1184,7 @@ def _backward_consumer(
         slopes_h_scaled = slopes_h * 1.4426950408889634
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
         first_row = (b * heads + h) * num_rows
+        d_slopes_sums = nothing
 
         # Mixed tiles.
         for i in range(0, num_mixed):
@@ -1161,7 +1207,12 @@ def _backward_consumer(
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             dp = warpgroup_mma_wait(0, deps=(products,))
             delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds = (p * (dp - delta)).to(k_s.dtype)
+            ds_out = p * (dp - delta)
+            if LEARNED:
+                # d slopes[h]
+                d_slopes = ds_out * _d_slopes_by_key(q, k)
+                d_slopes_sums += _thread_sums(d_slopes)
+            ds = ds_out.to(k_s.dtype)
             if FUSE_DQ > 0:
                 ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
             next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
@@ -1209,7 +1260,12 @@ def _backward_consumer(
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             dp = warpgroup_mma_wait(0, deps=(products,))
             delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds = (p * (dp - delta)).to(k_s.dtype)
+            ds_out = p * (dp - delta)
+            if LEARNED:
+                # d slopes[h]
+                d_slopes = ds_out * _d_slopes_by_key(q, k)
+                d_slopes_sums += _thread_sums(d_slopes)
+            ds = ds_out.to(k_s.dtype)
             if FUSE_DQ > 0:
                 ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
             next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
@@ -1236,6 +1292,9 @@ def _backward_consumer(
             if FUSE_DQ > 0 and DELAY_DQ:
                 _be_there(8 + 2 * CONSUMER + (n & 1))
             n += 1
+
+        if LEARNED:
+            _add_thread_sums(d_slopes_ptr, h, d_slopes_sums)
 
     # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
     v_tile.store(dv.to(v_s.dtype))
@@ -1278,6 +1337,7 @@ def _backward_kv_hopper(
     dq_sums,
     dk_desc,
     dv_desc,
+    d_slopes_ptr,
     slopes_ptr,
     scale,
     batch,
@@ -1292,10 +1352,12 @@ def _backward_kv_hopper(
     STAGES: gl.constexpr,
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
+    LEARNED: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 128 keys of each head of K and V of each batch element. It walks along the
     # queries that see some of its keys, head by head of those that share them: p = exp2(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
+    # Where LEARNED, ds_out = p * (d_out v^T - delta) is added up for slopes.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
     # the scale, in tiles of 64 x 64, each as _add_dq lays it out.
     # One warp loads (_backward_producer), two groups of four warps compute (_backward_consumer). They meet at barriers
@@ -1331,8 +1393,8 @@ def _backward_kv_hopper(
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
-        (_backward_consumer, (0, shared, barriers, dq_sums, dk_desc, dv_desc, slopes_ptr, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
-        (_backward_consumer, (1, shared, barriers, dq_sums, dk_desc, dv_desc, slopes_ptr, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
+        (_backward_consumer, (0, shared, barriers, dq_sums, dk_desc, dv_desc, d_slopes_ptr, slopes_ptr, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ, LEARNED)),
+        (_backward_consumer, (1, shared, barriers, dq_sums, dk_desc, dv_desc, d_slopes_ptr, slopes_ptr, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ, LEARNED)),
         (_backward_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES)),
     ], [4, 1], [240, 24])
     # fmt: on
@@ -1361,29 +1423,6 @@ def _collect_dq(sums_ptr, dq_ptr, scale, q_len, num_rows, head_dim, HEAD_DIM: tl
 def _d_slopes(q, k):
     """-(abs(q - k) * 1.0)."""
     return (q - k).to(tl.float32) * -1.0
-
-
-@triton.jit
-def _add(sums_ptr, at, value):
-    """Add to elements of sums: float32 by atomics, or digits of int64, whose sum is the same in every order.
-
-    A finite float32 is mantissa * 2**(place - 149); its digits have 24 bits, at places 0, 24, 48, ...
-    """
-    if sums_ptr.dtype.element_ty == tl.float32:
-        tl.atomic_add(sums_ptr + at, value, mask=value != 0, sem="relaxed")
-    else:
-        bits = value.to(tl.int32, bitcast=True)
-        exponent = (bits >> 23) & 255
-        mantissa = (bits & 0x7FFFFF) | tl.where(exponent == 0, 0, 0x800000)
-        place = tl.maximum(exponent - 1, 0)
-        number = mantissa.to(tl.int64) << (place % 24).to(tl.int64)
-        sign = tl.where(bits < 0, -1, 1).to(tl.int64)
-        finite = exponent < 255
-        digit = sums_ptr + tl.cast(at, tl.int64) * 13
-        low = tl.where(finite, sign * (number & 0xFFFFFF), 1)
-        tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
-        high = sign * (number >> 24)
-        tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows"])
@@ -1544,16 +1583,18 @@ def _launch_backward(
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
     incoming = _incoming(call, out, lse, d_out, d_lse)
     dq = dk = dv = None
+    sums = (runtime.input_sums(slopes, deterministic),) if needs[3] else None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, slopes, kv_config)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, slopes, sums, kv_config)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, slopes, kv_config)
     if needs_q and dq is None:
         dq = _launch_backward_q(call, incoming, slopes, q_config)
     learned = (None,)
-    if needs[3]:
-        learned = _launch_backward_inputs(call, incoming, slopes, deterministic)
+    if sums is not None:
+        by_key = kv_config if (needs_k or needs_v) and kv_config.backend == "hopper" else None
+        learned = _launch_backward_inputs(call, incoming, slopes, sums, by_key)
     return (
         runtime.for_scale(dq, scale), dk, dv,
         *learned,
@@ -1590,17 +1631,19 @@ def _launch_backward_kv(call, incoming, slopes, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, slopes, config):
-    """The same by the Hopper kernel."""
+def _launch_backward_kv_hopper(call, incoming, slopes, sums, config):
+    """The same by the Hopper kernel, which also adds to the sums for the gradient of slopes if there are any."""
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     runtime.launch(
         _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
         *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+        *(sums or (None,)),
         slopes,
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
         BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
+        LEARNED=sums is not None,
         **runtime.options(config),
     )  # fmt: skip
     if dq_sums is not None:
@@ -1626,10 +1669,14 @@ def _launch_backward_q(call, incoming, slopes, config):
     return dq
 
 
-def _launch_backward_inputs(call, incoming, slopes, deterministic):
-    """The gradient of slopes."""
+def _launch_backward_inputs(call, incoming, slopes, sums, by_key):
+    """The gradient of slopes from the sums, to which _backward_kv_hopper has added in tiles of the config by_key,
+    if that is not None: everything.
+    """
+    (d_slopes_sums,) = sums
+    if by_key:
+        return (runtime.input_gradient(slopes, d_slopes_sums),)
     config = runtime.inputs_config(call)
-    d_slopes_sums = runtime.input_sums(slopes, deterministic)
     runtime.launch(
         _backward_inputs, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, d_slopes_sums,

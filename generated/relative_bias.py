@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "e751e276af22", "backward_q": "33f0cda46708", "backward_kv": "2f605d893aca"},
+    templates={"forward": "e751e276af22", "backward_q": "33f0cda46708", "backward_kv": "c81b6974c530"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -846,6 +846,43 @@ def _backward_kv(
     )
 
 
+@triton.jit
+def _add(sums_ptr, at, value):
+    """Add to elements of sums: float32 by atomics, or digits of int64, whose sum is the same in every order.
+
+    A finite float32 is mantissa * 2**(place - 149); its digits have 24 bits, at places 0, 24, 48, ...
+    """
+    if sums_ptr.dtype.element_ty == tl.float32:
+        tl.atomic_add(sums_ptr + at, value, mask=value != 0, sem="relaxed")
+    else:
+        bits = value.to(tl.int32, bitcast=True)
+        exponent = (bits >> 23) & 255
+        mantissa = (bits & 0x7FFFFF) | tl.where(exponent == 0, 0, 0x800000)
+        place = tl.maximum(exponent - 1, 0)
+        number = mantissa.to(tl.int64) << (place % 24).to(tl.int64)
+        sign = tl.where(bits < 0, -1, 1).to(tl.int64)
+        finite = exponent < 255
+        digit = sums_ptr + tl.cast(at, tl.int64) * 13
+        low = tl.where(finite, sign * (number & 0xFFFFFF), 1)
+        tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
+        high = sign * (number >> 24)
+        tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
+
+
+@triton.jit
+def _is_flat(k_first, k_last, q_first, q_last):
+    """Whether all pairs of a tile read at one place: rel[h, clamp(q - k, -64, 64) + 64]."""
+    return tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64)
+
+
+@triton.jit
+def _flat_score(qk, k_first, q_first, qk_scale, rel_base):
+    """The same as _score for such a tile."""
+    return (
+        qk * qk_scale + tl.load(rel_base + tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64) * 1.4426950408889634
+    )
+
+
 @gluon.jit
 def _keys_of_program(batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Batch element, head of K and V, and first key of the tile that this program owns.
@@ -941,6 +978,19 @@ def _be_there(BARRIER):
 
 
 @gluon.jit
+def _thread_sums(tile):
+    """The sums of what each thread holds of a tile [64, BM]: [4, 8, 4], by warp and lane."""
+    return gl.sum(gl.sum(gl.sum(tile.reshape([4, 2, 8, tile.shape[1] // 8, 4, 2]), 5), 3), 1)
+
+
+@gluon.jit
+def _add_thread_sums(sums_ptr, at, sums):
+    """Add them to one element, a number for each warp."""
+    value = gl.sum(gl.sum(sums, 2), 1)
+    _add(sums_ptr, at + gl.zeros_like(value).to(gl.int32), value)
+
+
+@gluon.jit
 def _backward_producer(
     q_desc,
     do_desc,
@@ -991,6 +1041,7 @@ def _backward_consumer(
     dq_sums,
     dk_desc,
     dv_desc,
+    d_rel_ptr,
     rel_ptr,
     stride_rel_0,
     sizes,
@@ -999,6 +1050,7 @@ def _backward_consumer(
     STAGES: gl.constexpr,
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
+    LEARNED: gl.constexpr,
 ):
     # Four warps: 64 keys. Tiles are transposed, [64, BM], so that P and dS enter the products for dV and dK from
     # registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
@@ -1026,6 +1078,8 @@ def _backward_consumer(
     cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
     k = gl.minimum(cols, kv_len - 1)[:, None]
+    k_first = col0 + 64 * CONSUMER
+    k_last = gl.minimum(col0 + 64 * CONSUMER + 64, kv_len) - 1
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     if FUSE_DQ > 0 and DELAY_DQ:
         # As if there had been a tile before the first, with dS = 0.
@@ -1033,16 +1087,34 @@ def _backward_consumer(
         ds_s.index(2 * (BUFFERS - 1) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
         fence_async_shared()
         _be_there(8 + 2 * CONSUMER + 1)
+    nothing = _thread_sums(zero)
+    d_rel_sums = nothing  # of the element d_rel_at
+    d_rel_at = gl.to_tensor(0).to(gl.int64)
     mbarrier.wait(kv_full, 0)
     for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         qk_scale = scale * 1.4426950408889634
         rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
+        h_scaled = h * 129
         num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
         first_row = (b * heads + h) * num_rows
 
         # Mixed tiles.
         for i in range(0, num_mixed):
             start = _query_tile(i, num_tiles, BM)
+            if LEARNED:
+                q_first = start + (kv_len - q_len)
+                q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
+                # d rel[h, clamp(q - k, -64, 64) + 64]
+                d_rel_shared = gl.minimum(gl.maximum(q_first - k_last, -64), 64) == gl.minimum(
+                    gl.maximum(q_last - k_first, -64), 64
+                )
+                at = gl.where(
+                    d_rel_shared, h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), d_rel_at
+                )
+                if at != d_rel_at:
+                    _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
+                    d_rel_sums = nothing
+                    d_rel_at = at
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
@@ -1061,7 +1133,10 @@ def _backward_consumer(
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             dp = warpgroup_mma_wait(0, deps=(products,))
             delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds = (p * (dp - delta)).to(k_s.dtype)
+            ds_out = p * (dp - delta)
+            if LEARNED:
+                d_rel_sums += gl.where(d_rel_shared, _thread_sums(ds_out), 0.0)
+            ds = ds_out.to(k_s.dtype)
             if FUSE_DQ > 0:
                 ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
             next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
@@ -1092,6 +1167,20 @@ def _backward_consumer(
         # Full tiles: each row sees each key, no mask.
         for i in range(num_mixed, num_tiles):
             start = _query_tile(i, num_tiles, BM)
+            if LEARNED:
+                q_first = start + (kv_len - q_len)
+                q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
+                # d rel[h, clamp(q - k, -64, 64) + 64]
+                d_rel_shared = gl.minimum(gl.maximum(q_first - k_last, -64), 64) == gl.minimum(
+                    gl.maximum(q_last - k_first, -64), 64
+                )
+                at = gl.where(
+                    d_rel_shared, h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), d_rel_at
+                )
+                if at != d_rel_at:
+                    _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
+                    d_rel_sums = nothing
+                    d_rel_at = at
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
@@ -1100,16 +1189,24 @@ def _backward_consumer(
             mbarrier.wait(do_full.index(stage), phase)
             products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
             qk = warpgroup_mma_wait(1, deps=(scores,))
-            rows = start + gl.arange(0, BM, layout=row_layout)
-            # Rows beyond the last are taken as the last: they read what exists.
-            q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
+            q_first = start + (kv_len - q_len)
+            q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
             lse = lse_s.index(stage).load(row_layout)[None, :]
-            x = _score(qk, q, k, qk_scale, rel_base)
+            if _is_flat(k_first, k_last, q_first, q_last):
+                x = _flat_score(qk, k_first, q_first, qk_scale, rel_base)
+            else:
+                rows = start + gl.arange(0, BM, layout=row_layout)
+                # Rows beyond the last are taken as the last: they read what exists.
+                q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
+                x = _score(qk, q, k, qk_scale, rel_base)
             p = gl.exp2(x - lse)
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             dp = warpgroup_mma_wait(0, deps=(products,))
             delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds = (p * (dp - delta)).to(k_s.dtype)
+            ds_out = p * (dp - delta)
+            if LEARNED:
+                d_rel_sums += gl.where(d_rel_shared, _thread_sums(ds_out), 0.0)
+            ds = ds_out.to(k_s.dtype)
             if FUSE_DQ > 0:
                 ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
             next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
@@ -1136,6 +1233,9 @@ def _backward_consumer(
             if FUSE_DQ > 0 and DELAY_DQ:
                 _be_there(8 + 2 * CONSUMER + (n & 1))
             n += 1
+
+    if LEARNED:
+        _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
 
     # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
     v_tile.store(dv.to(v_s.dtype))
@@ -1178,6 +1278,7 @@ def _backward_kv_hopper(
     dq_sums,
     dk_desc,
     dv_desc,
+    d_rel_ptr,
     rel_ptr,
     stride_rel_0,
     scale,
@@ -1193,10 +1294,12 @@ def _backward_kv_hopper(
     STAGES: gl.constexpr,
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
+    LEARNED: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 128 keys of each head of K and V of each batch element. It walks along the
     # queries that see some of its keys, head by head of those that share them: p = exp2(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
+    # Where LEARNED, ds_out = p * (d_out v^T - delta) is added up for rel where all pairs of a tile share an element.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
     # the scale, in tiles of 64 x 64, each as _add_dq lays it out.
     # One warp loads (_backward_producer), two groups of four warps compute (_backward_consumer). They meet at barriers
@@ -1232,8 +1335,8 @@ def _backward_kv_hopper(
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
-        (_backward_consumer, (0, shared, barriers, dq_sums, dk_desc, dv_desc, rel_ptr, stride_rel_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
-        (_backward_consumer, (1, shared, barriers, dq_sums, dk_desc, dv_desc, rel_ptr, stride_rel_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
+        (_backward_consumer, (0, shared, barriers, dq_sums, dk_desc, dv_desc, d_rel_ptr, rel_ptr, stride_rel_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ, LEARNED)),
+        (_backward_consumer, (1, shared, barriers, dq_sums, dk_desc, dv_desc, d_rel_ptr, rel_ptr, stride_rel_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ, LEARNED)),
         (_backward_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES)),
     ], [4, 1], [240, 24])
     # fmt: on
@@ -1265,26 +1368,9 @@ def _d_rel_at(k, h_scaled, q_first):
 
 
 @triton.jit
-def _add(sums_ptr, at, value):
-    """Add to elements of sums: float32 by atomics, or digits of int64, whose sum is the same in every order.
-
-    A finite float32 is mantissa * 2**(place - 149); its digits have 24 bits, at places 0, 24, 48, ...
-    """
-    if sums_ptr.dtype.element_ty == tl.float32:
-        tl.atomic_add(sums_ptr + at, value, mask=value != 0, sem="relaxed")
-    else:
-        bits = value.to(tl.int32, bitcast=True)
-        exponent = (bits >> 23) & 255
-        mantissa = (bits & 0x7FFFFF) | tl.where(exponent == 0, 0, 0x800000)
-        place = tl.maximum(exponent - 1, 0)
-        number = mantissa.to(tl.int64) << (place % 24).to(tl.int64)
-        sign = tl.where(bits < 0, -1, 1).to(tl.int64)
-        finite = exponent < 255
-        digit = sums_ptr + tl.cast(at, tl.int64) * 13
-        low = tl.where(finite, sign * (number & 0xFFFFFF), 1)
-        tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
-        high = sign * (number >> 24)
-        tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
+def _d_rel_is_one(k_first, k_last, q_first, q_last):
+    """Whether all pairs of a tile read the same element, rel[h, clamp(q - k, -64, 64) + 64]."""
+    return tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64)
 
 
 @triton.jit
@@ -1339,10 +1425,12 @@ def _backward_inputs(
     BN: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
+    REST: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
     # It walks along the keys as _forward does: p = exp2(logit - lse), ds_out = p * (d_out v^T - delta), which is added
     # up where each learned input is read, times the derivative of the score there.
+    # Where REST, tiles whose pairs all share one element are left out: _backward_kv_hopper has added these up.
     # lse and delta are what _delta writes, num_rows for each head.
     num_tiles = tl.cdiv(q_len, BM)
     tile = tl.program_id(0) % num_tiles
@@ -1369,6 +1457,17 @@ def _backward_inputs(
     qk_scale = scale * 1.4426950408889634
     rel_base = rel_ptr + h.to(tl.int64) * stride_rel_0
     h_scaled = h * 129
+    stop = kv_len
+    full_end = kv_len // BN * BN
+    first = 0
+    if REST:
+        # Left are the tiles from the first to the last whose pairs do not share one element.
+        while (first < stop) & _d_rel_is_one(first, tl.minimum(first + BN, kv_len) - 1, q_first, q_last):
+            first += BN
+        last = (tl.maximum(stop, 1) - 1) // BN * BN
+        while (first < last) & _d_rel_is_one(last, tl.minimum(last + BN, kv_len) - 1, q_first, q_last):
+            stop = last
+            last -= BN
 
     q_tile = q_desc.load([row0, 0])
     do_tile = do_desc.load([row0, 0])
@@ -1376,9 +1475,8 @@ def _backward_inputs(
     lse = tl.load(lse_ptr + row)[:, None]
     delta = tl.load(delta_ptr + row)[:, None]
 
-    # Full tiles.
-    full_end = kv_len // BN * BN
-    for start in tl.range(0, full_end, BN):
+    # Full tiles: each row sees each key, no mask.
+    for start in tl.range(first, tl.minimum(full_end, stop), BN):
         k_tile = k_desc.load([start, 0])
         v_tile = v_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
@@ -1388,11 +1486,12 @@ def _backward_inputs(
         dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
         ds_out = p * (dp - delta)
         k_first = start
-        k_last = start + BN - 1
+        k_last = tl.minimum(start + BN, kv_len) - 1
         # d rel[h, clamp(q - k, -64, 64) + 64]
-        if tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64):
+        if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
-            _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
+            if not REST:
+                _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
         else:
             sheared = _sheared(ds_out)
             for wrap in tl.static_range((BM + BN - 2) // BN + 1):
@@ -1401,8 +1500,7 @@ def _backward_inputs(
                 _add(d_rel_ptr, _d_rel_at(along, h_scaled, q_first), _diagonals(sheared, wrap))
 
     # The ragged end.
-    if full_end < kv_len:
-        start = full_end
+    for start in tl.range(tl.maximum(full_end, first), stop, BN):
         k_tile = k_desc.load([start, 0])
         v_tile = v_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
@@ -1414,11 +1512,12 @@ def _backward_inputs(
         dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
         ds_out = p * (dp - delta)
         k_first = start
-        k_last = start + BN - 1
+        k_last = tl.minimum(start + BN, kv_len) - 1
         # d rel[h, clamp(q - k, -64, 64) + 64]
-        if tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64):
+        if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
-            _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
+            if not REST:
+                _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
         else:
             sheared = _sheared(ds_out)
             for wrap in tl.static_range((BM + BN - 2) // BN + 1):
@@ -1475,16 +1574,18 @@ def _launch_backward(
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
     incoming = _incoming(call, out, lse, d_out, d_lse)
     dq = dk = dv = None
+    sums = (runtime.input_sums(rel, deterministic),) if needs[3] else None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, rel, kv_config)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, rel, sums, kv_config)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, rel, kv_config)
     if needs_q and dq is None:
         dq = _launch_backward_q(call, incoming, rel, q_config)
     learned = (None,)
-    if needs[3]:
-        learned = _launch_backward_inputs(call, incoming, rel, deterministic)
+    if sums is not None:
+        by_key = kv_config if (needs_k or needs_v) and kv_config.backend == "hopper" else None
+        learned = _launch_backward_inputs(call, incoming, rel, sums, by_key)
     return (
         runtime.for_scale(dq, scale), dk, dv,
         *learned,
@@ -1521,17 +1622,19 @@ def _launch_backward_kv(call, incoming, rel, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, rel, config):
-    """The same by the Hopper kernel."""
+def _launch_backward_kv_hopper(call, incoming, rel, sums, config):
+    """The same by the Hopper kernel, which also adds to the sums for the gradient of rel if there are any."""
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     runtime.launch(
         _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
         *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+        *(sums or (None,)),
         rel, rel.stride(0),
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
         BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
+        LEARNED=sums is not None,
         **runtime.options(config),
     )  # fmt: skip
     if dq_sums is not None:
@@ -1557,16 +1660,18 @@ def _launch_backward_q(call, incoming, rel, config):
     return dq
 
 
-def _launch_backward_inputs(call, incoming, rel, deterministic):
-    """The gradient of rel."""
-    config = runtime.inputs_config(call)
-    d_rel_sums = runtime.input_sums(rel, deterministic)
+def _launch_backward_inputs(call, incoming, rel, sums, by_key):
+    """The gradient of rel from the sums, to which _backward_kv_hopper has added in tiles of the config by_key,
+    if that is not None: tiles whose pairs share one element.
+    """
+    (d_rel_sums,) = sums
+    config = runtime.rest_config(call, by_key) if by_key else runtime.inputs_config(call)
     runtime.launch(
         _backward_inputs, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, d_rel_sums,
         rel, rel.stride(0),
         *call.strides, *incoming.strides, incoming.num_rows, call.scale, *call.lengths,
-        **call.blocks(config), **runtime.options(config),
+        **call.blocks(config), REST=by_key is not None, **runtime.options(config),
     )  # fmt: skip
     return (runtime.input_gradient(rel, d_rel_sums),)
 

@@ -21,6 +21,7 @@ from flashgen.codegen.backward import (
     seen_rows,
     shown_by_key,
 )
+from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import (
     Function,
     extra_arguments,
@@ -31,6 +32,7 @@ from flashgen.codegen.forward import (
     unspecialized,
 )
 from flashgen.codegen.hopper import in_gluon
+from flashgen.codegen.hopper_learned import HopperLearned, hopper_learned
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import Gather, variables, walk
@@ -130,6 +132,13 @@ class HopperBackwardView:
     sizes: tuple[str, ...]
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
+    learned: HopperLearned | None
+    flat: Flat | None
+
+    @property
+    def own_arguments(self) -> tuple[str, ...]:
+        """Those and, in front of them, where the gradients of learned inputs are added up."""
+        return (*(self.learned.pointers if self.learned else ()), *self.arguments)
 
     @property
     def launch_sizes(self) -> tuple[str, ...]:
@@ -140,7 +149,9 @@ class HopperBackwardView:
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
-        return tuple(f for f in (self.score, self.mask) if f is not None)
+        learned = self.learned.functions if self.learned else ()
+        flat = (self.flat.test, self.flat.score) if self.flat else ()
+        return (*(f for f in (self.score, self.mask) if f is not None), *flat, *learned)
 
     @property
     def logit(self) -> str:
@@ -149,7 +160,8 @@ class HopperBackwardView:
     def tile_reads(self, masked: bool) -> frozenset[str]:
         """The names that a tile of queries reads, "rows" among them where it needs the numbers of its rows."""
         functions = (self.score, self.mask if masked else None)
-        reads = self.step_reads.union(*(f.body.free for f in functions if f is not None))
+        flat = self.flat.free if self.flat and not masked else ()
+        reads = self.step_reads.union(flat, *(f.body.free for f in functions if f is not None))
         return reads | {"rows"} if "q" in reads or (masked and self.score is not None) else reads
 
 
@@ -162,9 +174,12 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         named_apart(f, known, "_by_key", "_by_key_on_hopper") for f in (score, mask_function(variant, prologue))
     )
     step = row_step(variant, prologue)
+    learned = hopper_learned(variant, prologue)
+    flat = None if bent or score is None else flat_score(variant, prologue, along_queries=True)
     queries = _query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, mask) if f is not None]
-    reads = prologue.free.union(step.free, *(f.body.free for f in functions))
+    apart = (part.free for part in (learned, flat) if part is not None)
+    reads = prologue.free.union(step.free, *(f.body.free for f in functions), *apart)
     free = reads | {*queries.names}
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
@@ -190,7 +205,9 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), "batch", "num_rows", "head_group"))
         ),
-        helpers=tuple(sorted(prologue.helpers | queries.helpers)),
+        helpers=tuple(sorted(prologue.helpers | queries.helpers | ({"_add"} if learned else set()))),
+        learned=learned,
+        flat=flat,
     )
 
 

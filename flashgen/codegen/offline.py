@@ -95,6 +95,11 @@ def compile_kernel(
     elif config.backend == "hopper":
         constants["CONSUMERS"] = config.consumers
     name = f"_{kernel}" if config.backend == "portable" else f"_{kernel}_{config.backend}"
+    # Without gradients of learned inputs.
+    sums_of_inputs = {n for n in getattr(module, name).arg_names if n.startswith("d_") and n.endswith("_ptr")} - {
+        *types
+    }
+    constants |= {"LEARNED": 0, **dict.fromkeys(sums_of_inputs)}
     found = _compile(getattr(module, name), target, types, constants, options(config), unaligned)
     if found.error is None and config.fuse_dq and not portable:
         collected = _compile(module._collect_dq, target, types, {"HEAD_DIM": block_width(config)}, {}, unaligned)

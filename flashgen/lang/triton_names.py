@@ -32,8 +32,9 @@ VARIABLES = frozenset({
     "q_last", "q_len", "qk", "scale", "score",
 })  # fmt: skip
 
-# The first query of the tile at hand where the loop walks along queries: the kernel calls it as it does elsewhere.
-_SPELLED = {"q_start": "q_first"}
+# The first and the last query of the tile at hand where the loop walks along queries: the kernel calls them as it does
+# elsewhere.
+_SPELLED = {"q_start": "q_first", "q_end": "q_last"}
 
 QK_SCALE = "qk_scale"
 # What no new value may be called: the kernel's own names, but for the one that is made here.
