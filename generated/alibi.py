@@ -1583,18 +1583,18 @@ def _launch_backward(
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
     incoming = _incoming(call, out, lse, d_out, d_lse)
     dq = dk = dv = None
-    sums = (runtime.input_sums(slopes, deterministic),) if needs[3] else None
+    input_sums = (runtime.input_sums(slopes, deterministic),) if needs[3] else None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, slopes, sums, kv_config)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, slopes, input_sums, kv_config)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, slopes, kv_config)
     if needs_q and dq is None:
         dq = _launch_backward_q(call, incoming, slopes, q_config)
     learned = (None,)
-    if sums is not None:
+    if input_sums is not None:
         by_key = kv_config if (needs_k or needs_v) and kv_config.backend == "hopper" else None
-        learned = _launch_backward_inputs(call, incoming, slopes, sums, by_key)
+        learned = _launch_backward_inputs(call, incoming, slopes, input_sums, by_key)
     return (
         runtime.for_scale(dq, scale), dk, dv,
         *learned,
@@ -1631,19 +1631,19 @@ def _launch_backward_kv(call, incoming, slopes, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, slopes, sums, config):
-    """The same by the Hopper kernel, which also adds to the sums for the gradient of slopes if there are any."""
+def _launch_backward_kv_hopper(call, incoming, slopes, input_sums, config):
+    """The same by the Hopper kernel, which also adds to input_sums for the gradient of slopes if there are any."""
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     runtime.launch(
         _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
         *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
-        *(sums or (None,)),
+        *(input_sums or (None,)),
         slopes,
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
         BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
-        LEARNED=sums is not None,
+        LEARNED=input_sums is not None,
         **runtime.options(config),
     )  # fmt: skip
     if dq_sums is not None:
@@ -1669,11 +1669,11 @@ def _launch_backward_q(call, incoming, slopes, config):
     return dq
 
 
-def _launch_backward_inputs(call, incoming, slopes, sums, by_key):
-    """The gradient of slopes from the sums, to which _backward_kv_hopper has added in tiles of the config by_key,
+def _launch_backward_inputs(call, incoming, slopes, input_sums, by_key):
+    """The gradient of slopes from input_sums, to which _backward_kv_hopper has added in tiles of the config by_key,
     if that is not None: everything.
     """
-    (d_slopes_sums,) = sums
+    (d_slopes_sums,) = input_sums
     if by_key:
         return (runtime.input_gradient(slopes, d_slopes_sums),)
     config = runtime.inputs_config(call)

@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "e751e276af22", "backward_q": "33f0cda46708", "backward_kv": "c81b6974c530"},
+    templates={"forward": "e751e276af22", "backward_q": "33f0cda46708", "backward_kv": "9e5d037da023"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -1108,13 +1108,13 @@ def _backward_consumer(
                 d_rel_shared = gl.minimum(gl.maximum(q_first - k_last, -64), 64) == gl.minimum(
                     gl.maximum(q_last - k_first, -64), 64
                 )
-                at = gl.where(
+                element = gl.where(
                     d_rel_shared, h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), d_rel_at
                 )
-                if at != d_rel_at:
+                if element != d_rel_at:
                     _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
                     d_rel_sums = nothing
-                    d_rel_at = at
+                    d_rel_at = element
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
@@ -1174,13 +1174,13 @@ def _backward_consumer(
                 d_rel_shared = gl.minimum(gl.maximum(q_first - k_last, -64), 64) == gl.minimum(
                     gl.maximum(q_last - k_first, -64), 64
                 )
-                at = gl.where(
+                element = gl.where(
                     d_rel_shared, h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), d_rel_at
                 )
-                if at != d_rel_at:
+                if element != d_rel_at:
                     _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
                     d_rel_sums = nothing
-                    d_rel_at = at
+                    d_rel_at = element
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
@@ -1574,18 +1574,18 @@ def _launch_backward(
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
     incoming = _incoming(call, out, lse, d_out, d_lse)
     dq = dk = dv = None
-    sums = (runtime.input_sums(rel, deterministic),) if needs[3] else None
+    input_sums = (runtime.input_sums(rel, deterministic),) if needs[3] else None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, rel, sums, kv_config)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, rel, input_sums, kv_config)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, rel, kv_config)
     if needs_q and dq is None:
         dq = _launch_backward_q(call, incoming, rel, q_config)
     learned = (None,)
-    if sums is not None:
+    if input_sums is not None:
         by_key = kv_config if (needs_k or needs_v) and kv_config.backend == "hopper" else None
-        learned = _launch_backward_inputs(call, incoming, rel, sums, by_key)
+        learned = _launch_backward_inputs(call, incoming, rel, input_sums, by_key)
     return (
         runtime.for_scale(dq, scale), dk, dv,
         *learned,
@@ -1622,19 +1622,19 @@ def _launch_backward_kv(call, incoming, rel, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, rel, sums, config):
-    """The same by the Hopper kernel, which also adds to the sums for the gradient of rel if there are any."""
+def _launch_backward_kv_hopper(call, incoming, rel, input_sums, config):
+    """The same by the Hopper kernel, which also adds to input_sums for the gradient of rel if there are any."""
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     runtime.launch(
         _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
         *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
-        *(sums or (None,)),
+        *(input_sums or (None,)),
         rel, rel.stride(0),
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
         BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
-        LEARNED=sums is not None,
+        LEARNED=input_sums is not None,
         **runtime.options(config),
     )  # fmt: skip
     if dq_sums is not None:
@@ -1660,11 +1660,11 @@ def _launch_backward_q(call, incoming, rel, config):
     return dq
 
 
-def _launch_backward_inputs(call, incoming, rel, sums, by_key):
-    """The gradient of rel from the sums, to which _backward_kv_hopper has added in tiles of the config by_key,
+def _launch_backward_inputs(call, incoming, rel, input_sums, by_key):
+    """The gradient of rel from input_sums, to which _backward_kv_hopper has added in tiles of the config by_key,
     if that is not None: tiles whose pairs share one element.
     """
-    (d_rel_sums,) = sums
+    (d_rel_sums,) = input_sums
     config = runtime.rest_config(call, by_key) if by_key else runtime.inputs_config(call)
     runtime.launch(
         _backward_inputs, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,

@@ -1,8 +1,8 @@
 """What templates/hopper_learned.py.jinja needs to know: how the Hopper kernel for dK and dV adds up the gradients of
 learned inputs.
 
-It has ds_out in registers. What is summed over rows, keys or whole tiles costs it an addition a pair; the tiles whose
-pairs do not share one element are left to the kernel of templates/learned.py.jinja.
+It has ds_out in registers. What is one sum for all pairs of a head or of a tile costs it an addition a pair; the tiles
+whose pairs do not share one element are left to the kernel of templates/learned.py.jinja.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class HopperSite:
     """One place where a learned input is read. Every string is Triton text.
 
     `gradient` is that of the pairs of a tile, from `ds_out`; it gets the name `value` where it is not that itself.
-    `sharing` is ALL, COLUMN or TILE: after `lines`, all pairs of a tile share the element at `offset` where `uniform`.
-    `sums` are those of the element numbered `at`; of all, or of each key. `shared` names what `uniform` says.
+    Where `by_tile`, all pairs of a tile share the element at `offset` if `uniform` says so, after `lines`, which is
+    then called `shared`; else all pairs of a head do. `sums` are those of the element that is at hand, number `at`.
     """
 
     input: str
     read: str
     pointer: str
-    sharing: str
+    by_tile: bool
     gradient: str
     value: str
     sums: str
@@ -71,12 +71,8 @@ class HopperLearned:
         return tuple(dict.fromkeys(site.input for site in self.sites))
 
     @property
-    def by_thread(self) -> bool:
-        return any(site.sharing != "COLUMN" for site in self.sites)
-
-    @property
     def by_tile(self) -> bool:
-        return any(site.sharing == "TILE" for site in self.sites)
+        return any(site.by_tile for site in self.sites)
 
 
 def hopper_learned(variant: Variant, prologue: Prologue) -> HopperLearned | None:
@@ -99,19 +95,18 @@ def _site(found: Placement, variant: Variant, texts: SiteTexts, prologue: Prolog
     gradient = texts.gradient(name, found.site, "_by_key")
     lines: Sequence[str] = ()
     uniform = ""
-    sharing = found.sharing.name
-    if found.sharing in (Sharing.ALL, Sharing.COLUMN):
+    if found.sharing is Sharing.ALL:
         offset = texts.epilogue.inline(found.offset)
     else:
         assert found.uniform is not None
         body = prologue.body(*(substitute(e, _CORNERS) for e in (found.uniform, found.corner)), inlined=True)
-        lines, (uniform, offset), sharing = body.lines, body.results, "TILE"
+        lines, (uniform, offset) = body.lines, body.results
         texts.free |= {*body.free}
     return HopperSite(
         input=found.site.gather.input,
         read=show(found.site.gather, variant.lets),
         pointer=f"{name}_ptr",
-        sharing=sharing,
+        by_tile=found.sharing is not Sharing.ALL,
         gradient=gradient,
         value="ds_out" if gradient == "ds_out" else name,
         sums=f"{name}_sums",

@@ -63,7 +63,7 @@ class LearnedView:
 
     `adds` and `shears` say which shared helpers they call. `pointers` and `ways` are the arguments that the kernel has
     for them; `free` all names that the text reads. `by_key`: where the Hopper kernel for dK and dV runs, it adds up
-    what is summed over rows, keys or tiles before it goes to memory; `rest` is what it leaves to this kernel.
+    what is one sum for all pairs or for those of a tile; `rest` is what it leaves to this kernel.
     """
 
     sites: tuple[SiteView, ...]
@@ -177,7 +177,7 @@ def summed_by_key(variant: Variant, found: Sequence[Placement]) -> bool:
     """
     derivative = slope(gradients(variant.score, ()).score, variant.mask)
     walks = key_range(variant.mask).closed and row_range(variant.mask, variant.align == "bottom_right").closed
-    whole = all(each.sharing in (Sharing.ALL, Sharing.COLUMN) for each in found)
+    whole = all(each.sharing is Sharing.ALL for each in found)
     return walks and is_uniform(derivative) and (whole or all(_shares_by_place(each) for each in found))
 
 
@@ -227,7 +227,9 @@ class SiteTexts:
     def name(self, read: Gather) -> str:
         """What the gradient at a place is called."""
         name, number = f"d_{user_name(read.input)}", 2
-        while any(f"{name}{end}" in self._names for end in ("", "_ptr", "_sums", "_apart", "_in_turns")):
+        while any(
+            f"{name}{end}" in self._names for end in ("", "_ptr", "_sums", "_apart", "_in_turns", "_at", "_shared")
+        ):
             name, number = f"d_{user_name(read.input)}_{number}", number + 1
         self._names.add(name)
         return name

@@ -80,8 +80,7 @@ def inputs_config(call: Call, scheduled: bool = False) -> Config:
 
 def rest_config(call: Call, by_key: Config) -> Config:
     """The same where it adds what the Hopper kernel for dK and dV left: in the very tiles of a consumer there."""
-    tiles = {"BM": by_key.BM, "BN": by_key.BN // 2, "num_warps": by_key.BM // 16}
-    return replace(inputs_config(call), **tiles)
+    return replace(inputs_config(call), BM=by_key.BM, BN=by_key.BN // 2, num_warps=by_key.BM // 16)
 
 
 def is_deterministic(deterministic: bool | None) -> bool:
