@@ -5,7 +5,8 @@
 The text is this repository's own source. Another run computes the eager formula in a wider dtype, which stands for
 exact arithmetic: how far the eager run strays from it, and eager runs whose q, k and v are rounded at random, is the
 noise of the dtype, and generated attention must not stray much further. Prints losses, distances, step times and
-peak memory; exit status 1 where a curve strays.
+peak memory; exit status 1 where a curve strays. On a GPU the last two also with compiled FlexAttention and, where it
+has the variant, torch's cuDNN attention.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import flashgen
+from flashgen.bench.peers import peers
+from flashgen.bench.run import first_line
+from flashgen.problems import Problem
+from flashgen.spec import load
+from flashgen.spec.variant import Variant
 
 ROOT = Path(__file__).resolve().parent.parent
 SPECS = (ROOT / "variants/causal.yaml", ROOT / "variants/alibi.yaml", ROOT / "examples/local_softcap.yaml")
@@ -34,6 +40,9 @@ WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.floa
 # furthest of the eager ones, of which so many are rounded at random.
 NOISE = 2.0
 ROUNDED = 2
+
+# Steps of a run that shows a step's time alone; the first ones compile.
+TIMED = 30
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -54,6 +63,13 @@ class Settings:
     dtype: torch.dtype = torch.bfloat16
     device: str = "cuda"
 
+    @property
+    def problem(self) -> Problem:
+        """What attention has to do in a layer."""
+        dim = self.width // self.heads
+        dtype = str(self.dtype).removeprefix("torch.")
+        return Problem(self.batch, self.heads, self.heads, self.context, self.context, dim, dim, dtype)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -62,6 +78,10 @@ class Run:
     losses: Tensor
     step_ms: float
     peak_mib: float
+
+    @property
+    def cost(self) -> str:
+        return f"step {self.step_ms:.1f} ms, peak {self.peak_mib:.0f} MiB"
 
     def distance(self, other: Run) -> float:
         """The root mean square difference of two loss curves."""
@@ -90,8 +110,8 @@ class Comparison:
         lines = [f"{self.name}: the curves {'agree' if self.agree else 'DO NOT AGREE'}"]
         for label, run in (("generated", self.generated), ("eager", self.eager)):
             lines.append(
-                f"  {label:<10} loss {run.losses[0]:.4f} to {run.losses[-1]:.4f}, from the exact curve "
-                f"{run.distance(self.exact):.1e}, step {run.step_ms:.1f} ms, peak {run.peak_mib:.0f} MiB"
+                f"  {label:<13} {run.cost}, loss {run.losses[0]:.4f} to {run.losses[-1]:.4f}, "
+                f"from the exact curve {run.distance(self.exact):.1e}"
             )
         return "\n".join(lines)
 
@@ -178,6 +198,16 @@ def compare(module: ModuleType, settings: Settings) -> Comparison:
     return Comparison(module.IDENTITY.variant, generated, eager, wide, tuple(others))
 
 
+def others(variant: Variant, settings: Settings) -> Iterator[tuple[str, str]]:
+    """Each other attention by name, and what a step costs with it in a short run, or why it does not run here."""
+    text, short = corpus(), replace(settings, steps=min(TIMED, settings.steps))
+    for name, attend in peers(variant, settings.problem, settings.device).items():
+        try:
+            yield name, train(attend, text, short).cost
+        except RuntimeError as error:
+            yield name, f"not here: {first_line(error)}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("specs", nargs="*", type=Path, default=SPECS, metavar="SPEC")
@@ -190,6 +220,8 @@ def main() -> int:
         module = flashgen.build(spec, out=arguments.out, verify=False, compile=False, tune=False)
         comparison = compare(module, settings)
         print(comparison, flush=True)
+        for name, cost in others(load(spec), settings):
+            print(f"  {name:<13} {cost}", flush=True)
         agree = agree and comparison.agree
     return 0 if agree else 1
 

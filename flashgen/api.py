@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from flashgen.compiling import Compiled, Job
     from flashgen.spec.variant import Variant
     from flashgen.tuning.outcome import Outcome
+    from flashgen.tuning.pool import CompilePool
+    from flashgen.tuning.tune import Tuner
     from flashgen.verify import Report
 
 Source = str | os.PathLike[str] | Mapping[str, object]
@@ -87,19 +90,28 @@ def construct(
 ) -> Built:
     """`build`, returning what was done. Targets that are named are compiled for also where there is a GPU."""
     from flashgen.codegen import generate
-    from flashgen.compiling import jobs_for
     from flashgen.spec import load
+    from flashgen.tuning.pool import compilers
 
     start = time.monotonic()
     variant = load(spec)
-    gpu = gpu_name() if verify or compile or tune else None
-    # Before anything is written: a wrong target is a wrong input.
-    jobs = jobs_for(variant, targets or (DEFAULT_TARGETS if gpu is None else ()))
+    if targets:
+        # Before anything is written: a wrong target is a wrong input.
+        compilation(variant, targets)
     path = generate(variant, Path(out))
     progress(f"rendered {path}")
-    report = prove(variant, path, gpu, "quick", progress) if verify else None
-    compiled = compile_for(path, jobs, progress) if compile else ()
-    tuned = find_configs(variant, path, preset, progress) if tune and gpu is not None else ()
+    with ExitStack() as stack:
+        # Before torch is imported, which takes as long here as in the processes that this starts.
+        pool = stack.enter_context(compilers(variant, path)) if verify or tune else None
+        gpu = gpu_name() if verify or compile or tune else None
+        targets = targets or (DEFAULT_TARGETS if gpu is None else ())
+        jobs = compilation(variant, targets) if compile and targets else ()
+        tuner = stack.enter_context(tuner_for(variant, path, preset, pool)) if tune and gpu is not None else None
+        if tuner is not None:
+            tuner.prepare()
+        report = prove(variant, path, gpu, "quick", progress, pool) if verify else None
+        compiled = compile_for(path, jobs, progress)
+        tuned = find_configs(tuner, variant, preset, progress) if tuner is not None else ()
     return Built(variant, path, gpu, report, compiled, tuned, time.monotonic() - start)
 
 
@@ -110,24 +122,38 @@ def gpu_name() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-def prove(variant: Variant, path: Path, gpu: str | None, level: str = "quick", progress: Progress = silent) -> Report:
-    """Verify a rendered module where it can run; VerificationFailed names the cases that failed."""
+def prove(
+    variant: Variant, path: Path, gpu: str | None, level: str = "quick", progress: Progress = silent,
+    pool: CompilePool | None = None,
+) -> Report:  # fmt: skip
+    """Verify a rendered module where it can run; VerificationFailed names the cases that failed.
+
+    A `pool` of the module's compilers compiles side by side what the proof needs on a GPU.
+    """
     from flashgen.verify import verify
 
     where = gpu or "the CPU (Triton's interpreter)"
     progress(f"verifying {variant.name} on {where}, level {level}")
-    report = verify(path, variant, level=level)
+    report = verify(path, variant, level=level, ahead=None if pool is None else pool.answers)
     if not report.passed:
         raise VerificationFailed(f"{path} does not compute its formula: {report}")
     return report
+
+
+def compilation(variant: Variant, targets: Sequence[str]) -> Sequence[Job]:
+    """What there is to compile for these targets; UsageError for one that is not known."""
+    from flashgen.compiling import jobs_for
+
+    return jobs_for(variant, targets)
 
 
 def compile_for(path: Path, jobs: Sequence[Job], progress: Progress = silent) -> tuple[Compiled, ...]:
     """Compile a rendered module for each job; CompilationFailed where one does not compile or does not fit."""
     from flashgen.compiling import compile_all
 
-    if jobs:
-        progress(f"compiling for {', '.join(dict.fromkeys(job.target for job in jobs))}")
+    if not jobs:
+        return ()
+    progress(f"compiling for {', '.join(dict.fromkeys(job.target for job in jobs))}")
     compiled = compile_all(path, jobs)
     failed = [one for one in compiled if one.error is not None]
     if failed:
@@ -135,13 +161,15 @@ def compile_for(path: Path, jobs: Sequence[Job], progress: Progress = silent) ->
     return compiled
 
 
-def find_configs(variant: Variant, path: Path, preset: str, progress: Progress = silent) -> tuple[Outcome, ...]:
-    """Tune a rendered module on the GPU at hand, as far as its records are missing."""
+def tuner_for(variant: Variant, path: Path, preset: str, pool: CompilePool | None) -> Tuner:
+    """What will tune a rendered module on the GPU at hand, as far as its records are missing."""
     from flashgen.tuning.presets import chosen
-    from flashgen.tuning.tune import tune
+    from flashgen.tuning.tune import Tuner
 
+    return Tuner(variant, path, kernels=chosen(preset).build, preset=preset, pool=pool)
+
+
+def find_configs(tuner: Tuner, variant: Variant, preset: str, progress: Progress = silent) -> tuple[Outcome, ...]:
+    """Tune, and say so."""
     progress(f"tuning {variant.name}, preset {preset}")
-    kernels = chosen(preset).build
-    return tune(
-        variant, path, kernels=kernels, preset=preset, progress=lambda state: progress(str(state), passing=True)
-    )
+    return tuner.run(lambda state: progress(str(state), passing=True))

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from flashgen.codegen import render, scheduled_kernels
+from flashgen.codegen import default_of, render
 from flashgen.codegen.export import identity_of
 from flashgen.errors import UsageError
-from flashgen.runtime import Config, built_in
+from flashgen.runtime import Config
 from flashgen.spec.variant import Variant
 from flashgen.tuning.space import SHARED_LIMIT, shared_limit
 from flashgen.tuning.worker import RequestFailed, Worker
@@ -60,9 +60,8 @@ def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
         if target not in SHARED_LIMIT:
             raise UsageError(f"no target {target!r}; expected one of {', '.join(SHARED_LIMIT)}")
     dtype = variant.dtypes[0]
-    scheduled = scheduled_kernels(variant)
     kernels = identity_of(render(variant)).templates
-    defaults = {kernel: built_in(kernel, kernel in scheduled) for kernel in kernels}
+    defaults = {kernel: default_of(variant, kernel) for kernel in kernels}
     return [
         Job(target, kernel, dtype, dim, dim, default(target, dtype, dim, dim))
         for target in targets

@@ -64,3 +64,9 @@ class CompilationFailed(FlashgenError):
     """A generated kernel does not compile for a target, or does not fit it."""
 
     exit_code = 1
+
+
+class EditFailed(FlashgenError):
+    """A generated module has no text that an edit of the ablation replaces: the templates have changed."""
+
+    exit_code = 1

@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "91a73fd300eb", "backward_q": "75ffb5b409d1", "backward_kv": "08e6ac7ddb76"},
+    templates={"forward": "3ee435c32cba", "backward_q": "f0f85e62dfa0", "backward_kv": "326e25721b37"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -140,8 +140,8 @@ def _forward(
 
     # What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.
     row = b.to(tl.int64) * num_tiles + tile
-    num_mixed = tl.load(counts_ptr + 2 * row)
-    num_full = tl.load(counts_ptr + 2 * row + 1)
+    num_mixed = tl.load(counts_ptr + 3 * row)
+    num_full = tl.load(counts_ptr + 3 * row + 1)
     tiles_ptr += row * num_k_tiles
 
     q_tile = q_desc.load([row0, 0])
@@ -188,22 +188,34 @@ def _forward(
 # The same for Hopper, warp-specialized: a warp that loads, and groups of four that compute.
 
 
+@triton.jit
+def _hopper_visible(q, k, doc_b_k, doc_b_q):
+    """k <= q and doc[b, q] == doc[b, k]."""
+    return (k <= q) & (doc_b_q == doc_b_k)
+
+
 @gluon.jit
-def _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM: gl.constexpr):
+def _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM: gl.constexpr):
     """Tile `index` of queries: its batch element, head and first row; how many tiles of keys it sees, and which.
 
+    The heads are taken in groups of head_group, whose K and V stay in the L2 cache, the longest tiles of a group first.
     Of num_tiles tiles of keys, the first num_mixed need the mask; see _key_tile.
     """
     num_q_tiles = gl.cdiv(q_len, BM)
     # What comes after the last tile is asked for, but not done.
     index = gl.minimum(index, num_q_tiles * batch * heads - 1)
-    head = index // num_q_tiles
-    row0 = index % num_q_tiles * BM
+    first_head = index // (num_q_tiles * head_group) * head_group
+    group = gl.minimum(head_group, batch * heads - first_head)
+    in_group = index - first_head * num_q_tiles
+    head = first_head + in_group % group
+    place = in_group // group
     b = head // heads
     h = head % heads
-    row = b.to(gl.int64) * num_q_tiles + (row0 // BM)
-    num_mixed = gl.load(counts_ptr + 2 * row)
-    num_full = gl.load(counts_ptr + 2 * row + 1)
+    tile = gl.load(counts_ptr + 3 * (b.to(gl.int64) * num_q_tiles + place) + 2)
+    row0 = tile * BM
+    row = b.to(gl.int64) * num_q_tiles + tile
+    num_mixed = gl.load(counts_ptr + 3 * row)
+    num_full = gl.load(counts_ptr + 3 * row + 1)
     num_tiles = gl.maximum(num_mixed + num_full, 1)
     row_tiles_ptr = tiles_ptr + row * num_k_tiles
     return b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr
@@ -252,6 +264,16 @@ def _softmax_step(qk, m, l, qk_scale):
 
 
 @gluon.jit
+def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
+    """The positions [1, BN] of the keys of a tile that needs the mask.
+
+    LLVM must not see what they are: it would compare all pairs as one vector and pack the bits.
+    """
+    keys = start + gl.arange(0, BN, layout=layout)
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [keys], gl.int32, False, 1)[None, :]
+
+
+@gluon.jit
 def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
@@ -287,6 +309,18 @@ def _scaled(acc, factor, REST: gl.constexpr):
     main = acc[0] * gl.convert_layout(factor, gl.SliceLayout(1, acc[0].type.layout))[:, None]
     if REST > 0:
         return main, acc[1] * gl.convert_layout(factor, gl.SliceLayout(1, acc[1].type.layout))[:, None]
+    else:
+        return (main,)
+
+
+@gluon.jit
+def _no_sums(
+    ROWS: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, main_layout: gl.constexpr, rest_layout: gl.constexpr
+):
+    """acc before the first product."""
+    main = gl.zeros([ROWS, MAIN], gl.float32, main_layout)
+    if REST > 0:
+        return main, gl.zeros([ROWS, REST], gl.float32, rest_layout)
     else:
         return (main,)
 
@@ -328,10 +362,11 @@ def _producer(
     CONSUMERS: gl.constexpr,
 ):
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
-    batch, heads, kv_heads, q_len = sizes
+    batch, heads, kv_heads, q_len, head_group = sizes
     q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
+    Q_SLOTS: gl.constexpr = q_s.type.shape[0] // CONSUMERS
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
@@ -339,7 +374,7 @@ def _producer(
     while index < num_q_tiles:
         _announce(index, turn, index_s, index_full, index_empty)
         b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM
+            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
         )
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
@@ -350,11 +385,12 @@ def _producer(
             mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
             tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
             if i == 0:
-                # The tile before still reads Q when there is room for keys already.
+                # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
-                    mbarrier.wait(q_empty.index(each), (turn & 1) ^ 1)
-                    mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
-                    tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(each), q_s.index(each))
+                    slot = turn % Q_SLOTS * CONSUMERS + each
+                    mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
+                    mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes)
+                    tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(slot), q_s.index(slot))
             mbarrier.wait(v_empty.index(stage), freed)
             mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
             tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
@@ -363,6 +399,10 @@ def _producer(
         # Tiles differ in length: whoever is done takes the next one.
         index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
     _announce(index, turn, index_s, index_full, index_empty)
+    # The last program to end sets the counters back, for the launch that follows on this stream.
+    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
+        gl.store(counter_ptr, 0)
+        gl.store(counter_ptr + 1, 0)
 
 
 @gluon.jit
@@ -390,38 +430,79 @@ def _consumer(
     # Four warps: ROWS rows of each tile of queries.
     # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see _softmax_step.
     # acc: the sums for the MAIN and the REST columns of V.
-    scale, batch, heads, q_len, kv_len = sizes
+    scale, batch, heads, q_len, kv_len, head_group = sizes
     q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
-    # Tiles of Q, K and V lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
+    # Tiles of Q, K and V lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST, those with
+    # V at most 128 columns at a time.
     WIDTH: gl.constexpr = q_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
     REST: gl.constexpr = HEAD_DIM - MAIN
     V_WIDTH: gl.constexpr = v_s.type.shape[-1]
-    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
+    OUT_WIDTH: gl.constexpr = out_s.type.shape[-1]
+    V_MAIN: gl.constexpr = OUT_WIDTH
     V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
     PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
-    OUT_IN_Q: gl.constexpr = WIDTH == 256 and V_WIDTH == 256
+    Q_SLOTS: gl.constexpr = q_s.type.shape[0] // CONSUMERS
     qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
+    # Keys as they are loaded for: one a thread.
+    key_layout: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     l_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
-    q_tile = q_s.index(CONSUMER).reshape([ROWS, WIDTH])
-    out_tile = out_s.index(CONSUMER).reshape([ROWS, V_WIDTH])
+    out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
-    turn = 0  # tiles of queries so far
+    # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
+    # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
+    turn = 0
     n = 0  # tiles of keys so far; the next one is in stage n % STAGES
+    b = 0
+    h = 0
+    row0 = 0
+    m = gl.zeros([ROWS], gl.float32, row_layout)
+    l = gl.zeros([ROWS, 8], gl.float32, l_layout)
+    p = gl.zeros([ROWS, BN], out_desc.dtype, p_layout)
+    acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
     if CONSUMER == CONSUMERS - 1:
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
-    index = _announced(turn, index_s, index_full, index_empty)
-    work = _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM)
+    index = 0
     while index < num_q_tiles:
-        b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = work
+        index = _announced(turn, index_s, index_full, index_empty)
+        begins = index < num_q_tiles
+        finishes = turn > 0
+
+        # Start the first scores of this tile and the last product of the one before.
+        last = (n + STAGES - 1) % STAGES
+        stage = n % STAGES
+        slot = turn % Q_SLOTS * CONSUMERS + CONSUMER
+        q_tile = q_s.index(slot).reshape([ROWS, WIDTH])
+        mbarrier.wait(q_full.index(slot), turn // Q_SLOTS & 1, pred=begins)
+        mbarrier.wait(k_full.index(stage), n // STAGES & 1, pred=begins)
+        _await_turn(CONSUMER, PING_PONG)
+        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
+        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+
+        # Beside them: by what to scale the sums of the tile before, and its lse.
+        l = gl.convert_layout(gl.sum(l, 1), row_layout)
+        empty = l == 0
+        factor = 1.0 / gl.where(empty, 1.0, l)
+        lse = (m + gl.log2(l)) * 0.6931471805599453
+        rows = row0 + gl.arange(0, ROWS, layout=row_layout)
+        lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
+        gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
+        out_b, out_h, out_row0 = b, h, row0
+
+        # The tile that begins.
+        b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
+        )
         row0 += CONSUMER * ROWS
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
@@ -430,30 +511,41 @@ def _consumer(
         doc_base = doc_ptr + b.to(gl.int64) * stride_doc_0
         doc_b_q = gl.load(doc_base + gl.maximum(q, 0))
 
-        # The first tile of keys, as if it were mixed.
+        # Its first tile of keys, as if it were mixed.
         i = 0
-        stage = n % STAGES
-        mbarrier.wait(q_full.index(CONSUMER), turn & 1)
-        mbarrier.wait(k_full.index(stage), n // STAGES & 1)
-        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
-        qk = warpgroup_mma_wait(0, deps=(scores,))
-        mbarrier.arrive(k_empty.index(stage))
         start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-        col = start + gl.arange(0, BN, layout=col_layout)[None, :]
-        k = gl.minimum(col, kv_len - 1)
-        qk = gl.where(_visible(q, k, doc_b_q, doc_base) & (col < kv_len), qk, -float("inf"))
+        k = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
+        doc_b_k = gl.load(doc_base + k)
+        doc_b_k = gl.convert_layout(doc_b_k, qk_layout)
+        qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
+        mbarrier.arrive(k_empty.index(stage), pred=begins)
+        k = _keys(start, BN, col_layout)
+        qk = gl.where(_hopper_visible(q, k, doc_b_k, doc_b_q), qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
         l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-        acc = (gl.zeros([ROWS, V_MAIN], gl.float32, acc_layout),)
-        if V_REST > 0:
-            acc = (acc[0], gl.zeros([ROWS, V_REST], gl.float32, rest_layout))
         p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
+
+        # The output of the tile before, which TMA writes as far as there are rows and columns.
+        acc = _scaled(_await_pv(product, V_REST), factor, V_REST)
+        mbarrier.arrive(v_empty.index(last), pred=finishes)
+        if finishes:
+            tma.store_wait(0)
+            out_tile.store(acc[0].to(out_desc.dtype))
+            if V_REST > 0:
+                # Shared memory for the output holds one part of it.
+                fence_async_shared()
+                tma_store(out_desc, [out_b, out_h, out_row0, 0], out_s.index(CONSUMER))
+                tma.store_wait(0)
+                out_tile.slice(0, V_REST, 1).store(acc[1].to(out_desc.dtype))
+            fence_async_shared()
+            tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
+        acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
         p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
 
         # The other mixed tiles.
-        for i in range(1, num_mixed):
+        for i in range(1, gl.where(begins, num_mixed, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
             last = n % STAGES
             last_phase = n // STAGES & 1
@@ -465,12 +557,14 @@ def _consumer(
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+            k = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
+            doc_b_k = gl.load(doc_base + k)
+            doc_b_k = gl.convert_layout(doc_b_k, qk_layout)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-            col = start + gl.arange(0, BN, layout=col_layout)[None, :]
-            k = gl.minimum(col, kv_len - 1)
-            qk = gl.where(_visible(q, k, doc_b_q, doc_base) & (col < kv_len), qk, -float("inf"))
+            k = _keys(start, BN, col_layout)
+            qk = gl.where(_hopper_visible(q, k, doc_b_k, doc_b_q), qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
             acc = _await_pv(product, V_REST)
@@ -479,7 +573,7 @@ def _consumer(
             p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
 
         # Full tiles: each row sees each key, no mask.
-        for _ in range(gl.maximum(num_mixed, 1), num_tiles):
+        for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
             last = n % STAGES
             last_phase = n // STAGES & 1
@@ -500,41 +594,25 @@ def _consumer(
             acc = _scaled(acc, alpha, V_REST)
             p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
 
-        # The last product; beside it, what to do next.
-        last = n % STAGES
-        mbarrier.wait(v_full.index(last), n // STAGES & 1)
-        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
-        if not OUT_IN_Q:
-            mbarrier.arrive(q_empty.index(CONSUMER))
+        mbarrier.arrive(q_empty.index(slot))
         n += 1
         turn += 1
-        index = _announced(turn, index_s, index_full, index_empty)
-        work = _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, BM)
-        acc = _await_pv(product, V_REST)
-        mbarrier.arrive(v_empty.index(last))
-
-        # Epilogue.
-        l = gl.convert_layout(gl.sum(l, 1), row_layout)
-        empty = l == 0
-        factor = 1.0 / gl.where(empty, 1.0, l)
-        lse = (m + gl.log2(l)) * 0.6931471805599453
-        lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
-        gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=rows < q_len)
-        acc = _scaled(acc, factor, V_REST)
-        # TMA writes the rows and columns that exist, once it has read what the tile before put here.
-        tma.store_wait(0)
-        out_tile.slice(0, V_MAIN, 1).store(acc[0].to(out_desc.dtype))
-        if V_REST > 0:
-            out_tile.slice(V_MAIN, V_REST, 1).store(acc[1].to(out_desc.dtype))
-        fence_async_shared()
-        tma_store(out_desc, [b, h, row0, 0], out_s.index(CONSUMER))
-        if OUT_IN_Q:
-            tma.store_wait(0)
-            mbarrier.arrive(q_empty.index(CONSUMER))
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles", "batch"])
+@gluon.jit(
+    do_not_specialize=[
+        "heads",
+        "kv_heads",
+        "q_len",
+        "kv_len",
+        "head_dim",
+        "v_head_dim",
+        "num_k_tiles",
+        "batch",
+        "head_group",
+    ]
+)
 def _forward_hopper(
     q_ptr,
     k_ptr,
@@ -564,6 +642,7 @@ def _forward_hopper(
     kv_len,
     head_dim,
     v_head_dim,
+    head_group,
     BM: gl.constexpr,
     BN: gl.constexpr,
     HEAD_DIM: gl.constexpr,
@@ -580,6 +659,8 @@ def _forward_hopper(
     ROWS: gl.constexpr = BM // CONSUMERS
     WIDTH: gl.constexpr = triton.next_power_of_2(HEAD_DIM)
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
+    # The output leaves through shared memory, 128 columns at a time.
+    OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
     q_block: gl.constexpr = [1, 1, ROWS, WIDTH]
     q_desc = tma.make_tensor_descriptor(
         q_ptr,
@@ -604,7 +685,7 @@ def _forward_hopper(
         v_block,
         gl.NVMMASharedLayout.get_default_for(v_block, dtype),
     )
-    out_block: gl.constexpr = [1, 1, ROWS, V_WIDTH]
+    out_block: gl.constexpr = [1, 1, ROWS, OUT_WIDTH]
     out_desc = tma.make_tensor_descriptor(
         out_ptr,
         [batch, heads, q_len, v_head_dim],
@@ -613,19 +694,17 @@ def _forward_hopper(
         gl.NVMMASharedLayout.get_default_for(out_block, dtype),
     )
 
-    q_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
+    # Q of the next tile waits beside that of this one where there is room.
+    Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
+    q_s = gl.allocate_shared_memory(dtype, [Q_SLOTS * CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
     k_s = gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_s = gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
-    # The output leaves through shared memory: where that is scarce, through the tile of Q, whose next one then waits.
-    if WIDTH == 256 and V_WIDTH == 256:
-        out_s = q_s
-    else:
-        out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
+    out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
     index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -633,7 +712,7 @@ def _forward_hopper(
     for each in gl.static_range(2):
         mbarrier.init(index_full.index(each), count=1)
         mbarrier.init(index_empty.index(each), count=CONSUMERS)
-    for each in gl.static_range(CONSUMERS):
+    for each in gl.static_range(Q_SLOTS * CONSUMERS):
         mbarrier.init(q_full.index(each), count=1)
         mbarrier.init(q_empty.index(each), count=1)
     for stage in gl.static_range(STAGES):
@@ -643,8 +722,8 @@ def _forward_hopper(
         mbarrier.init(v_empty.index(stage), count=CONSUMERS)
     shared = (q_s, k_s, v_s)
     barriers = (index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty)
-    loads = (batch, heads, kv_heads, q_len)
-    computes = (scale, batch, heads, q_len, kv_len)
+    loads = (batch, heads, kv_heads, q_len, head_group)
+    computes = (scale, batch, heads, q_len, kv_len, head_group)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
@@ -835,8 +914,8 @@ def _backward_q(
 
     # What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.
     row = b.to(tl.int64) * num_tiles + tile
-    num_mixed = tl.load(counts_ptr + 2 * row)
-    num_full = tl.load(counts_ptr + 2 * row + 1)
+    num_mixed = tl.load(counts_ptr + 3 * row)
+    num_full = tl.load(counts_ptr + 3 * row + 1)
     tiles_ptr += row * num_k_tiles
 
     q_tile = q_desc.load([row0, 0])
@@ -877,6 +956,315 @@ def _backward_q(
         (dq * scale).to(dq_ptr.dtype.element_ty),
         mask=(rows < q_len)[:, None] & (dims < head_dim)[None, :],
     )
+
+
+@gluon.jit
+def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
+    """Where tile i of V is, and the phase of the barriers there."""
+    if V_STAGES == 1:
+        # Always 0, which the compiler does not know: it would keep the addresses of all parts of V's tile, and of dO's.
+        return (i + num_rows) >> 31, i & 1
+    else:
+        return i % V_STAGES, i // V_STAGES & 1
+
+
+@gluon.jit
+def _await_dq(product, PENDING: gl.constexpr, REST: gl.constexpr):
+    """The sums of dQ from a product that was started before the last PENDING ones."""
+    if REST > 0:
+        return warpgroup_mma_wait(PENDING, deps=(product[0], product[1]))
+    else:
+        return (warpgroup_mma_wait(PENDING, deps=(product[0],)),)
+
+
+@gluon.jit
+def _dq_producer(
+    q_desc,
+    do_desc,
+    k_desc,
+    v_desc,
+    shared,
+    barriers,
+    counts_ptr,
+    tiles_ptr,
+    num_k_tiles,
+    sizes,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    STAGES: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+):
+    # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
+    # the consumers make room.
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s = shared
+    q_full, do_full, k_full, k_empty, v_full, v_empty = barriers
+    V_STAGES: gl.constexpr = v_s.type.shape[0]
+    b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
+    )
+    kv_h = h // (heads // kv_heads)
+    for each in gl.static_range(CONSUMERS):
+        mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
+        tma_load(q_desc, [b, h, row0 + 64 * each, 0], q_full.index(each), q_s.index(each))
+    for i in range(num_tiles):
+        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+        stage = i % STAGES
+        mbarrier.wait(k_empty.index(stage), (i // STAGES & 1) ^ 1)
+        mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
+        tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
+        if i == 0:
+            for each in gl.static_range(CONSUMERS):
+                mbarrier.expect(do_full.index(each), do_desc.block_type.nbytes)
+                tma_load(do_desc, [b, h, row0 + 64 * each, 0], do_full.index(each), do_s.index(each))
+        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+        mbarrier.wait(v_empty.index(v_stage), v_phase ^ 1)
+        mbarrier.expect(v_full.index(v_stage), v_desc.block_type.nbytes)
+        tma_load(v_desc, [b, kv_h, start, 0], v_full.index(v_stage), v_s.index(v_stage))
+
+
+@gluon.jit
+def _dq_consumer(
+    CONSUMER: gl.constexpr,
+    dq_desc,
+    shared,
+    barriers,
+    lse_ptr,
+    delta_ptr,
+    counts_ptr,
+    tiles_ptr,
+    num_k_tiles,
+    doc_ptr,
+    stride_doc_0,
+    sizes,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    HEAD_DIM: gl.constexpr,
+    V_HEAD_DIM: gl.constexpr,
+    STAGES: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+    PING_PONG: gl.constexpr,
+):
+    # Four warps: 64 rows of the tile of queries. dP = dO V^T is made as Q K^T is, dQ += dS K as P V is in _consumer.
+    # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for MAIN and REST columns.
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s = shared
+    q_full, do_full, k_full, k_empty, v_full, v_empty = barriers
+    V_STAGES: gl.constexpr = v_s.type.shape[0]
+    # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
+    WIDTH: gl.constexpr = q_s.type.shape[-1]
+    MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
+    REST: gl.constexpr = HEAD_DIM - MAIN
+    V_WIDTH: gl.constexpr = v_s.type.shape[-1]
+    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
+    V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
+    S_PRODUCTS: gl.constexpr = 1 if REST == 0 else 2
+    DP_PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
+    qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
+    row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
+    col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
+    dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
+    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
+    ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
+    q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
+    zero = gl.zeros([64, BN], gl.float32, qk_layout)
+    b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
+    )
+    row0 += 64 * CONSUMER
+    rows = row0 + gl.arange(0, 64, layout=row_layout)
+    # Rows beyond the last are taken as the last: they read what exists.
+    q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    qk_scale = scale * 1.4426950408889634
+    doc_base = doc_ptr + b.to(gl.int64) * stride_doc_0
+    doc_b_q = gl.load(doc_base + gl.maximum(q, 0))
+    at = (b * heads + h).to(gl.int64) * num_rows + rows
+    lse = gl.load(lse_ptr + at, mask=rows < q_len, other=float("inf"))[:, None]
+    delta = gl.load(delta_ptr + at, mask=rows < q_len, other=0.0)[:, None]
+    dq = (gl.zeros([64, MAIN], gl.float32, dq_layout),)
+    if REST > 0:
+        dq = (dq[0], gl.zeros([64, REST], gl.float32, rest_layout))
+
+    # The first tile of keys, as if it were mixed.
+    i = 0
+    stage = 0
+    v_stage = 0
+    if CONSUMER == CONSUMERS - 1:
+        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+    mbarrier.wait(q_full.index(CONSUMER), 0)
+    mbarrier.wait(k_full.index(0), 0)
+    scores = _issue_qk(q_tile, k_s.index(0).reshape([BN, WIDTH]), zero, MAIN, REST)
+    mbarrier.wait(do_full.index(CONSUMER), 0)
+    mbarrier.wait(v_full.index(0), 0)
+    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
+    products = _issue_qk(do_tile, v_s.index(0).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+    qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+    start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+    col = start + gl.arange(0, BN, layout=col_layout)[None, :]
+    k = gl.minimum(col, kv_len - 1)
+    qk = gl.where(_visible(q, k, doc_b_q, doc_base) & (col < kv_len), qk, -float("inf"))
+    p = gl.exp2(qk * qk_scale - lse)
+    # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+    mbarrier.wait(k_full.index(stage), 0)
+    dp = warpgroup_mma_wait(0, deps=(products,))
+    mbarrier.arrive(v_empty.index(v_stage))
+    ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+
+    # The other mixed tiles.
+    for i in range(1, num_mixed):
+        # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
+        last = stage
+        stage = i % STAGES
+        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+        _await_turn(CONSUMER, PING_PONG)
+        product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        dq = _await_dq(product, S_PRODUCTS, REST)
+        mbarrier.arrive(k_empty.index(last))
+        mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
+        products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+        col = start + gl.arange(0, BN, layout=col_layout)[None, :]
+        k = gl.minimum(col, kv_len - 1)
+        qk = gl.where(_visible(q, k, doc_b_q, doc_base) & (col < kv_len), qk, -float("inf"))
+        p = gl.exp2(qk * qk_scale - lse)
+        # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        dp = warpgroup_mma_wait(0, deps=(products,))
+        mbarrier.arrive(v_empty.index(v_stage))
+        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+
+    # Full tiles: each row sees each key, no mask.
+    for i in range(gl.maximum(num_mixed, 1), num_tiles):
+        # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
+        last = stage
+        stage = i % STAGES
+        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+        _await_turn(CONSUMER, PING_PONG)
+        product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        dq = _await_dq(product, S_PRODUCTS, REST)
+        mbarrier.arrive(k_empty.index(last))
+        mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
+        products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+        p = gl.exp2(qk * qk_scale - lse)
+        # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        dp = warpgroup_mma_wait(0, deps=(products,))
+        mbarrier.arrive(v_empty.index(v_stage))
+        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+
+    # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
+    product = _issue_pv(ds, k_s.index(stage).reshape([BN, WIDTH]), dq, MAIN, REST)
+    dq = _await_dq(product, 0, REST)
+    q_tile.slice(0, MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
+    if REST > 0:
+        q_tile.slice(MAIN, REST, 1).store((dq[1] * scale).to(dq_desc.dtype))
+    fence_async_shared()
+    tma_store(dq_desc, [b, h, row0, 0], q_s.index(CONSUMER))
+    tma.store_wait(0)
+
+
+@gluon.jit(
+    do_not_specialize=[
+        "heads",
+        "kv_heads",
+        "q_len",
+        "kv_len",
+        "head_dim",
+        "v_head_dim",
+        "num_k_tiles",
+        "batch",
+        "num_rows",
+        "head_group",
+    ]
+)
+def _backward_q_hopper(
+    q_desc,
+    do_desc,
+    k_desc,
+    v_desc,
+    dq_desc,
+    lse_ptr,
+    delta_ptr,
+    counts_ptr,
+    tiles_ptr,
+    num_k_tiles,
+    doc_ptr,
+    stride_doc_0,
+    scale,
+    batch,
+    heads,
+    kv_heads,
+    q_len,
+    kv_len,
+    num_rows,
+    head_group,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    HEAD_DIM: gl.constexpr,
+    V_HEAD_DIM: gl.constexpr,
+    STAGES: gl.constexpr,
+    V_STAGES: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+    PING_PONG: gl.constexpr,
+):
+    # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
+    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # dq = scale ds k.
+    # lse and delta are what _delta writes, num_rows for each head.
+    # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). They meet at barriers in
+    # shared memory: `full` when a tile has arrived, `empty` when all who read it are done. A tile of K is read again,
+    # for dQ, when the next one is there: those of K have STAGES places, those of V one less, V_STAGES.
+    # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
+    q_s = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
+    do_s = gl.allocate_shared_memory(do_desc.dtype, [CONSUMERS] + do_desc.block_type.shape, do_desc.layout)
+    k_s = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
+    v_s = gl.allocate_shared_memory(v_desc.dtype, [V_STAGES] + v_desc.block_type.shape, v_desc.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    do_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [V_STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [V_STAGES, 1], mbarrier.MBarrierLayout())
+    for each in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(each), count=1)
+        mbarrier.init(do_full.index(each), count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(stage), count=1)
+        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
+    for stage in gl.static_range(V_STAGES):
+        mbarrier.init(v_full.index(stage), count=1)
+        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    shared = (q_s, do_s, k_s, v_s)
+    barriers = (q_full, do_full, k_full, k_empty, v_full, v_empty)
+    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
+    # fmt: off
+    if CONSUMERS == 2:
+        gl.warp_specialize([
+            (_dq_consumer, (0, dq_desc, shared, barriers, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, doc_ptr, stride_doc_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_dq_consumer, (1, dq_desc, shared, barriers, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, doc_ptr, stride_doc_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, counts_ptr, tiles_ptr, num_k_tiles, sizes, BM, BN, STAGES, CONSUMERS)),
+        ], [4, 1], [240, 24])
+    else:
+        gl.warp_specialize([
+            (_dq_consumer, (0, dq_desc, shared, barriers, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, doc_ptr, stride_doc_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_dq_consumer, (1, dq_desc, shared, barriers, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, doc_ptr, stride_doc_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_dq_consumer, (2, dq_desc, shared, barriers, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, doc_ptr, stride_doc_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, counts_ptr, tiles_ptr, num_k_tiles, sizes, BM, BN, STAGES, CONSUMERS)),
+        ], [4, 4, 1], [160, 160, 24])
+    # fmt: on
 
 
 @triton.jit
@@ -967,8 +1355,8 @@ def _backward_kv(
 
     # What the schedule says of this tile of keys: which tiles of queries are mixed and which are full.
     row = b.to(tl.int64) * num_tiles + tile
-    num_mixed = tl.load(counts_ptr + 2 * row)
-    num_full = tl.load(counts_ptr + 2 * row + 1)
+    num_mixed = tl.load(counts_ptr + 3 * row)
+    num_full = tl.load(counts_ptr + 3 * row + 1)
     tiles_ptr += row * num_q_tiles
 
     k_tile = k_desc.load([col0, 0])
@@ -1014,15 +1402,15 @@ def _backward_kv(
 
 
 @gluon.jit
-def _keys_of_program(batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+def _keys_of_program(program, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Batch element, head of K and V, and first key of the tile that this program owns.
 
     The heads are taken in groups of head_group, whose Q and dO stay in the L2 cache.
     """
     num_tiles = gl.cdiv(kv_len, BN)
-    first = gl.program_id(0) // (num_tiles * head_group) * head_group
+    first = program // (num_tiles * head_group) * head_group
     group = gl.minimum(head_group, batch * kv_heads - first)
-    place = gl.program_id(0) - first * num_tiles
+    place = program - first * num_tiles
     head = first + place % group
     return head // kv_heads, head % kv_heads, place // group * BN
 
@@ -1031,8 +1419,8 @@ def _keys_of_program(batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
 def _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN: gl.constexpr):
     """The tiles of queries for the tile of keys at col0: num_tiles, the first num_mixed of which need the mask."""
     row = b.to(gl.int64) * gl.cdiv(kv_len, BN) + (col0 // BN)
-    num_mixed = gl.load(counts_ptr + 2 * row)
-    num_tiles = num_mixed + gl.load(counts_ptr + 2 * row + 1)
+    num_mixed = gl.load(counts_ptr + 3 * row)
+    num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)
     row_tiles_ptr = tiles_ptr + row * num_q_tiles
     return num_tiles, num_mixed, row_tiles_ptr
 
@@ -1095,6 +1483,12 @@ def _stage_of(n, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def _anew(value):
+    """The same value, of which the compiler does not know it: it keeps nothing in registers that follows from it."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [value], gl.int32, False, 1)
+
+
+@gluon.jit
 def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there."""
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
@@ -1130,8 +1524,8 @@ def _backward_producer(
     # and their rows' lse and delta as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
-    kv_full, q_full, do_full, empty = barriers
-    b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
+    kv_full, q_full, do_full, rows_full, empty = barriers
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
     for c in gl.static_range(2):
         tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, k_s.index(c))
@@ -1145,12 +1539,13 @@ def _backward_producer(
             start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(empty.index(stage), phase ^ 1)
-            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes + 4 * BM)
+            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
             tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
-            tma_load(lse_desc, [first_row + start], q_full.index(stage), lse_s.index(stage))
-            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes + 4 * BM)
+            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes)
             tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
-            tma_load(delta_desc, [first_row + start], do_full.index(stage), delta_s.index(stage))
+            mbarrier.expect(rows_full.index(stage), 8 * BM)
+            tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
+            tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
             n += 1
 
 
@@ -1178,7 +1573,7 @@ def _backward_consumer(
     # registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
-    kv_full, q_full, do_full, empty = barriers
+    kv_full, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
     V_HEAD_DIM: gl.constexpr = v_s.type.shape[-1]
     BUFFERS: gl.constexpr = ds_s.type.shape[0] // 2
@@ -1196,7 +1591,7 @@ def _backward_consumer(
     v_tile = v_s.index(CONSUMER).reshape([64, V_HEAD_DIM])
     dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
     dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
-    b, kv_h, col0 = _keys_of_program(batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
     k = gl.minimum(cols, kv_len - 1)[:, None]
@@ -1208,7 +1603,10 @@ def _backward_consumer(
         fence_async_shared()
         _be_there(8 + 2 * CONSUMER + 1)
     mbarrier.wait(kv_full, 0)
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+    # At least one, or the compiler would keep for the epilogue what it computes for the loops.
+    num_heads = gl.maximum(heads // kv_heads, 1)
+    for turn in range(num_heads):
+        h = kv_h * num_heads + turn
         qk_scale = scale * 1.4426950408889634
         doc_base = doc_ptr + b.to(gl.int64) * stride_doc_0
         doc_b_k = gl.load(doc_base + k)
@@ -1216,7 +1614,8 @@ def _backward_consumer(
         first_row = (b * heads + h) * num_rows
 
         # Mixed tiles.
-        for i in range(0, num_mixed):
+        i = 0
+        while i < num_mixed:
             start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
@@ -1226,14 +1625,15 @@ def _backward_consumer(
             mbarrier.wait(do_full.index(stage), phase)
             products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
             qk = warpgroup_mma_wait(1, deps=(scores,))
+            mbarrier.wait(rows_full.index(stage), phase)
             rows = start + gl.arange(0, BM, layout=row_layout)
             # Rows beyond the last are taken as the last: they read what exists.
             q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
             qk = gl.where(_visible_by_key(q, k, doc_b_k, doc_base) & (cols < kv_len)[:, None], qk, -float("inf"))
             p = gl.exp2(qk * qk_scale - lse)
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             dp = warpgroup_mma_wait(0, deps=(products,))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
             ds = (p * (dp - delta)).to(k_s.dtype)
             if FUSE_DQ > 0:
@@ -1261,10 +1661,11 @@ def _backward_consumer(
             mbarrier.arrive(empty.index(stage))
             if FUSE_DQ > 0 and DELAY_DQ:
                 _be_there(8 + 2 * CONSUMER + (n & 1))
-            n += 1
+            n = _anew(n + 1)
+            i = _anew(i + 1)
 
         # Full tiles: each row sees each key, no mask.
-        for i in range(num_mixed, num_tiles):
+        while i < num_tiles:
             start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
@@ -1274,10 +1675,14 @@ def _backward_consumer(
             mbarrier.wait(do_full.index(stage), phase)
             products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
             qk = warpgroup_mma_wait(1, deps=(scores,))
+            mbarrier.wait(rows_full.index(stage), phase)
             lse = lse_s.index(stage).load(row_layout)[None, :]
             p = gl.exp2(qk * qk_scale - lse)
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+            if DELAY_DQ:
+                # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
+                mbarrier.wait(rows_full.index(stage), phase)
             dp = warpgroup_mma_wait(0, deps=(products,))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
             ds = (p * (dp - delta)).to(k_s.dtype)
             if FUSE_DQ > 0:
@@ -1305,9 +1710,14 @@ def _backward_consumer(
             mbarrier.arrive(empty.index(stage))
             if FUSE_DQ > 0 and DELAY_DQ:
                 _be_there(8 + 2 * CONSUMER + (n & 1))
-            n += 1
+            n = _anew(n + 1)
+            i = _anew(i + 1)
 
     # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
+    # Where these are is computed anew: it is not worth registers in the meantime.
+    b, kv_h, col0 = _keys_of_program(
+        _anew(gl.program_id(0)), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN
+    )
     v_tile.store(dv.to(v_s.dtype))
     fence_async_shared()
     tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], v_s.index(CONSUMER))
@@ -1395,14 +1805,16 @@ def _backward_kv_hopper(
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    rows_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     mbarrier.init(kv_full, count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(q_full.index(stage), count=1)
         mbarrier.init(do_full.index(stage), count=1)
+        mbarrier.init(rows_full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s)
-    barriers = (kv_full, q_full, do_full, empty)
+    barriers = (kv_full, q_full, do_full, rows_full, empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
@@ -1432,6 +1844,315 @@ def _collect_dq(sums_ptr, dq_ptr, scale, q_len, num_rows, head_dim, HEAD_DIM: tl
     )
 
 
+@gluon.jit
+def _leave_p(p_s, p):
+    """Put a tile [64, 64] into shared memory in the order in which threads hold it, 16 bytes a thread:
+
+    by eight columns, warp and lane, and a thread's four values of these columns, rows 0 and 8 by columns 0 and 1.
+    """
+    p_s.store(p.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([32, 128]))
+
+
+@gluon.jit
+def _take_p(p_s, layout: gl.constexpr):
+    """What the same threads of the other consumer put there."""
+    p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
+    return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
+
+
+@gluon.jit
+def _wide_producer(
+    q_desc,
+    do_desc,
+    k_desc,
+    v_desc,
+    lse_desc,
+    delta_desc,
+    shared,
+    barriers,
+    counts_ptr,
+    tiles_ptr,
+    num_q_tiles,
+    sizes,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
+    # and their rows' lse and delta as soon as the consumers make room.
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
+    tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
+    tma_load(v_desc, [b, kv_h, col0, 0], kv_full, v_s)
+    n = 0  # tiles of queries so far: n % STAGES is the stage of the next
+    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+        num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
+        first_row = (b * heads + h) * num_rows
+        for i in range(num_tiles):
+            start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+            stage, phase = _stage_of(n, STAGES)
+            mbarrier.wait(do_empty.index(stage), phase ^ 1)
+            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes + 4 * BM)
+            tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
+            tma_load(delta_desc, [first_row + start], do_full.index(stage), delta_s.index(stage))
+            mbarrier.wait(q_empty.index(stage), phase ^ 1)
+            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes + 4 * BM)
+            tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
+            tma_load(lse_desc, [first_row + start], q_full.index(stage), lse_s.index(stage))
+            n += 1
+
+
+@gluon.jit
+def _wide_dv_consumer(
+    shared,
+    barriers,
+    dv_desc,
+    counts_ptr,
+    tiles_ptr,
+    num_q_tiles,
+    doc_ptr,
+    stride_doc_0,
+    sizes,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    HEAD_DIM: gl.constexpr,
+    V_HEAD_DIM: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters its
+    # product from registers. P goes to shared memory too, in float32, for those who make dK.
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
+    # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
+    WIDTH: gl.constexpr = k_s.type.shape[-1]
+    MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
+    REST: gl.constexpr = HEAD_DIM - MAIN
+    V_WIDTH: gl.constexpr = v_s.type.shape[-1]
+    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
+    V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
+    scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
+    row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
+    col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
+    dv_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
+    dv_operand: gl.constexpr = gl.DotOperandLayout(0, dv_layout, 2)
+    zero = gl.zeros([BN, BM], gl.float32, scores_layout)
+    k_tile = k_s.reshape([BN, WIDTH])
+    v_tile = v_s.reshape([BN, V_WIDTH])
+    dv = (gl.zeros([BN, V_MAIN], gl.float32, dv_layout),)
+    if V_REST > 0:
+        dv = (dv[0], gl.zeros([BN, V_REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])))
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    cols = col0 + gl.arange(0, BN, layout=col_layout)
+    # Keys beyond the last are taken as the last: they read what exists.
+    k = gl.minimum(cols, kv_len - 1)[:, None]
+    n = 0  # tiles of queries so far: n % STAGES is the stage of the next
+    mbarrier.wait(kv_full, 0)
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+        qk_scale = scale * 1.4426950408889634
+        doc_base = doc_ptr + b.to(gl.int64) * stride_doc_0
+        doc_b_k = gl.load(doc_base + k)
+        num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
+
+        # Mixed tiles.
+        for i in range(0, num_mixed):
+            start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+            stage, phase = _stage_of(n, STAGES)
+            mbarrier.wait(q_full.index(stage), phase)
+            scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
+            qk = warpgroup_mma_wait(0, deps=(scores,))
+            rows = start + gl.arange(0, BM, layout=row_layout)
+            # Rows beyond the last are taken as the last: they read what exists.
+            q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
+            lse = lse_s.index(stage).load(row_layout)[None, :]
+            qk = gl.where(_visible_by_key(q, k, doc_b_k, doc_base) & (cols < kv_len)[:, None], qk, -float("inf"))
+            p = gl.exp2(qk * qk_scale - lse)
+            _leave_p(p_s.index(stage), p)
+            mbarrier.arrive(p_full.index(stage))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+            mbarrier.wait(do_full.index(stage), phase)
+            product = _issue_pv(p_operand, do_s.index(stage).reshape([BM, V_WIDTH]), dv, V_MAIN, V_REST)
+            dv = _await_pv(product, V_REST)
+            mbarrier.arrive(do_empty.index(stage))
+            n += 1
+
+        # Full tiles: each row sees each key, no mask.
+        for _ in range(num_mixed, num_tiles):
+            stage, phase = _stage_of(n, STAGES)
+            mbarrier.wait(q_full.index(stage), phase)
+            scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
+            qk = warpgroup_mma_wait(0, deps=(scores,))
+            lse = lse_s.index(stage).load(row_layout)[None, :]
+            p = gl.exp2(qk * qk_scale - lse)
+            _leave_p(p_s.index(stage), p)
+            mbarrier.arrive(p_full.index(stage))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+            mbarrier.wait(do_full.index(stage), phase)
+            product = _issue_pv(p_operand, do_s.index(stage).reshape([BM, V_WIDTH]), dv, V_MAIN, V_REST)
+            dv = _await_pv(product, V_REST)
+            mbarrier.arrive(do_empty.index(stage))
+            n += 1
+
+    # Epilogue. When V has been read for the last time it takes dV, which TMA writes as far as there are keys.
+    _meet(8)
+    v_tile.slice(0, V_MAIN, 1).store(dv[0].to(v_s.dtype))
+    if V_REST > 0:
+        v_tile.slice(V_MAIN, V_REST, 1).store(dv[1].to(v_s.dtype))
+    fence_async_shared()
+    tma_store(dv_desc, [b, kv_h, col0, 0], v_s)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def _wide_dk_consumer(
+    shared,
+    barriers,
+    dk_desc,
+    counts_ptr,
+    tiles_ptr,
+    num_q_tiles,
+    sizes,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    HEAD_DIM: gl.constexpr,
+    V_HEAD_DIM: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P of the others, dK += dS^T Q.
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
+    # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
+    WIDTH: gl.constexpr = k_s.type.shape[-1]
+    MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
+    REST: gl.constexpr = HEAD_DIM - MAIN
+    V_WIDTH: gl.constexpr = v_s.type.shape[-1]
+    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
+    V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
+    scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
+    row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
+    dk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
+    dk_operand: gl.constexpr = gl.DotOperandLayout(0, dk_layout, 2)
+    zero = gl.zeros([BN, BM], gl.float32, scores_layout)
+    k_tile = k_s.reshape([BN, WIDTH])
+    v_tile = v_s.reshape([BN, V_WIDTH])
+    dk = (gl.zeros([BN, MAIN], gl.float32, dk_layout),)
+    if REST > 0:
+        dk = (dk[0], gl.zeros([BN, REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])))
+    b, kv_h, col0 = _keys_of_program(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    n = 0  # tiles of queries so far: n % STAGES is the stage of the next
+    mbarrier.wait(kv_full, 0)
+    for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+        num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
+        for _ in range(num_tiles):
+            stage, phase = _stage_of(n, STAGES)
+            mbarrier.wait(do_full.index(stage), phase)
+            products = _issue_qk(v_tile, do_s.index(stage).reshape([BM, V_WIDTH]), zero, V_MAIN, V_REST)
+            dp = warpgroup_mma_wait(0, deps=(products,))
+            dp -= delta_s.index(stage).load(row_layout)[None, :]
+            mbarrier.arrive(do_empty.index(stage))
+            mbarrier.wait(p_full.index(stage), phase)
+            ds = _take_p(p_s.index(stage), scores_layout) * dp
+            mbarrier.wait(q_full.index(stage), phase)
+            ds_operand = gl.convert_layout(ds.to(k_s.dtype), dk_operand)
+            product = _issue_pv(ds_operand, q_s.index(stage).reshape([BM, WIDTH]), dk, MAIN, REST)
+            dk = _await_pv(product, REST)
+            mbarrier.arrive(q_empty.index(stage))
+            n += 1
+    _be_there(8)
+
+    # Epilogue. K has been read when the last P was made: it takes dK.
+    k_tile.slice(0, MAIN, 1).store((dk[0] * scale).to(k_s.dtype))
+    if REST > 0:
+        k_tile.slice(MAIN, REST, 1).store((dk[1] * scale).to(k_s.dtype))
+    fence_async_shared()
+    tma_store(dk_desc, [b, kv_h, col0, 0], k_s)
+    tma.store_wait(0)
+
+
+@gluon.jit(
+    do_not_specialize=[
+        "heads",
+        "kv_heads",
+        "q_len",
+        "kv_len",
+        "head_dim",
+        "v_head_dim",
+        "num_q_tiles",
+        "batch",
+        "num_rows",
+        "head_group",
+    ]
+)
+def _backward_kv_hopper_wide(
+    q_desc,
+    do_desc,
+    k_desc,
+    v_desc,
+    lse_desc,
+    delta_desc,
+    dk_desc,
+    dv_desc,
+    counts_ptr,
+    tiles_ptr,
+    num_q_tiles,
+    doc_ptr,
+    stride_doc_0,
+    scale,
+    batch,
+    heads,
+    kv_heads,
+    q_len,
+    kv_len,
+    num_rows,
+    head_group,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    HEAD_DIM: gl.constexpr,
+    V_HEAD_DIM: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
+    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
+    # They meet at barriers in shared memory: `full` when a tile has arrived, `empty` when all who read it are done.
+    # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
+    q_s = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
+    do_s = gl.allocate_shared_memory(do_desc.dtype, [STAGES] + do_desc.block_type.shape, do_desc.layout)
+    k_s = gl.allocate_shared_memory(k_desc.dtype, k_desc.block_type.shape, k_desc.layout)
+    v_s = gl.allocate_shared_memory(v_desc.dtype, v_desc.block_type.shape, v_desc.layout)
+    lse_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], lse_desc.layout)
+    delta_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], delta_desc.layout)
+    p_s = gl.allocate_shared_memory(gl.float32, [STAGES, 32, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    p_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    do_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(kv_full, count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(q_full.index(stage), count=1)
+        mbarrier.init(do_full.index(stage), count=1)
+        mbarrier.init(p_full.index(stage), count=1)
+        # The product for dK, the last that reads Q and P, comes after all that the others do with them.
+        mbarrier.init(q_empty.index(stage), count=1)
+        mbarrier.init(do_empty.index(stage), count=2)
+    shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, p_s)
+    barriers = (kv_full, q_full, do_full, p_full, q_empty, do_empty)
+    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    # fmt: off
+    gl.warp_specialize([
+        (_wide_dv_consumer, (shared, barriers, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, doc_ptr, stride_doc_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
+        (_wide_dk_consumer, (shared, barriers, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
+        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, STAGES)),
+    ], [4, 1], [240, 24])
+    # fmt: on
+
+
 def _inputs(q, sizes, doc):
     """The inputs as kernels read them, checked against the sizes of a call."""
     batch = sizes.batch
@@ -1457,7 +2178,7 @@ def _launch(q, k, v, doc, scale, config, counts, tiles):
             _forward_hopper, runtime.hopper_programs(call, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-            *call.strides, call.scale, call.sizes.batch, *call.lengths,
+            call.strides, call.scale, call.sizes.batch, call.lengths, runtime.head_group(call),
             **runtime.hopper_blocks(call, config), **runtime.options(config),
         )  # fmt: skip
         return out, lse
@@ -1465,7 +2186,7 @@ def _launch(q, k, v, doc, scale, config, counts, tiles):
         _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, out, lse,
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-        *call.strides, call.scale, *call.lengths,
+        call.strides, call.scale, call.lengths,
         **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
     )  # fmt: skip
     return out, lse
@@ -1507,7 +2228,10 @@ def _launch_backward(
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, doc, kv_config)
     if needs_q and dq is None:
-        dq = _launch_backward_q(call, incoming, doc, q_config)
+        if q_config.backend == "hopper":
+            dq = _launch_backward_q_hopper(call, incoming, doc, q_config)
+        else:
+            dq = _launch_backward_q(call, incoming, doc, q_config)
     return (
         runtime.for_scale(dq, scale), dk, dv,
     )  # fmt: skip
@@ -1545,10 +2269,20 @@ def _launch_backward_kv(call, incoming, doc, config):
 
 
 def _launch_backward_kv_hopper(call, incoming, doc, config):
-    """The same by the Hopper kernel."""
+    """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq."""
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     counts, tiles = _schedule(call, doc, config, by_key=True)
+    if config.wide:
+        runtime.launch(
+            _backward_kv_hopper_wide, runtime.hopper_backward_programs(call, config),
+            *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
+            counts, tiles, tiles.shape[-1], doc, doc.stride(0),
+            call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
+            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+            **runtime.hopper_wide_blocks(call, config), **runtime.options(config),
+        )  # fmt: skip
+        return None, dk, dv
     runtime.launch(
         _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
         *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
@@ -1578,6 +2312,21 @@ def _launch_backward_q(call, incoming, doc, config):
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
         *call.strides, *incoming.strides, incoming.num_rows, call.scale, *call.lengths,
         **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+    )  # fmt: skip
+    return dq
+
+
+def _launch_backward_q_hopper(call, incoming, doc, config):
+    """The same by the Hopper kernel."""
+    dq = runtime.query_gradient(call)
+    counts, tiles = _schedule(call, doc, config)
+    runtime.launch(
+        _backward_q_hopper, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+        *runtime.hopper_query_tiles(call, incoming, dq, config), incoming.lse, incoming.delta,
+        counts, tiles, tiles.shape[-1], doc, doc.stride(0),
+        call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
+        call.sizes.kv_len, incoming.num_rows, runtime.head_group(call),
+        **runtime.hopper_query_blocks(call, config), **runtime.options(config),
     )  # fmt: skip
     return dq
 

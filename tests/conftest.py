@@ -16,9 +16,12 @@ from types import ModuleType
 
 import pytest
 import torch
+from gpu_share import take_gpu
 from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+take_gpu()
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")

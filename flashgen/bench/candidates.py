@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from flashgen.bench.flex import flex_attention
+from flashgen.bench.flex import Attend, flex_attention
 from flashgen.bench.passes import FORWARD, Forward
 from flashgen.codegen.pairwise import Pairwise
 from flashgen.lang.nodes import TRUE, Expr, Type, op, var
@@ -64,6 +64,12 @@ def _eager(module: ModuleType, problem: Problem, call: Call, step: str) -> Forwa
 
 
 def _sdpa(name: str, variant: Variant, problem: Problem, call: Call) -> Forward:
+    attend = sdpa_function(name, variant, problem)
+    return lambda: attend(call.q, call.k, call.v)
+
+
+def sdpa_function(name: str, variant: Variant, problem: Problem) -> Attend:
+    """Torch's attention by its FLASH or CUDNN backend, for q, k, v of the problem's sizes; may raise Unavailable."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -71,11 +77,11 @@ def _sdpa(name: str, variant: Variant, problem: Problem, call: Call) -> Forward:
     backend = SDPBackend.FLASH_ATTENTION if name == FLASH else SDPBackend.CUDNN_ATTENTION
     grouped = problem.heads != problem.kv_heads
 
-    def run() -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with sdpa_kernel(backend):
-            return scaled_dot_product_attention(call.q, call.k, call.v, is_causal=causal, enable_gqa=grouped)
+            return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
-    return run
+    return attend
 
 
 def sdpa_causal(variant: Variant, problem: Problem) -> bool:

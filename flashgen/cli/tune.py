@@ -64,17 +64,22 @@ def tune(
     """Find and record the best configs on the GPUs at hand; what has a record is skipped."""
     from flashgen.codegen import generate
     from flashgen.spec import load
-    from flashgen.tuning.tune import tune as tune_variant
+    from flashgen.tuning.pool import compilers
 
     output = Output.choose(json)
     indices = chosen_gpus(gpus)
 
     def one(spec: str) -> None:
         variant = load(resolve(spec))
-        with output.progress() as progress:
+        path = generate(variant, out)
+        count = None if indices is None else len(indices)
+        with compilers(variant, path, count) as pool, output.progress() as progress:
+            from flashgen.tuning.tune import tune as tune_variant
+
             outcomes = tune_variant(
                 variant,
-                generate(variant, out),
+                path,
+                pool=pool,
                 shapes=chosen_shapes(shape),
                 dtypes=chosen_dtypes(dtype),
                 kernels=chosen_kernels(kernel),

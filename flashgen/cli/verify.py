@@ -23,14 +23,15 @@ def verify(
     from flashgen.api import gpu_name, prove
     from flashgen.codegen import generate
     from flashgen.spec import load
+    from flashgen.tuning.pool import compilers
 
     output = Output.choose(json)
 
     def one(spec: str) -> None:
         variant = load(resolve(spec))
         path = generate(variant, out)
-        with output.progress() as progress:
-            report = prove(variant, path, gpu_name(), level, progress)
+        with compilers(variant, path) as pool, output.progress() as progress:
+            report = prove(variant, path, gpu_name(), level, progress, pool)
         for case in report.cases:
             output.line(f"  {case}")
         output.line(f"{variant.name}: {report}", style="green")

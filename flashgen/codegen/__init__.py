@@ -2,7 +2,7 @@
 
 from flashgen.codegen.forward import uses_schedule
 from flashgen.codegen.render import render
-from flashgen.codegen.scheduled import scheduled_kernels
+from flashgen.codegen.scheduled import default_of, scheduled_kernels
 from flashgen.codegen.write import generate, load_module
 
-__all__ = ["generate", "load_module", "render", "scheduled_kernels", "uses_schedule"]
+__all__ = ["default_of", "generate", "load_module", "render", "scheduled_kernels", "uses_schedule"]

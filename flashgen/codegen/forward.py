@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from flashgen.lang.bounds import LAST_KEY, KeyRange, increasing_in_q, key_range
 from flashgen.lang.intervals import Ranges
@@ -16,6 +17,9 @@ from flashgen.lang.triton_emitter import COL, Body, Level, Prologue, Tensor, lev
 from flashgen.spec.variant import Variant
 
 Q = var("q", Type.INT)
+# What is at hand by name: the expression, and the name.
+Given = Mapping[Expr, str]
+NOTHING: Given = MappingProxyType({})
 SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
 LOG2E, LN2 = "1.4426950408889634", "0.6931471805599453"
 
@@ -97,6 +101,11 @@ class ForwardView:
     ln2: str = LN2
 
     @property
+    def plain(self) -> bool:
+        """Whether every pair is visible and its score the scaled dot product."""
+        return self.scaled and self.mask is None
+
+    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         return tuple(f for f in (self.score, self.mask) if f is not None)
@@ -125,10 +134,10 @@ def q_offset(variant: Variant) -> str:
     return " + (kv_len - q_len)" if variant.align == "bottom_right" else ""
 
 
-def mask_function(variant: Variant, prologue: Prologue) -> Function | None:
+def mask_function(variant: Variant, prologue: Prologue, given: Given = NOTHING) -> Function | None:
     if variant.mask is TRUE:
         return None
-    return Function("_visible", prologue.body(variant.mask), f"{show(variant.mask, variant.lets)}.")
+    return Function("_visible", prologue.body(variant.mask, given=given), f"{show(variant.mask, variant.lets)}.")
 
 
 @dataclass(frozen=True)
@@ -159,17 +168,19 @@ class Pairs:
         return "qk" if self.score is None else "x"
 
 
-def pairs(variant: Variant, keys: KeyRange, prologue: Prologue) -> Pairs:
-    """The score and mask of a pair; what is free of k goes into the prologue."""
+def pairs(variant: Variant, keys: KeyRange, prologue: Prologue, given: Given = NOTHING) -> Pairs:
+    """The score and mask of a pair; what is free of k goes into the prologue, what is `given` has a name."""
     found = logits(variant.score, variant.mask)
     score = None
     if found.scaled is not None:
         prologue.name(found.scaled, "qk_scale")
     else:
         note = "in units of log2" + ("" if found.row is None else ", less what is constant along a row")
-        score = Function("_score", prologue.body(found.pair), f"{show(variant.score, variant.lets)}, {note}.")
-    mask = mask_function(variant, prologue)
-    clamps_k = _reads_tensors_along_k(variant.mask, found.pair)
+        score = Function(
+            "_score", prologue.body(found.pair, given=given), f"{show(variant.score, variant.lets)}, {note}."
+        )
+    mask = mask_function(variant, prologue, given)
+    clamps_k = _reads_tensors_along_k(given, variant.mask, found.pair)
     checks = clamps_k or not _ends_before_kv_len(variant, keys)
     in_range = [f"{'col' if clamps_k else 'k'} < kv_len"] if checks else []
     shown = " & ".join([mask.call, *(f"({test})" for test in in_range)] if mask is not None else in_range)
@@ -245,8 +256,10 @@ def _scalars(variant: Variant) -> list[str]:
     return ["batch", *(user_name(name) for name in (*(p.name for p in variant.runtime_params), *variant.dim_names))]
 
 
-def _reads_tensors_along_k(*exprs: Expr) -> bool:
-    return any(isinstance(node, Gather) and "k" in variables(node) for node in walk(*exprs))
+def _reads_tensors_along_k(given: Given, *exprs: Expr) -> bool:
+    return any(
+        isinstance(node, Gather) and "k" in variables(node) and node not in given for node in walk(*exprs, to=given)
+    )
 
 
 def _ends_before_kv_len(variant: Variant, keys: KeyRange) -> bool:
@@ -318,8 +331,8 @@ def scheduled_tiles(
         "",
         f"# What the schedule says of this tile of {owned}: which tiles of {walked} are mixed and which are full.",
         f"row = {schedule_row(variant, 'num_tiles', 'tile')}",
-        "num_mixed = tl.load(counts_ptr + 2 * row)",
-        "num_full = tl.load(counts_ptr + 2 * row + 1)",
+        "num_mixed = tl.load(counts_ptr + 3 * row)",
+        "num_full = tl.load(counts_ptr + 3 * row + 1)",
         f"tiles_ptr += row * {schedule[-1]}",
     )
 

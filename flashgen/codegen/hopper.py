@@ -17,6 +17,7 @@ from flashgen.codegen.forward import (
     SCHEDULE,
     ForwardView,
     Function,
+    Given,
     Pairs,
     extra_arguments,
     limit_lines,
@@ -28,7 +29,9 @@ from flashgen.codegen.forward import (
     unspecialized,
 )
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
-from flashgen.lang.triton_emitter import level
+from flashgen.lang.log2 import logits
+from flashgen.lang.nodes import Expr, Gather, walk
+from flashgen.lang.triton_emitter import COL, Prologue, level
 from flashgen.spec.variant import Variant
 
 _SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")
@@ -76,6 +79,25 @@ class KeyTiles:
     arguments: tuple[str, ...]
     free: frozenset[str]
     helpers: frozenset[str]
+    scheduled: bool = False
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What scores and masks read of each key alone: statements that load it, for the score and for the mask besides.
+
+    `given` has the names, `free` what the statements read.
+    """
+
+    given: Given
+    of_score: tuple[str, ...]
+    of_mask: tuple[str, ...]
+    free: frozenset[str]
+    helpers: frozenset[str]
+
+    def used(self, function: Function | None) -> list[str]:
+        """The names that a function takes."""
+        return [] if function is None else [name for name in self.given.values() if name in function.body.free]
 
 
 @dataclass(frozen=True)
@@ -97,7 +119,8 @@ class Work:
 class HopperView:
     """The holes of the Hopper forward kernel, as `ForwardView` has them; `keys` is None where nothing is masked.
 
-    `uneven`: tiles of queries differ in length, so that programs take the next one when they are done. `arguments` are
+    `uneven`: tiles of queries differ in length, so that programs take the next one when they are done; `grouped`: the
+    longest come first, in groups of heads. `arguments` are
     the kernel's beyond those that every variant has, `sizes` the scalars among the others; those of the two roles have
     their name in front. `reads` are the names that the consumers read, `loaded` what the producer takes of its work.
     """
@@ -106,6 +129,7 @@ class HopperView:
     score: Function | None
     score_call: str
     score_reads_k: bool
+    columns: Columns
     mask: Function | None
     logit: str
     shown: str
@@ -114,7 +138,7 @@ class HopperView:
     work: Work
     start: str
     loaded: tuple[str, ...]
-    longest_first: bool
+    grouped: bool
     uneven: bool
     reads: frozenset[str]
     q_offset: str
@@ -133,6 +157,10 @@ class HopperView:
     log2e: str = LOG2E
     ln2: str = LN2
 
+    def spread_columns(self, masked: bool) -> list[str]:
+        """What is loaded for each key and then read with all pairs of its column."""
+        return list(dict.fromkeys([*self.columns.used(self.score), *(self.columns.used(self.mask) if masked else ())]))
+
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
@@ -144,16 +172,22 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     prologue = new_prologue(variant, approximate=variant.approximate)
     ranges = key_range(variant.mask)
     found = pairs(variant, ranges, prologue)
-    found = replace(found, score=_named(found.score, portable.score), mask=_named(found.mask, portable.mask))
+    columns = _columns(variant, prologue)
+    if columns.given:
+        found = pairs(variant, ranges, prologue, columns.given)
+    score, mask = _named(found.score, portable.score), _named(found.mask, portable.mask)
+    shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
+    found = replace(found, score=score, mask=mask, shown=shown)
     keys = None if found.mask is None else _key_tiles(variant, ranges)
     epilogue = prologue.fork()
     row_shift: list[str] = []
     if found.row is not None:
         text = epilogue.inline(found.row)
         along_rows = f"gl.convert_layout(gl.reshape({text}, [ROWS]), row_layout)"
-        row_shift = [f"row_shift = {along_rows if level(found.row) else text}"]
-    reads = prologue.free | found.free | ({"sinks_ptr"} if variant.sink else set())
-    ordered, uneven = longest_first(ranges), keys is not None and not _is_window(ranges)
+        constant = f"gl.zeros([ROWS], gl.float32, row_layout) + {text}"
+        row_shift = [f"row_shift = {along_rows if level(found.row) else constant}"]
+    reads = prologue.free | found.free | columns.free | ({"sinks_ptr"} if variant.sink else set())
+    ordered, uneven = longest_first(ranges) or not ranges.closed, keys is not None and not _is_window(ranges)
     asked = {"kv_len"} if keys is None else {*keys.free}
     asked |= {"head_group"} if ordered else set()
     computes = reads | asked
@@ -168,7 +202,8 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         scaled=found.score is None,
         score=found.score,
         score_call=_score_call(found),
-        score_reads_k=found.score_reads_k,
+        score_reads_k=found.score_reads_k or bool(columns.of_score),
+        columns=columns,
         mask=found.mask,
         logit=found.logit,
         shown=found.shown,
@@ -177,7 +212,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         work=work,
         start=start,
         loaded=tuple(name if name in used else "_" for name in work.returned),
-        longest_first=ordered,
+        grouped=ordered,
         uneven=uneven,
         reads=frozenset(reads),
         q_offset=q_offset(variant),
@@ -196,8 +231,23 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
                 (*unspecialized(variant, computes, not ranges.closed), "batch", *(["head_group"] if ordered else []))
             )
         ),
-        helpers=tuple(sorted(prologue.helpers | (keys.helpers if keys else frozenset()))),
+        helpers=tuple(sorted(prologue.helpers | columns.helpers | (keys.helpers if keys else frozenset()))),
     )
+
+
+def _columns(variant: Variant, prologue: Prologue) -> Columns:
+    """Loads that vary along keys alone. A thread that makes them for its pairs would make those of a quarter of all."""
+    per_tile, given = prologue.fork(), dict[Expr, str]()
+    scores = logits(variant.score, variant.mask)
+    ends = []
+    for expr in (scores.pair, variant.mask):
+        for node in walk(expr):
+            if isinstance(node, Gather) and level(node) == COL and node not in given:
+                given[node] = per_tile.name(node)
+        ends.append(len(per_tile.lines))
+    lines = in_gluon(per_tile.lines)
+    free = frozenset(per_tile.free) if given else frozenset[str]()
+    return Columns(given, lines[: ends[0]], lines[ends[0] :], free, frozenset(per_tile.helpers))
 
 
 def _named(function: Function | None, portable: Function | None) -> Function | None:
@@ -264,9 +314,11 @@ def _key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
 
 def _scheduled(variant: Variant) -> KeyTiles:
     lines = (
-        f"row = {schedule_row(variant, 'num_q_tiles', '(row0 // BM)')}",
-        "num_mixed = tl.load(counts_ptr + 2 * row)",
-        "num_full = tl.load(counts_ptr + 2 * row + 1)",
+        f"tile = tl.load(counts_ptr + 3 * ({schedule_row(variant, 'num_q_tiles', 'place')}) + 2)",
+        "row0 = tile * BM",
+        f"row = {schedule_row(variant, 'num_q_tiles', 'tile')}",
+        "num_mixed = tl.load(counts_ptr + 3 * row)",
+        "num_full = tl.load(counts_ptr + 3 * row + 1)",
         "num_tiles = tl.maximum(num_mixed + num_full, 1)",
         "row_tiles_ptr = tiles_ptr + row * num_k_tiles",
     )
@@ -279,4 +331,5 @@ def _scheduled(variant: Variant) -> KeyTiles:
         arguments=SCHEDULE,
         free=frozenset(),
         helpers=frozenset(),
+        scheduled=True,
     )

@@ -16,7 +16,6 @@ from flashgen.codegen.backward import (
     ROW_SCHEDULE,
     named_apart,
     row_limits,
-    row_step,
     score_function,
     seen_rows,
     shown_by_key,
@@ -110,7 +109,7 @@ class HopperBackwardView:
     """The holes of the Hopper kernel for dK, dV and parts of dQ, as `BackwardKvView` has them.
 
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
-    the names that the consumers read.
+    the names that the consumers read. `learned` and `flat` are for heads that are not wide.
     """
 
     score: Function | None
@@ -122,9 +121,6 @@ class HopperBackwardView:
     clamps_q: bool
     queries: QueryTiles
     longest_first: bool
-    row: str
-    step: tuple[str, ...]
-    step_reads: frozenset[str]
     prologue: tuple[str, ...]
     reads: frozenset[str]
     q_offset: str
@@ -137,8 +133,13 @@ class HopperBackwardView:
 
     @property
     def own_arguments(self) -> tuple[str, ...]:
-        """Those and, in front of them, where the gradients of learned inputs are added up."""
+        """`arguments` and, in front of them, where the gradients of learned inputs are added up."""
         return (*(self.learned.pointers if self.learned else ()), *self.arguments)
+
+    @property
+    def own_reads(self) -> frozenset[str]:
+        """`reads` and what `learned` and `flat` read."""
+        return self.reads.union(*(part.free for part in (self.learned, self.flat) if part is not None))
 
     @property
     def launch_sizes(self) -> tuple[str, ...]:
@@ -149,8 +150,8 @@ class HopperBackwardView:
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
-        learned = self.learned.functions if self.learned else ()
         flat = (self.flat.test, self.flat.score) if self.flat else ()
+        learned = self.learned.functions if self.learned else ()
         return (*(f for f in (self.score, self.mask) if f is not None), *flat, *learned)
 
     @property
@@ -160,9 +161,12 @@ class HopperBackwardView:
     def tile_reads(self, masked: bool) -> frozenset[str]:
         """The names that a tile of queries reads, "rows" among them where it needs the numbers of its rows."""
         functions = (self.score, self.mask if masked else None)
-        flat = self.flat.free if self.flat and not masked else ()
-        reads = self.step_reads.union(flat, *(f.body.free for f in functions if f is not None))
+        reads = frozenset[str]().union(*(f.body.free for f in functions if f is not None))
         return reads | {"rows"} if "q" in reads or (masked and self.score is not None) else reads
+
+    def reads_start(self, masked: bool) -> bool:
+        """Whether logits and mask of a tile of queries depend on where it stands."""
+        return bool(self.tile_reads(masked) & {"rows", "q_first"})
 
 
 def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> HopperBackwardView:
@@ -173,14 +177,13 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     score, mask = (
         named_apart(f, known, "_by_key", "_by_key_on_hopper") for f in (score, mask_function(variant, prologue))
     )
-    step = row_step(variant, prologue)
-    learned = hopper_learned(variant, prologue)
-    flat = None if bent or score is None else flat_score(variant, prologue, along_queries=True)
     queries = _query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, mask) if f is not None]
+    reads = prologue.free.union(*(f.body.free for f in functions))
+    flat = None if bent or score is None else flat_score(variant, prologue, along_queries=True)
+    learned = hopper_learned(variant, prologue.fork())
     apart = (part.free for part in (learned, flat) if part is not None)
-    reads = prologue.free.union(step.free, *(f.body.free for f in functions), *apart)
-    free = reads | {*queries.names}
+    free = reads.union(queries.names, prologue.free, *apart)
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
     whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
@@ -194,9 +197,6 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
-        row=" ".join(in_gluon(step.results)),
-        step=in_gluon(step.lines),
-        step_reads=frozenset(step.free),
         prologue=in_gluon(prologue.lines),
         reads=frozenset(reads),
         q_offset=q_offset(variant),
@@ -260,8 +260,8 @@ def _scheduled(variant: Variant) -> QueryTiles:
     by = [name for name, wanted in (("b", {"b"}), ("h", {"h", "kv_h"})) if used & wanted]
     lines = (
         f"row = {schedule_row(variant, 'gl.cdiv(kv_len, BN)', '(col0 // BN)')}",
-        "num_mixed = gl.load(counts_ptr + 2 * row)",
-        "num_tiles = num_mixed + gl.load(counts_ptr + 2 * row + 1)",
+        "num_mixed = gl.load(counts_ptr + 3 * row)",
+        "num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)",
         "row_tiles_ptr = tiles_ptr + row * num_q_tiles",
     )
     placed_by = ("num_mixed", "row_tiles_ptr", "num_q_tiles")

@@ -51,13 +51,15 @@ class HopperSite:
 
 @dataclass(frozen=True)
 class HopperLearned:
-    """All places. `functions` are their helpers, `epilogue` statements before what is added after each head.
+    """All places. `functions` are their helpers, `prologue` statements in front of the loop over tiles, `epilogue`
+    those before what is added behind it.
 
     `free` are the names that the text reads.
     """
 
     sites: tuple[HopperSite, ...]
     functions: tuple[Function, ...]
+    prologue: tuple[str, ...]
     epilogue: tuple[str, ...]
     free: frozenset[str]
 
@@ -76,7 +78,7 @@ class HopperLearned:
 
 
 def hopper_learned(variant: Variant, prologue: Prologue) -> HopperLearned | None:
-    """Work the texts out; None where the kernel adds up nothing. What they need before the loop: see `prologue`."""
+    """Work the texts out; None where the kernel adds up nothing. What they need before the loop goes to `prologue`."""
     found = placements(variant)
     if not found or not summed_by_key(variant, found):
         return None
@@ -85,6 +87,7 @@ def hopper_learned(variant: Variant, prologue: Prologue) -> HopperLearned | None
     return HopperLearned(
         sites,
         tuple(texts.functions),
+        in_gluon(prologue.lines),
         in_gluon(texts.epilogue.lines),
         frozenset(texts.free | texts.epilogue.free),
     )

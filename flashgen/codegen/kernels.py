@@ -14,9 +14,11 @@ from flashgen.codegen.backward import (
     backward_q_view,
     rows_scheduled,
 )
+from flashgen.codegen.delta import DeltaView, delta_view
 from flashgen.codegen.forward import ForwardView, Function, forward_view, uses_schedule
 from flashgen.codegen.hopper import HopperView, hopper_view
 from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
+from flashgen.codegen.hopper_backward_q import HopperBackwardQView, hopper_backward_q_view
 from flashgen.codegen.schedule import ScheduleView, schedule_view
 from flashgen.codegen.templates import environment
 from flashgen.spec.variant import Variant
@@ -31,7 +33,9 @@ class Kernels:
 
     forward: ForwardView
     hopper: HopperView
+    delta: DeltaView
     backward_q: BackwardQView
+    hopper_backward_q: HopperBackwardQView
     backward_kv: BackwardKvView
     hopper_backward: HopperBackwardView
     backward_inputs: BackwardQView | None
@@ -62,15 +66,25 @@ def render_kernels(variant: Variant) -> Kernels:
     known = _Known({*forward.helpers, *hopper.helpers, *(ahead.helpers if ahead else ())}, [*forward.functions, *own])
     for_q = backward_q_view(variant, forward)
     q = known.render("kernel_q", for_q)
+    for_hopper_q = hopper_backward_q_view(variant, hopper, tuple(known.functions))
+    hopper_q = known.render("hopper_q", for_hopper_q)
     for_kv = backward_kv_view(variant, forward, tuple(known.functions))
     kv = known.render("kernel_kv", for_kv, None if ahead else schedule)
     for_hopper = hopper_backward_view(variant, tuple(known.functions))
     hopper_kv = known.render("hopper_kv", for_hopper)
-    texts = {"forward": first, "backward_q": q, "backward_kv": f"{kv.strip()}\n\n\n{hopper_kv.strip()}"}
+    wide_kv = known.render("hopper_kv_wide", for_hopper)
+    texts = {
+        "forward": first,
+        "backward_q": "\n\n\n".join(text.strip() for text in (q, hopper_q)),
+        "backward_kv": "\n\n\n".join(text.strip() for text in (kv, hopper_kv, wide_kv)),
+    }
     for_inputs = backward_inputs_view(variant, forward, tuple(known.functions))
     inputs = known.render("kernel_q", for_inputs) if for_inputs else ""
-    rows = known.render("delta", None)
-    return Kernels(forward, hopper, for_q, for_kv, for_hopper, for_inputs, schedule, rows, inputs, texts)
+    for_rows = delta_view(variant)
+    rows = known.render("delta", for_rows)
+    return Kernels(
+        forward, hopper, for_rows, for_q, for_hopper_q, for_kv, for_hopper, for_inputs, schedule, rows, inputs, texts
+    )  # fmt: skip
 
 
 @dataclass
@@ -81,11 +95,14 @@ class _Known:
     functions: list[Function]
 
     def render(
-        self, part: str, view: BackwardView | HopperBackwardView | None, schedule: ScheduleView | None = None
+        self,
+        part: str,
+        view: BackwardView | HopperBackwardView | HopperBackwardQView | DeltaView,
+        schedule: ScheduleView | None = None,
     ) -> str:
         """A part of the backward pass, in front of it what it needs and the text so far does not define."""
-        wanted = {*(view.helpers if view else ()), *(schedule.helpers if schedule else ())}
-        functions = [f for f in (view.functions if view else ()) if f.name not in {g.name for g in self.functions}]
+        wanted = {*view.helpers, *(schedule.helpers if schedule else ())}
+        functions = [f for f in view.functions if f.name not in {g.name for g in self.functions}]
         text = environment().get_template("backward_kernels.py.jinja").render(
             part=part, view=view, schedule=schedule, functions=functions, helpers=sorted(wanted - self.helpers)
         )  # fmt: skip

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.backward import BackwardKvView, BackwardQView
+from flashgen.codegen.delta import DeltaView
 from flashgen.codegen.forward import ForwardView, ranges_of
 from flashgen.codegen.hopper import HopperView
 from flashgen.codegen.hopper_backward import HopperBackwardView
+from flashgen.codegen.hopper_backward_q import HopperBackwardQView
 from flashgen.codegen.kernels import Kernels
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
 from flashgen.codegen.schedule import ScheduleView
@@ -40,6 +42,7 @@ class ModuleView:
     forward: ForwardView
     hopper: HopperView
     backward_q: BackwardQView
+    hopper_backward_q: HopperBackwardQView
     backward_kv: BackwardKvView
     hopper_backward: HopperBackwardView
     backward_inputs: BackwardQView | None
@@ -47,9 +50,14 @@ class ModuleView:
     operator_parameters: str
     parameters: str
     own_signature: str
+    delta: DeltaView
+    delta_parameters: str
+    delta_arguments: tuple[str, ...]
+    delta_dim_lines: tuple[str, ...]
     backward_parameters: str
     backward_dim_lines: tuple[str, ...]
     backward_q_arguments: tuple[str, ...]
+    hopper_backward_q_arguments: tuple[str, ...]
     backward_kv_arguments: tuple[str, ...]
     hopper_backward_arguments: tuple[str, ...]
     backward_inputs_arguments: tuple[str, ...]
@@ -80,7 +88,8 @@ class ModuleView:
 def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[str, str]) -> ModuleView:
     """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity."""
     forward, schedule = kernels.forward, kernels.schedule
-    backward = (*kernels.backward_q.arguments, *kernels.backward_kv.arguments, *kernels.hopper_backward.arguments)
+    views = (kernels.backward_q, kernels.hopper_backward_q, kernels.backward_kv, kernels.hopper_backward)
+    backward = tuple(argument for view in views for argument in view.arguments)
     inputs_view = kernels.backward_inputs
     for_inputs = () if inputs_view is None else inputs_view.arguments
     sums = learned_launch(variant, None if inputs_view is None else inputs_view.learned)
@@ -106,6 +115,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         forward=forward,
         hopper=kernels.hopper,
         backward_q=kernels.backward_q,
+        hopper_backward_q=kernels.hopper_backward_q,
         backward_kv=kernels.backward_kv,
         hopper_backward=kernels.hopper_backward,
         backward_inputs=inputs_view,
@@ -113,9 +123,14 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         operator_parameters="".join(f", {name}" for name in names),
         parameters="".join(f", {text}" for text in _parameters(variant)),
         own_signature=_own_signature(variant),
+        delta=kernels.delta,
+        delta_parameters="".join(f", {n}" for n in names if _reads(kernels.delta.arguments, n)),
+        delta_arguments=_call_arguments(variant, kernels.delta.arguments),
+        delta_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, kernels.delta.arguments, ()))),
         backward_parameters="".join(f", {name}" for name in names if _reads(backward, name) or name in scheduled),
         backward_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, backward, scheduled))),
         backward_q_arguments=_call_arguments(variant, kernels.backward_q.arguments),
+        hopper_backward_q_arguments=_call_arguments(variant, kernels.hopper_backward_q.arguments),
         backward_kv_arguments=_call_arguments(variant, kernels.backward_kv.arguments),
         hopper_backward_arguments=_call_arguments(variant, kernels.hopper_backward.arguments),
         backward_inputs_arguments=_call_arguments(variant, for_inputs),

@@ -5,12 +5,16 @@ Needs neither a GPU nor a driver, but a process in which Triton does not interpr
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
+import io
+import json
 import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -24,14 +28,16 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.write import load_module
 from flashgen.errors import UsageError
 from flashgen.lang.triton_emitter import user_name
 from flashgen.runtime import Config, options
-from flashgen.runtime.hopper import product_width
-from flashgen.runtime.hopper_backward import block_width, hopper_backward_types
+from flashgen.runtime.hopper import product_width, value_width
+from flashgen.runtime.hopper_backward import block_width, hopper_backward_types, hopper_wide_types, wide_blocks
+from flashgen.runtime.hopper_backward_q import hopper_query_types, query_blocks
 
-__all__ = ["Resources", "compile_kernel"]
+__all__ = ["Resources", "compile_kernel", "compile_wanted"]
 
 _TRITON_TYPES = {
     "bool": "u1", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -85,22 +91,27 @@ def compile_kernel(
     sums = [*(["dq_ptr"] if config.fuse_dq and portable else []), *(["dk_ptr", "dv_ptr"] if grouped else [])]
     types = _argument_types(module.IDENTITY.arguments, dtype) | dict.fromkeys(sums, "*fp32")
     width = product_width if config.backend == "hopper" else _tile_width
-    constants: dict[str, int | None] = {"HEAD_DIM": width(head_dim), "V_HEAD_DIM": width(v_head_dim)}
+    widths = width(head_dim), (value_width if kernel == "forward" and not portable else width)(v_head_dim)
+    constants: dict[str, int | None] = dict(zip(("HEAD_DIM", "V_HEAD_DIM"), widths, strict=True))
     constants |= {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
     constants |= {name.upper(): value for name, value in config.further.items() if name != "backend"}
     if config.fuse_dq == 0:
         constants |= {"dq_ptr": None, "dq_sums": None}
-    if config.backend == "hopper" and kernel == "backward_kv":
+    if config.wide:
+        types |= hopper_wide_types(getattr(torch, dtype), head_dim, v_head_dim, config)
+        constants |= wide_blocks(config, head_dim, v_head_dim)
+    elif config.backend == "hopper" and kernel == "backward_kv":
         types |= hopper_backward_types(getattr(torch, dtype), v_head_dim, config)
+    elif config.backend == "hopper" and kernel == "backward_q":
+        types |= hopper_query_types(getattr(torch, dtype), head_dim, v_head_dim, config)
+        constants = dict(query_blocks(config, head_dim, v_head_dim))
     elif config.backend == "hopper":
         constants["CONSUMERS"] = config.consumers
-    name = f"_{kernel}" if config.backend == "portable" else f"_{kernel}_{config.backend}"
+    compiled = getattr(module, config.name_of(kernel))
     # Without gradients of learned inputs.
-    sums_of_inputs = {n for n in getattr(module, name).arg_names if n.startswith("d_") and n.endswith("_ptr")} - {
-        *types
-    }
+    sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
     constants |= {"LEARNED": 0, **dict.fromkeys(sums_of_inputs)}
-    found = _compile(getattr(module, name), target, types, constants, options(config), unaligned)
+    found = _compile(compiled, target, types, constants, options(config), unaligned)
     if found.error is None and config.fuse_dq and not portable:
         collected = _compile(module._collect_dq, target, types, {"HEAD_DIM": block_width(config)}, {}, unaligned)
         if collected.error is not None:
@@ -113,6 +124,21 @@ def compile_kernel(
             if schedule.error is not None:
                 return schedule
     return found
+
+
+def compile_wanted(path: Path, wanted: Wanted) -> Resources:
+    """Compile a kernel that a rehearsal of the module at `path` noted: in Triton's cache its launch finds it."""
+    module = importlib.import_module(wanted.module) if wanted.module else _loaded(Path(path))
+    kernel = getattr(module, wanted.kernel)
+    found = json.loads(wanted.specialization)
+    constants, attributes = (
+        dict(zip(map(tuple, found[f"{what}_keys"]), found[f"{what}_vals"], strict=True))
+        for what in ("constant", "attrs")
+    )
+    source = source_of(kernel, found["signature"], constants, attributes)
+    # JSON has no tuples.
+    launched = {name: tuple(value) if isinstance(value, list) else value for name, value in found["options"].items()}
+    return _compiled(source, wanted.target, launched)
 
 
 @functools.lru_cache(maxsize=8)
@@ -133,19 +159,34 @@ def _compile(
     kernel: Any, target: str, types: Mapping[str, str], constants: Mapping[str, int | None],
     launched: Mapping[str, Any], unaligned: Collection[str],
 ) -> Resources:  # fmt: skip
+    return _compiled(source_of(kernel, *_signature(kernel, types, constants, unaligned)), target, launched)
+
+
+def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any]) -> Resources:
     start = time.perf_counter()
     try:
-        source = (GluonASTSource if kernel.is_gluon() else ASTSource)(
-            kernel, *_signature(kernel, types, constants, unaligned)
-        )
-        compiled = triton.compile(source, target=gpu_target(target), options=dict(launched))
+        with _assembler_log() as log:
+            compiled = triton.compile(source, target=gpu_target(target), options=dict(launched))
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the compiler's errors have no common class
         text = str(error).strip().splitlines()
         return Resources(None, None, 0, False, time.perf_counter() - start, text[-1] if text else type(error).__name__)
-    registers, spills, serialized = _assembler_report(compiled.asm)
+    registers, spills, serialized = _assembler_report(compiled.asm, log.getvalue())
     return Resources(registers, spills, compiled.metadata.shared, serialized, time.perf_counter() - start)
+
+
+def source_of(kernel: Any, *signature: Any) -> ASTSource:
+    """What Triton compiles: a kernel for the types, constants and attributes of its arguments."""
+    return (GluonASTSource if kernel.is_gluon() else ASTSource)(kernel, *signature)
+
+
+@contextlib.contextmanager
+def _assembler_log() -> Iterator[io.StringIO]:
+    """What NVIDIA's assembler says within the block, which Triton prints: nothing for what is in Triton's cache."""
+    with triton.knobs.nvidia.scope(), contextlib.redirect_stdout(io.StringIO()) as log:
+        triton.knobs.nvidia.dump_ptxas_log = True
+        yield log
 
 
 def _tile_width(dim: int) -> int:
@@ -184,13 +225,14 @@ def _has_no_attribute(parameter: Any, kind: str) -> bool:
     return kind in ("i32", "i64") and not parameter.do_not_specialize
 
 
-def _assembler_report(asm: Mapping[str, Any]) -> tuple[int | None, int | None, bool]:
-    """Registers, bytes of spills, and whether WGMMA was serialized."""
+def _assembler_report(asm: Mapping[str, Any], log: str) -> tuple[int | None, int | None, bool]:
+    """Registers, bytes of spills, and whether WGMMA was serialized. `log` is empty where no assembler ran."""
     if "amdgcn" in asm:
         registers = _number(r"\.vgpr_count:\s+(\d+)", asm["amdgcn"])
         spilled = _number(r"\.vgpr_spill_count:\s+(\d+)", asm["amdgcn"])
         return registers, None if spilled is None else 4 * spilled, False
-    log = _ptxas_log(asm["ptx"])
+    if "registers" not in log:
+        log = _ptxas_log(asm["ptx"])
     registers = _number(r"Used (\d+) registers", log)
     spills = None if registers is None else sum(map(int, re.findall(r"(\d+) bytes spill stores", log)))
     return registers, spills, "C7512" in log or "erializ" in log

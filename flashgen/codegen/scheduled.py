@@ -1,9 +1,13 @@
-"""Which kernels of a variant walk a schedule of tiles."""
+"""Which kernels of a variant walk a schedule of tiles, and which built-in configs theirs are."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flashgen.codegen.backward import rows_scheduled
-from flashgen.codegen.forward import uses_schedule
+from flashgen.codegen.forward import forward_view, uses_schedule
+from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import built_in, default_plain_config
 from flashgen.spec.variant import Variant
 
 
@@ -11,3 +15,10 @@ def scheduled_kernels(variant: Variant) -> frozenset[str]:
     """Their names: those that walk along keys where these are no interval, the other where the queries are none."""
     along_keys = ("forward", "backward_q") if uses_schedule(variant) else ()
     return frozenset((*along_keys, *(("backward_kv",) if rows_scheduled(variant) else ())))
+
+
+def default_of(variant: Variant, kernel: str) -> Callable[[str, str, int, int], Config]:
+    """The built-in default of a variant's kernel, as its module has it: by capability, dtype and head dimensions."""
+    if kernel == "forward" and forward_view(variant).plain:
+        return default_plain_config
+    return built_in(kernel, kernel in scheduled_kernels(variant))

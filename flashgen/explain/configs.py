@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from flashgen.codegen import render, scheduled_kernels
+from flashgen.codegen import default_of, render
 from flashgen.codegen.export import identity_of
 from flashgen.problems import Problem
-from flashgen.runtime import Config, Lookup, built_in, shipped_root
+from flashgen.runtime import Config, Lookup, shipped_root
 from flashgen.runtime.config import KERNELS
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.records import Bucket
@@ -40,8 +40,8 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     """
     asked = problems(variant)
     identity = identity_of(render(variant))
-    scheduled, present = scheduled_kernels(variant), [kernel for kernel in KERNELS if kernel in identity.templates]
-    defaults = {kernel: built_in(kernel, kernel in scheduled) for kernel in present}
+    present = [kernel for kernel in KERNELS if kernel in identity.templates]
+    defaults = {kernel: default_of(variant, kernel) for kernel in present}
     if not torch.cuda.is_available():
         detail = "built-in default: no GPU here, so no record applies"
         return tuple(

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 import triton
 
-from flashgen.codegen import render, scheduled_kernels
+from flashgen.codegen import default_of, render
 from flashgen.codegen.export import identity_of
 from flashgen.errors import EnvironmentProblem
 from flashgen.problems import Problem
-from flashgen.runtime import built_in, shipped_root
+from flashgen.runtime import shipped_root
 from flashgen.runtime.config import KERNELS
 from flashgen.runtime.lookup import Choice, current_device, lookup, records_below, user_root
 from flashgen.runtime.records import Device, Key, Record
@@ -82,13 +82,11 @@ def traced(
     `out` has the generated modules.
     """
     identity = identity_of(render(variant))
-    scheduled = scheduled_kernels(variant)
     roots = {"user cache": user_root(), "shipped": shipped_root(out / f"{variant.name}.py")}
     found = []
     for workload in workloads(asked, identity, device, kernels):
         key = workload.key
-        built = built_in(key.kernel, key.kernel in scheduled)
-        default = built(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        default = default_of(variant, key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         with warnings.catch_warnings():
             # What a lookup warns of is what is said here.
             warnings.simplefilter("ignore")

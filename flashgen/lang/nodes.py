@@ -7,7 +7,7 @@ subexpressions stay shared, and any pass may memoise on the node itself. Build t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from weakref import WeakValueDictionary
@@ -136,8 +136,8 @@ def _result_type(name: str, args: tuple[Expr, ...]) -> Type:
 TRUE, FALSE = const(True), const(False)
 
 
-def walk(*roots: Expr) -> Iterator[Expr]:
-    """Every node below the roots, each once, operands before their users."""
+def walk(*roots: Expr, to: Collection[Expr] = ()) -> Iterator[Expr]:
+    """Every node below the roots, each once, operands before their users; not those below a node of `to`."""
     seen: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
@@ -149,7 +149,7 @@ def walk(*roots: Expr) -> Iterator[Expr]:
             yield node
         else:
             stack.append((node, True))
-            stack.extend((child, False) for child in reversed(node.children))
+            stack.extend((child, False) for child in reversed(node.children) if node not in to)
 
 
 def variables(*roots: Expr) -> frozenset[str]:

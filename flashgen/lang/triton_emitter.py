@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr
@@ -79,15 +80,15 @@ class Prologue:
         """An expression that the loop does not change as text of its own, its loads and reductions computed before."""
         return self._statements.names.get(expr) or str(self._writer.spelled_out(expr))
 
-    def body(self, *roots: Expr, inlined: bool = False) -> Body:
-        """Statements that compute the roots from q, k, qk and what the prologue holds.
+    def body(self, *roots: Expr, inlined: bool = False, given: Mapping[Expr, str] = MappingProxyType({})) -> Body:
+        """Statements that compute the roots from q, k, qk, what the prologue holds, and what is `given` by name.
 
         They are for a function of their own, or `inlined` for the kernel itself, where they must hide nothing.
         """
         roots = tuple(floats_at_leaves(root, self.ranges) for root in roots)
         # Written twice: once all that the body takes from the prologue has a name, none of its own may hide it.
-        avoid = {*self._written(roots).free}
-        return self._written(roots, avoid | self.free | self._statements.taken if inlined else avoid)
+        avoid = {*self._written(roots, given).free}
+        return self._written(roots, given, avoid | self.free | self._statements.taken if inlined else avoid)
 
     def fork(self) -> Prologue:
         """A further place for statements, the epilogue, where everything computed here is at hand."""
@@ -95,10 +96,10 @@ class Prologue:
         there._begin(self._facts, Statements({*here.taken}, here.free, names={**here.names}))
         return there
 
-    def _written(self, roots: Sequence[Expr], avoid: Collection[str] = ()) -> Body:
+    def _written(self, roots: Sequence[Expr], given: Mapping[Expr, str], avoid: Collection[str] = ()) -> Body:
         statements = Statements(taken={*RESERVED, *avoid})
-        writer = PairWriter(self._facts, statements, self._writer)
-        for node in shared(roots, self._facts.lets, self._facts.walked):
+        writer = PairWriter(self._facts, statements, self._writer, given)
+        for node in shared(roots, self._facts.lets, self._facts.walked, given):
             statements.assign(node, suggest(node, self._facts.lets), str(writer.spelled_out(node)))
         results = tuple(str(writer.text(root)) for root in roots)
         return Body(tuple(statements.lines), results, tuple(sorted(statements.free)))

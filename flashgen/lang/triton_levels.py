@@ -40,9 +40,14 @@ def is_reduction(expr: Expr) -> bool:
     return isinstance(expr, Op) and expr.name in ("tile_min", "tile_max")
 
 
-def shared(roots: Collection[Expr], lets: Sequence[tuple[str, Expr]], walked: Level = COL) -> list[Expr]:
-    """The nodes along the walked axis that deserve a name: used twice, or named by the spec. Operands come first."""
-    nodes = list(walk(*roots))
+def shared(
+    roots: Collection[Expr], lets: Sequence[tuple[str, Expr]], walked: Level = COL, given: Collection[Expr] = ()
+) -> list[Expr]:
+    """The nodes along the walked axis that deserve a name: used twice, or named by the spec. Operands come first.
+
+    What is `given` has one, so that what only leads to it needs none.
+    """
+    nodes = list(walk(*roots, to=given))
     uses = Counter(child for node in nodes for child in node.children)
     named = {expr for _, expr in lets}
     return [
@@ -51,6 +56,7 @@ def shared(roots: Collection[Expr], lets: Sequence[tuple[str, Expr]], walked: Le
         if level(node) & walked
         and not isinstance(node, Const | Var)
         and node not in roots
+        and node not in given
         and (uses[node] > 1 or node in named)
     ]
 

@@ -151,13 +151,17 @@ class PrologueWriter(Writer):
 class PairWriter(Writer):
     """Writes what the loop changes; the rest it takes, by name, from the prologue."""
 
-    def __init__(self, facts: Facts, statements: Statements, prologue: PrologueWriter) -> None:
+    def __init__(
+        self, facts: Facts, statements: Statements, prologue: PrologueWriter, given: Mapping[Expr, str]
+    ) -> None:
         super().__init__(facts, statements)
-        self._prologue = prologue
+        self._prologue, self._given = prologue, given
 
     def _name_at_hand(self, expr: Expr) -> str | None:
         if expr in self.statements.names:
             return self.statements.names[expr]
+        if expr in self._given:
+            return self._read(self._given[expr])
         return None if level(expr) & self.facts.walked else self._read(self._prologue.name(expr))
 
     def _base(self, terms: Sequence[Text], preferred: str) -> Text:

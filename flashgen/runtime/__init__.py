@@ -31,28 +31,34 @@ from flashgen.runtime.call import (
     prepare,
 )
 from flashgen.runtime.config import Config
+from flashgen.runtime.counter import tile_counter
 from flashgen.runtime.defaults import (
     built_in,
     default_backward_kv_config,
     default_backward_q_config,
     default_config,
+    default_plain_config,
     default_scheduled_backward_kv_config,
     default_scheduled_backward_q_config,
     default_scheduled_config,
+    hopper_backward_q_refuses,
     hopper_backward_refuses,
     hopper_refuses,
 )
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.exact import input_gradient, input_sums
-from flashgen.runtime.hopper import head_group, hopper_blocks, hopper_programs, tile_counter
+from flashgen.runtime.hopper import head_group, hopper_blocks, hopper_programs
 from flashgen.runtime.hopper_backward import (
     hopper_backward_programs,
     hopper_backward_tiles,
     hopper_key_gradients,
     hopper_query_sums,
+    hopper_wide_blocks,
+    hopper_wide_tiles,
     key_head_group,
 )
+from flashgen.runtime.hopper_backward_q import hopper_query_blocks, hopper_query_tiles
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.kernels import launch
 from flashgen.runtime.lookup import Lookup, shipped_root
@@ -83,6 +89,7 @@ __all__ = [
     "default_backward_kv_config",
     "default_backward_q_config",
     "default_config",
+    "default_plain_config",
     "default_scheduled_backward_kv_config",
     "default_scheduled_backward_q_config",
     "default_scheduled_config",
@@ -92,13 +99,18 @@ __all__ = [
     "from_sums",
     "head_group",
     "hopper_backward_programs",
+    "hopper_backward_q_refuses",
     "hopper_backward_refuses",
     "hopper_backward_tiles",
     "hopper_blocks",
     "hopper_key_gradients",
     "hopper_programs",
+    "hopper_query_blocks",
     "hopper_query_sums",
+    "hopper_query_tiles",
     "hopper_refuses",
+    "hopper_wide_blocks",
+    "hopper_wide_tiles",
     "incoming",
     "input_gradient",
     "input_sums",

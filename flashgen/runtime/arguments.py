@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -130,24 +130,34 @@ def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
     The interpreter asks for what TMA does.
     """
     tensor = _contiguous_last(name, tensor)
-    if tensor.device.type == "cuda" and not _loads_by_tma(tensor.device.index):
-        return tensor
-    unit = 16 // tensor.element_size()
-    strides = row_strides(tensor)
-    if tensor.data_ptr() % 16 == 0 and all(s % unit == 0 for s in strides) and strides[2] > 0:
+    if _is_ready(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % 16):
         return tensor
     say_once(name, f"{name} is not aligned to 16 bytes in each row; it is copied on each call")
+    unit = 16 // tensor.element_size()
     batch, heads, length, dim = tensor.shape
     padded = tensor.new_empty(batch, heads, length, -(-dim // unit) * unit)
     return padded[..., :dim].copy_(tensor)
 
 
+@lru_cache(maxsize=256)
+def _is_ready(
+    shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype, device: torch.device, misaligned: int
+) -> bool:  # fmt: skip
+    if device.type == "cuda" and not _loads_by_tma(device.index):
+        return True
+    fitting = _row_strides(shape, strides)
+    return not misaligned and all(s % (16 // dtype.itemsize) == 0 for s in fitting) and fitting[2] > 0
+
+
 def row_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Strides of batch, heads and length in elements; for a dimension of size 1, where none is used, one that fits."""
-    fitting = -(-tensor.shape[3] // 8) * 8
-    return tuple(
-        stride if size > 1 else fitting for stride, size in zip(tensor.stride()[:3], tensor.shape[:3], strict=True)
-    )
+    return _row_strides(tensor.shape, tensor.stride())
+
+
+@lru_cache(maxsize=256)
+def _row_strides(shape: torch.Size, strides: tuple[int, ...]) -> tuple[int, ...]:
+    fitting = -(-shape[3] // 8) * 8
+    return tuple(stride if size > 1 else fitting for stride, size in zip(strides[:3], shape[:3], strict=True))
 
 
 def _contiguous_last(name: str, tensor: torch.Tensor) -> torch.Tensor:

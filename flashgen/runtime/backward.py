@@ -32,6 +32,9 @@ class Incoming(NamedTuple):
     strides: tuple[int, ...]
     lse: torch.Tensor
     delta: torch.Tensor
+    # lse less the terms of the logits that are constant along a row, counted from the first row of the tile of queries
+    # that the config of `_backward_kv` has; None for a variant without such.
+    tile_lse: torch.Tensor | None
 
     @property
     def num_rows(self) -> int:
@@ -39,16 +42,19 @@ class Incoming(NamedTuple):
         return self.lse.shape[2]
 
 
-def incoming(call: Call, d_out: torch.Tensor) -> Incoming:
-    """Room for `lse` and `delta` beside d_out, which is copied where a kernel could not read it as it is."""
+def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming:
+    """Room for what kernels need beside d_out, which is copied where a kernel could not read it as it is.
+
+    `by_tile` tells whether the variant has a `tile_lse`.
+    """
     if d_out.stride(3) != 1 or d_out.stride(2) == 0:
         # The gradient of a sum is one number, seen as many.
         d_out = d_out.contiguous()
     d_out = kernel_ready("the gradient of out", d_out)
     batch, heads, q_len, _ = d_out.shape
     num_rows = -(-q_len // LARGEST_TILE) * LARGEST_TILE
-    rows = d_out.new_empty((2, batch, heads, num_rows), dtype=torch.float32)
-    return Incoming(d_out, row_strides(d_out), rows[0], rows[1])
+    rows = d_out.new_empty((3 if by_tile else 2, batch, heads, num_rows), dtype=torch.float32)
+    return Incoming(d_out, row_strides(d_out), rows[0], rows[1], rows[2] if by_tile else None)
 
 
 def backward_configs(
@@ -60,11 +66,14 @@ def backward_configs(
     """
     kv = choose_config(config_of(text, "backward_kv"), for_kv, call)
     q = choose_config(config_of(text, "backward_q"), for_q, call)
-    return (kv if fuse_dq or not kv.fuse_dq else _unfused(kv)), q
+    return (kv if fuse_dq else unfused(kv)), q
 
 
 @lru_cache(maxsize=1024)
-def _unfused(config: Config) -> Config:
+def unfused(config: Config) -> Config:
+    """A config of `_backward_kv` that leaves dQ to `_backward_q`, as like this one as can be."""
+    if not config.fuse_dq:
+        return config
     delay = {} if config.delay_dq is None else {"delay_dq": 0}
     return Config.of({**config.as_dict(), "fuse_dq": 0, **delay})
 

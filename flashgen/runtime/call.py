@@ -12,7 +12,12 @@ import triton
 
 from flashgen.runtime.arguments import Sizes, kernel_ready, row_strides, sizes_of
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import hopper_backward_refuses, hopper_refuses
+from flashgen.runtime.defaults import (
+    hopper_backward_misfit,
+    hopper_backward_q_refuses,
+    hopper_backward_refuses,
+    hopper_refuses,
+)
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.lookup import Lookup, current_device
 from flashgen.runtime.memory import remember
@@ -142,14 +147,15 @@ def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
             dtype = str(q.dtype).removeprefix("torch.")
             if configs.kernel == "forward":
                 why = hopper_refuses(capability, dtype, s.v_head_dim)
+            elif configs.kernel == "backward_q":
+                why = hopper_backward_q_refuses(capability, dtype, s.head_dim)
             else:
                 why = hopper_backward_refuses(capability, dtype, s.head_dim, s.v_head_dim)
-                if not why and max(s.head_dim, s.v_head_dim) * config.BM > 8192:
-                    why = f"BM is {config.BM}; expected 64 for head dimensions above 64"
+                why = why or hopper_backward_misfit(config, s.head_dim, s.v_head_dim)
             if why:
                 raise ValueError(f"config backend is 'hopper'; {why}")
         return config
-    if q.device.type != "cuda":
+    if not q.is_cuda:
         return configs.default("", str(q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim)
     heads = s.batch * s.heads
     return configs(

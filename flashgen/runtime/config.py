@@ -12,6 +12,7 @@ AXES: Mapping[tuple[str, str], Mapping[str, tuple[int, ...]]] = {
     ("forward", "portable"): {},
     ("forward", "hopper"): {"ping_pong": (0, 1)},
     ("backward_q", "portable"): {},
+    ("backward_q", "hopper"): {"ping_pong": (0, 1)},
     ("backward_kv", "portable"): {"fuse_dq": (0, 1)},
     ("backward_kv", "hopper"): {"fuse_dq": (0, 1, 2), "delay_dq": (0, 1)},
 }
@@ -26,9 +27,11 @@ class Config:
     The axes after `backend` are None in a config of a kernel that does not have them. `fuse_dq` 1: the kernel that
     makes dK and dV also adds up dQ, by atomics. The text form is "BM=64 BN=128 num_warps=4 num_stages=2 fuse_dq=1".
 
-    For Hopper, num_warps are those of a consumer. The forward's have 64 rows: BM 128 for two of them, 192 for three.
-    `ping_pong` 1: consumers take turns at the tensor cores. The backward's have 64 keys: BN is 128. `fuse_dq` 2: dQ
-    leaves by TMA, not from registers; `delay_dq` 1: the product for dQ is made one tile later.
+    For Hopper, num_warps are those of a consumer. The consumers of the forward and of the kernel that makes dQ alone
+    have 64 rows: BM 128 for two of them, 192 for three. `ping_pong` 1: they take turns at the tensor cores. Those of
+    the kernel that makes dK and dV have 64 keys each: BN is 128. For head dimensions above 128 they share 64 keys, and
+    dQ is left to the other kernel. `fuse_dq` 2: dQ leaves by TMA, not from registers; `delay_dq` 1: the product for dQ
+    is made one tile later.
     """
 
     BM: int
@@ -54,8 +57,11 @@ class Config:
                     raise ValueError(f"config BM is {size}; expected {sizes[0]} or {sizes[1]} for the backend hopper")
             elif size < 16 or size > 256 or size & (size - 1):
                 raise ValueError(f"config {name} is {size}; expected a power of two from 16 to 256")
-        if self.backend == "hopper" and self.fuse_dq is not None and self.BN != 128:
-            raise ValueError(f"config BN is {self.BN}; expected 128 for the backend hopper")
+        if self.backend == "hopper" and self.fuse_dq is not None:
+            if self.BN not in (64, 128):
+                raise ValueError(f"config BN is {self.BN}; expected 64 or 128 for the backend hopper")
+            if self.wide and (self.BM != 64 or self.fuse_dq or self.delay_dq):
+                raise ValueError(f"config is {self}; expected BM=64 fuse_dq=0 delay_dq=0 beside BN=64")
         if self.backend == "hopper" and self.num_warps != 4:
             raise ValueError(f"config num_warps is {self.num_warps}; expected 4 for the backend hopper")
         if self.num_warps not in (1, 2, 4, 8, 16):
@@ -111,7 +117,18 @@ class Config:
     @property
     def consumers(self) -> int:
         """For Hopper, the groups of four warps that compute."""
-        return self.BM // 64 if self.fuse_dq is None else self.BN // 64
+        return self.BM // 64 if self.fuse_dq is None else 2
+
+    @property
+    def wide(self) -> bool:
+        """Whether it is for the Hopper backward of head dimensions above 128."""
+        return self.backend == "hopper" and self.fuse_dq is not None and self.BN == 64
+
+    def name_of(self, kernel: str) -> str:
+        """What `kernel` is called in a generated module for configs such as this one."""
+        if self.backend == "portable":
+            return f"_{kernel}"
+        return f"_{kernel}_{self.backend}_wide" if self.wide else f"_{kernel}_{self.backend}"
 
     @property
     def label(self) -> str:

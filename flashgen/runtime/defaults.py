@@ -64,22 +64,32 @@ _BACKWARD_INPUTS: Mapping[str, _Row] = {
 
 # For calls that the Hopper kernel serves.
 _HOPPER: _Row = (
-    Config(192, 128, 4, 2, "hopper", ping_pong=1),
-    Config(128, 128, 4, 2, "hopper", ping_pong=0),
-    Config(128, 64, 4, 2, "hopper", ping_pong=0),
+    Config(128, 128, 4, 3, "hopper", ping_pong=1),
+    Config(128, 128, 4, 2, "hopper", ping_pong=1),
+    Config(128, 64, 4, 2, "hopper", ping_pong=1),
 )
+# Three consumers suit long rows of full tiles: they share the registers of two, and a narrow mask wastes their rows.
+_HOPPER_PLAIN: _Row = (Config(192, 128, 4, 2, "hopper", ping_pong=1), *_HOPPER[1:])
 
 
 _HOPPER_BACKWARD_KV = (
     Config(128, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
-    Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
+    Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=1),
+    Config(64, 64, 4, 2, "hopper", fuse_dq=0, delay_dq=0),
+)
+
+
+_HOPPER_BACKWARD_Q: _Row = (
+    Config(128, 128, 4, 3, "hopper", ping_pong=0),
+    Config(128, 128, 4, 3, "hopper", ping_pong=0),
+    Config(128, 64, 4, 2, "hopper", ping_pong=0),
 )
 
 
 # The same as hopper_refuses and hopper_backward_refuses say it, for people.
 HOPPER_SERVES = (
-    "float16 and bfloat16 on sm_90, forward with v_head_dim a multiple of 8, backward with head dimensions that are "
-    "multiples of 8 up to 128; other calls go to the portable kernels"
+    "float16 and bfloat16 on sm_90, forward with v_head_dim a multiple of 8, dK and dV with head dimensions that are "
+    "multiples of 8, dQ with head_dim a multiple of 8; other calls go to the portable kernels"
 )
 
 
@@ -95,11 +105,26 @@ def hopper_backward_refuses(capability: str, dtype: str, head_dim: int, v_head_d
     """The same for the Hopper kernel that makes dK and dV."""
     if capability != "sm_90" or dtype == "float32":
         return _never_on(capability)
-    dims = f"head_dim is {head_dim}, v_head_dim {v_head_dim}"
-    if max(head_dim, v_head_dim) > 128:
-        return f"its registers hold head dimensions up to 128, {dims}"
+    if not head_dim % 8 and not v_head_dim % 8:
+        return ""
     # What it writes by TMA.
-    return f"rows of dk and dv must be multiples of 16 bytes, {dims}" if head_dim % 8 or v_head_dim % 8 else ""
+    return f"rows of dk and dv must be multiples of 16 bytes, head_dim is {head_dim}, v_head_dim {v_head_dim}"
+
+
+def hopper_backward_misfit(config: Config, head_dim: int, v_head_dim: int) -> str:
+    """What tiles of a config for that kernel are wrong for these head dimensions; empty where none are."""
+    widest = max(head_dim, v_head_dim)
+    if config.wide != (widest > 128):
+        return f"BN is {config.BN}; expected {64 if widest > 128 else 128} for head dimensions up to {widest}"
+    return f"BM is {config.BM}; expected 64 for head dimensions above 64" if widest > 64 and config.BM > 64 else ""
+
+
+def hopper_backward_q_refuses(capability: str, dtype: str, head_dim: int) -> str:
+    """The same for the Hopper kernel that makes dQ alone."""
+    if capability != "sm_90" or dtype == "float32":
+        return _never_on(capability)
+    # What it writes by TMA.
+    return f"rows of dq must be a multiple of 16 bytes, head_dim is {head_dim}" if head_dim % 8 else ""
 
 
 def _never_on(capability: str) -> str:
@@ -112,7 +137,14 @@ def default_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) 
     """The forward's config for a GPU of this capability, "sm_90" or "gfx942"; "" stands for one that is not known."""
     if not hopper_refuses(capability, dtype, v_head_dim):
         return _HOPPER[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
-    return _chosen(_FORWARD, capability, dtype, head_dim, v_head_dim)
+    return portable_default("forward", False, capability, dtype, head_dim, v_head_dim)
+
+
+def default_plain_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    """The same for a variant without a mask whose scores are the scaled dot products."""
+    if not hopper_refuses(capability, dtype, v_head_dim):
+        return _HOPPER_PLAIN[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
+    return default_config(capability, dtype, head_dim, v_head_dim)
 
 
 def default_scheduled_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
@@ -124,8 +156,7 @@ def default_backward_kv_config(capability: str, dtype: str, head_dim: int, v_hea
     """The config of the kernel that makes dK and dV; dQ is left to the other one unless the table says otherwise."""
     if not hopper_backward_refuses(capability, dtype, head_dim, v_head_dim):
         return _HOPPER_BACKWARD_KV[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
-    config = _chosen(_BACKWARD_KV, capability, dtype, head_dim, v_head_dim)
-    return config if config.fuse_dq else replace(config, fuse_dq=0)
+    return portable_default("backward_kv", False, capability, dtype, head_dim, v_head_dim)
 
 
 def default_scheduled_backward_kv_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
@@ -135,7 +166,9 @@ def default_scheduled_backward_kv_config(capability: str, dtype: str, head_dim: 
 
 def default_backward_q_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The config of the kernel that makes dQ."""
-    return _chosen(_BACKWARD_Q, capability, dtype, head_dim, v_head_dim)
+    if not hopper_backward_q_refuses(capability, dtype, head_dim):
+        return _HOPPER_BACKWARD_Q[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
+    return portable_default("backward_q", False, capability, dtype, head_dim, v_head_dim)
 
 
 def default_scheduled_backward_q_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
@@ -163,6 +196,17 @@ def built_in(kernel: str, scheduled: bool) -> Callable[[str, str, int, int], Con
     }[kernel, scheduled]
 
 
+def portable_default(
+    kernel: str, scheduled: bool, capability: str, dtype: str, head_dim: int, v_head_dim: int
+) -> Config:  # fmt: skip
+    """The default of a kernel's portable backend, also where another backend is the default."""
+    table = {"forward": _FORWARD, "backward_kv": _BACKWARD_KV, "backward_q": _BACKWARD_Q}[kernel]
+    config = _chosen(table, capability, dtype, head_dim, v_head_dim)
+    if kernel == "backward_kv" and not config.fuse_dq:
+        config = replace(config, fuse_dq=0)
+    return _scheduled(config) if scheduled else config
+
+
 def _chosen(table: Mapping[str, _Row], capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     kind = _KIND.get(capability, "other")
     if dtype == "float32":
@@ -176,6 +220,4 @@ def _scheduled(config: Config) -> Config:
     It then takes under 0.2 % of one score matrix in float32, the dtype with the smallest tiles. What sorts tiles wants
     their sides to be powers of two.
     """
-    if config.BM == 192:
-        config = replace(config, BM=128)
     return config if config.BM * config.BN >= 512 else replace(config, BN=512 // config.BM)

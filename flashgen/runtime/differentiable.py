@@ -81,13 +81,12 @@ class _Gradients:
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Keep what the backward pass reads: the arguments, out and lse."""
-        for place, name in enumerate(self.names):
-            value = inputs[place]
-            if isinstance(value, torch.Tensor) and value.requires_grad and place not in self.places:
+        own = inputs[: len(self.names)]
+        for value, name in zip(own[3:], self.names[3:], strict=True):
+            if isinstance(value, torch.Tensor) and value.requires_grad and self.names.index(name) not in self.places:
                 say_once(name, f"{name} requires a gradient and gets none; `grad: true` in the spec gives it one")
         ctx.set_materialize_grads(False)
-        own = inputs[: len(self.names)]
-        ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in own), *output)
+        ctx.save_for_backward(*[value if isinstance(value, torch.Tensor) else None for value in own], *output)
         ctx.params = [None if isinstance(value, torch.Tensor) else value for value in own]
         ctx.scale, ctx.deterministic, ctx.config = inputs[len(self.names)], *inputs[-2:]
         ctx.arguments = len(inputs)
@@ -112,6 +111,8 @@ class _Gradients:
         """The backward operator. A gradient that is not asked for is an empty tensor: an operator cannot give None."""
         q, needs = arguments[2], arguments[-1]
         found = self.launch_backward(*arguments)
+        if all(needs):
+            return found
         return tuple(gradient if needed else q.new_empty(0) for gradient, needed in zip(found, needs, strict=True))
 
     def fake(self, *arguments: Any) -> tuple[torch.Tensor, ...]:

@@ -32,18 +32,14 @@ def is_direct(arguments: Iterable[object]) -> bool:
     ):
         return False
     for value in arguments:
-        if value is not None and isinstance(value, torch.Tensor) and not _is_plain(value):
+        if isinstance(value, torch.Tensor) and (
+            type(value) not in _PLAIN_TYPES
+            or not (value.is_cuda or value.is_cpu)
+            or value.is_neg()
+            or torch._is_functional_tensor(value)
+        ):
             return False
     return True
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) in _PLAIN_TYPES
-        and (tensor.is_cuda or tensor.is_cpu)
-        and not tensor.is_neg()
-        and not torch._is_functional_tensor(tensor)
-    )
 
 
 def refuse_tangents(name: str, arguments: Iterable[object]) -> None:

@@ -25,7 +25,7 @@ def _blocks(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int]:
         "BM": config.BM,
         "BN": config.BN,
         "HEAD_DIM": product_width(head_dim),
-        "V_HEAD_DIM": product_width(v_head_dim),
+        "V_HEAD_DIM": value_width(v_head_dim),
         "STAGES": config.num_stages,
         "CONSUMERS": config.consumers,
         "PING_PONG": config.ping_pong or 0,
@@ -38,6 +38,12 @@ def product_width(dim: int) -> int:
     width: int = max(16, triton.next_power_of_2(dim))
     half = width // 2
     return width if width <= 64 else min(width, half + max(16, triton.next_power_of_2(dim - half)))
+
+
+@lru_cache(maxsize=256)
+def value_width(dim: int) -> int:
+    """V's: a second product takes as long as the columns that it saves, unless these are many."""
+    return max(16, triton.next_power_of_2(dim)) if dim <= 128 else product_width(dim)
 
 
 def hopper_programs(call: Call, config: Config) -> int:
@@ -62,11 +68,6 @@ def even_share(heads: int, at_once: int) -> int:
     """How many heads each group has where at most `at_once` go together and groups are of like size."""
     groups = -(-heads // at_once)
     return -(-heads // groups)
-
-
-def tile_counter(call: Call) -> torch.Tensor:
-    """Where programs that are done find their next tile: int32 [1], zero."""
-    return call.q.new_zeros(1, dtype=torch.int32)
 
 
 @lru_cache(maxsize=64)

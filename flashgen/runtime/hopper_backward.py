@@ -13,7 +13,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.hopper import even_share
+from flashgen.runtime.descriptors import Tile, Tiled, tiled_rows
+from flashgen.runtime.hopper import even_share, product_width
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
 _QUERY_GROUP_BYTES = 16 << 20
@@ -21,6 +22,7 @@ _DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 _ROWS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=1)
 _FRAGMENTS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=2)
+_FRAGMENTS = Tile((16, 256), torch.float32, _FRAGMENTS_LAYOUT)
 
 
 def hopper_backward_programs(call: Call, config: Config) -> int:
@@ -39,11 +41,11 @@ def hopper_backward_tiles(
     BM, rows = config.BM, config.BN // 2
     width, v_width = block_width(config), v_block_width(call.sizes.v_head_dim)
     return (
-        _tile(call.q, BM, width), _tile(incoming.d_out, BM, v_width),
-        _tile(call.k, rows, width), _tile(call.v, rows, v_width),
-        _rows(incoming.lse, BM), _rows(incoming.delta, BM),
+        tile_descriptor(call.q, BM, width), tile_descriptor(incoming.d_out, BM, v_width),
+        tile_descriptor(call.k, rows, width), tile_descriptor(call.v, rows, v_width),
+        _rows(_tile_lse(incoming), BM), _rows(incoming.delta, BM),
         _fragments(sums) if sums is not None and config.fuse_dq == 2 else sums,
-        _tile(dk, rows, width), _tile(dv, rows, v_width),
+        tile_descriptor(dk, rows, width), tile_descriptor(dv, rows, v_width),
     )  # fmt: skip
 
 
@@ -60,11 +62,10 @@ def v_block_width(v_head_dim: int) -> int:
 
 def hopper_backward_types(dtype: torch.dtype, v_head_dim: int, config: Config) -> dict[str, str]:
     """The types of these arguments by name, as Triton writes them."""
-    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
     rows, width, v_width = config.BN // 2, block_width(config), v_block_width(v_head_dim)
     tiles = {"q": (config.BM, width), "do": (config.BM, v_width), "k": (rows, width), "v": (rows, v_width)}
     tiles |= {"dk": tiles["k"], "dv": tiles["v"]}
-    types = {f"{n}_desc": f"tensordesc<{name}{[1, 1, *t]},{_tile_layout(*t, dtype)!r}>" for n, t in tiles.items()}
+    types = {f"{n}_desc": tile_type(dtype, *tile) for n, tile in tiles.items()}
     types |= dict.fromkeys(("lse_desc", "delta_desc"), f"tensordesc<fp32{[config.BM]},{_ROWS_LAYOUT!r}>")
     return types | {"dq_sums": f"tensordesc<fp32[16, 256],{_FRAGMENTS_LAYOUT!r}>" if config.fuse_dq == 2 else "*fp32"}
 
@@ -72,9 +73,43 @@ def hopper_backward_types(dtype: torch.dtype, v_head_dim: int, config: Config) -
 def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the kernel writes dk and dv: it sums over the heads that share keys."""
     s = call.sizes
-    shapes = ((s.batch, s.kv_heads, s.kv_len, dim) for dim in (s.head_dim, s.v_head_dim))
-    dk, dv = (torch.empty(shape, dtype=call.q.dtype, device=call.q.device) for shape in shapes)
+    dk = call.q.new_empty((s.batch, s.kv_heads, s.kv_len, s.head_dim))
+    dv = call.q.new_empty((s.batch, s.kv_heads, s.kv_len, s.v_head_dim))
     return dk, dv
+
+
+def hopper_wide_tiles(
+    call: Call, incoming: Incoming, dk: torch.Tensor, dv: torch.Tensor, config: Config
+) -> tuple[TensorDescriptor, ...]:
+    """What the kernel for wide heads reads and writes, as descriptors of tiles: q, d_out, k, v, lse, delta, dk, dv."""
+    BM, BN = config.BM, config.BN
+    width, v_width = v_block_width(call.sizes.head_dim), v_block_width(call.sizes.v_head_dim)
+    return (
+        tile_descriptor(call.q, BM, width), tile_descriptor(incoming.d_out, BM, v_width),
+        tile_descriptor(call.k, BN, width), tile_descriptor(call.v, BN, v_width),
+        _rows(_tile_lse(incoming), BM), _rows(incoming.delta, BM),
+        tile_descriptor(dk, BN, width), tile_descriptor(dv, BN, v_width),
+    )  # fmt: skip
+
+
+def hopper_wide_types(dtype: torch.dtype, head_dim: int, v_head_dim: int, config: Config) -> dict[str, str]:
+    """The types of these arguments by name, as Triton writes them."""
+    width, v_width = v_block_width(head_dim), v_block_width(v_head_dim)
+    tiles = {"q": (config.BM, width), "do": (config.BM, v_width), "k": (config.BN, width), "v": (config.BN, v_width)}
+    tiles |= {"dk": tiles["k"], "dv": tiles["v"]}
+    types = {f"{n}_desc": tile_type(dtype, *tile) for n, tile in tiles.items()}
+    return types | dict.fromkeys(("lse_desc", "delta_desc"), f"tensordesc<fp32{[config.BM]},{_ROWS_LAYOUT!r}>")
+
+
+def hopper_wide_blocks(call: Call, config: Config) -> dict[str, int]:
+    """The constants that the kernel for wide heads is compiled for."""
+    return wide_blocks(config, call.sizes.head_dim, call.sizes.v_head_dim)
+
+
+@lru_cache(maxsize=256)
+def wide_blocks(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int]:
+    dims = {"HEAD_DIM": product_width(max(64, head_dim)), "V_HEAD_DIM": product_width(max(64, v_head_dim))}
+    return {"BM": config.BM, "BN": config.BN, **dims, "STAGES": config.num_stages}
 
 
 def hopper_query_sums(call: Call, incoming: Incoming, config: Config) -> torch.Tensor | None:
@@ -92,16 +127,20 @@ def key_head_group(call: Call) -> int:
     return even_share(s.batch * s.kv_heads, max(1, _QUERY_GROUP_BYTES // bytes_each))
 
 
-def _tile(tensor: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
+def tile_descriptor(tensor: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
     """A tensor [batch, heads, length, dim] by tiles; what lies beyond its ends reads as zero and is not written."""
-    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-        # TMA has no such strides.
-        tensor = tensor.contiguous()
-    # Of a dimension of size 1 a tensor may have any stride, TMA only a multiple of 16 bytes.
-    sizes = list(tensor.shape)
-    strides = [stride if size > 1 else width for stride, size in zip(tensor.stride()[:3], sizes[:3], strict=True)]
-    shape = [1, 1, rows, width]
-    return TensorDescriptor(tensor, sizes, [*strides, 1], shape, _tile_layout(rows, width, tensor.dtype))
+    return tiled_rows(tensor, _tile_of(rows, width, tensor.dtype))
+
+
+@lru_cache(maxsize=64)
+def _tile_of(rows: int, width: int, dtype: torch.dtype) -> Tile:
+    return Tile((1, 1, rows, width), dtype, _tile_layout(rows, width, dtype))
+
+
+def tile_type(dtype: torch.dtype, rows: int, width: int) -> str:
+    """The type of such a descriptor, as Triton writes it."""
+    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    return f"tensordesc<{name}{[1, 1, rows, width]},{_tile_layout(rows, width, dtype)!r}>"
 
 
 @lru_cache(maxsize=64)
@@ -109,11 +148,21 @@ def _tile_layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLay
     return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], _DTYPES[dtype])
 
 
+def _tile_lse(incoming: Incoming) -> torch.Tensor:
+    """The log-sum-exps that the kernels for dK and dV read, which know no term that is constant along a row."""
+    return incoming.lse if incoming.tile_lse is None else incoming.tile_lse
+
+
 def _rows(values: torch.Tensor, rows: int) -> TensorDescriptor:
     """Float32 values of rows, one after the other, by tiles."""
-    return TensorDescriptor(values.view(-1), [values.numel()], [1], [rows], _ROWS_LAYOUT)
+    return Tiled(values, (values.numel(),), (1,), _tile_of_rows(rows))
+
+
+@lru_cache(maxsize=64)
+def _tile_of_rows(rows: int) -> Tile:
+    return Tile((rows,), torch.float32, _ROWS_LAYOUT)
 
 
 def _fragments(sums: torch.Tensor) -> TensorDescriptor:
     """The sums of dq by tiles of 4096 elements, wherever these belong."""
-    return TensorDescriptor(sums.view(-1, 256), [sums.numel() // 256, 256], [256, 1], [16, 256], _FRAGMENTS_LAYOUT)
+    return Tiled(sums, (sums.numel() // 256, 256), (256, 1), _FRAGMENTS)

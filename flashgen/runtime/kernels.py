@@ -8,6 +8,7 @@ that is at least as fine as what Triton compiles for: a description seen before 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ import triton
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
+from flashgen.runtime.descriptors import Tiled
 from flashgen.runtime.memory import remember
 
 
@@ -35,13 +37,14 @@ _found: dict[Hashable, Found] = {}
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
     """kernel[(programs,)](*arguments, **constants) on the GPU of the first argument, a tensor or a descriptor of one.
 
-    `arguments` are tensors, tensor descriptors made on the host, numbers and None; `constants` are the compile-time
-    arguments, which the kernel has last, and the launch options.
+    `arguments` are tensors, tensor descriptors made on the host, numbers and None; a tuple of integers stands for its
+    elements and is looked at once for many launches. `constants` are the compile-time arguments, which the kernel has
+    last, and the launch options.
     """
     gpu = getattr(arguments[0], "base", arguments[0]).get_device()
     if gpu < 0:
-        kernel[(programs,)](*arguments, **constants)
-    elif torch.cuda.current_device() == gpu:
+        kernel[(programs,)](*flat_arguments(arguments), **constants)
+    elif torch._C._cuda_getDevice() == gpu:
         _launch_here(kernel, programs, gpu, arguments, constants)
     else:
         with torch.cuda.device(gpu):
@@ -53,6 +56,7 @@ def _launch_here(kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...
     description, passed = _describe(kernel, gpu, arguments, constants)
     found = _found.get(description)
     if found is None or kernel.pre_run_hooks:
+        arguments = flat_arguments(arguments)
         compiled = kernel[(programs,)](*arguments, **constants)
         _remember(description, kernel, compiled, arguments, constants)
         return
@@ -60,7 +64,7 @@ def _launch_here(kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...
     compiled = found.compiled
     hooks = triton.knobs.runtime
     if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
-        compiled[(programs, 1, 1)](*arguments, *found.values, stream=stream)
+        compiled[(programs, 1, 1)](*flat_arguments(arguments), *found.values, stream=stream)
     else:
         compiled.run(
             programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
@@ -81,19 +85,33 @@ def _describe(
         id(kernel), gpu, knobs.runtime.debug, knobs.runtime.add_stages_inspection_hook,
         knobs.compilation.instrumentation_mode, *constants, *constants.values(),
     ]  # fmt: skip
-    passed = []
+    passed: list[Any] = []
     for value in arguments:
-        if value.__class__ is int:
+        kind = value.__class__
+        if kind is int:
             described.append(value & 63 | 64 if 64 <= value < 2**31 else value)
             passed.append(value)
+        elif kind is tuple:
+            described.append(_integer_traits(value))
+            passed.extend(value)
         elif isinstance(value, torch.Tensor):
             address = value.data_ptr()
             described.append(value.dtype if address % 16 == 0 else (value.dtype,))
             passed.append(address)
         else:
-            described.append(_trait(value))
+            described.append(value.tile if kind is Tiled else _trait(value))
             passed.append(value)
     return tuple(described), passed
+
+
+@lru_cache(maxsize=1024)
+def _integer_traits(values: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(value & 63 | 64 if 64 <= value < 2**31 else value for value in values)
+
+
+def flat_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments as the kernel has them, tuples of integers one by one."""
+    return tuple(each for value in arguments for each in (value if value.__class__ is tuple else (value,)))
 
 
 def _trait(value: Any) -> object:

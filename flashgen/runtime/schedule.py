@@ -21,8 +21,9 @@ from flashgen.runtime.kernels import launch
 class Plan:
     """A schedule for one set of inputs and lengths, reusable as attention(..., plan=plan).
 
-    `counts` int32 [batch or 1, heads or 1, q_tiles, 2]: how many mixed and how many full tiles of keys a tile of
-    queries has. `tiles` int32 [..., q_tiles, kv_tiles]: the mixed ones from the front, the full ones from the back.
+    `counts` int32 [batch or 1, heads or 1, q_tiles, 3]: how many mixed and how many full tiles of keys a tile of
+    queries has; and, row by row, the tiles of queries by how many they have, the most first. `tiles` int32
+    [..., q_tiles, kv_tiles]: the mixed ones from the front, the full ones from the back.
     """
 
     counts: torch.Tensor
@@ -55,7 +56,7 @@ def state_shape(call: Call, config: Config, by_batch: bool, by_head: bool) -> tu
 
 def check_plan(counts: torch.Tensor, tiles: torch.Tensor, shape: tuple[int, int, int, int], q: torch.Tensor) -> None:
     """Refuse a plan that was made for other sizes or another device."""
-    if tuple(tiles.shape) != shape or tuple(counts.shape) != (*shape[:3], 2):
+    if tuple(tiles.shape) != shape or tuple(counts.shape) != (*shape[:3], 3):
         raise ValueError(f"plan is for {tuple(tiles.shape)} tiles [batch, heads, q, kv]; expected {shape}")
     for part in (counts, tiles):
         if part.device != q.device:
@@ -76,12 +77,15 @@ def by_key(states: torch.Tensor, ragged: bool) -> torch.Tensor:
 def compact(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """counts and tiles of a Plan from the classes, int8 [batch, heads, q_tiles, kv_tiles]: 0 none, 1 mixed, 2 full."""
     *rows, kv_tiles = states.shape
-    counts = torch.empty((*rows, 2), dtype=torch.int32, device=states.device)
+    counts = torch.empty((*rows, 3), dtype=torch.int32, device=states.device)
     tiles = torch.empty(states.shape, dtype=torch.int32, device=states.device)
     if states.numel() == 0:
         return counts.zero_(), tiles
     block = min(1024, max(16, triton.next_power_of_2(kv_tiles)))
     launch(_compact, states.numel() // kv_tiles, states, counts, tiles, kv_tiles, BLOCK=block)
+    num_rows = rows[-1]
+    ranked = min(128, max(16, triton.next_power_of_2(num_rows)))
+    launch(_rank, states.numel() // (num_rows * kv_tiles) * -(-num_rows // ranked), counts, num_rows, BLOCK=ranked)
     return counts, tiles
 
 
@@ -102,5 +106,25 @@ def _compact(states_ptr, counts_ptr, tiles_ptr, num_k_tiles, BLOCK: tl.constexpr
         tl.store(tiles_ptr + row * num_k_tiles + full_at, tile, mask=is_full != 0)
         mixed += tl.sum(is_mixed)
         full += tl.sum(is_full)
-    tl.store(counts_ptr + 2 * row, mixed)
-    tl.store(counts_ptr + 2 * row + 1, full)
+    tl.store(counts_ptr + 3 * row, mixed)
+    tl.store(counts_ptr + 3 * row + 1, full)
+
+
+@triton.jit
+def _rank(counts_ptr, num_rows, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    # Grid: one program for each block of rows of each batch element and head. A row's rank is the number of those that
+    # are longer, or as long and before it.
+    blocks = tl.cdiv(num_rows, BLOCK)
+    counts_ptr += 3 * (tl.program_id(0) // blocks).to(tl.int64) * num_rows
+    row = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    exists = row < num_rows
+    length = tl.load(counts_ptr + 3 * row, mask=exists) + tl.load(counts_ptr + 3 * row + 1, mask=exists)
+    rank = tl.zeros([BLOCK], tl.int32)
+    for first in tl.range(0, num_rows, BLOCK):
+        other = first + tl.arange(0, BLOCK)
+        inside = other < num_rows
+        mixed = tl.load(counts_ptr + 3 * other, mask=inside, other=-1)
+        longer = mixed + tl.load(counts_ptr + 3 * other + 1, mask=inside, other=0)
+        ties = (longer[None, :] == length[:, None]) & (other[None, :] < row[:, None])
+        rank += tl.sum(((longer[None, :] > length[:, None]) | ties).to(tl.int32), 1)
+    tl.store(counts_ptr + 3 * rank + 2, row, mask=exists)

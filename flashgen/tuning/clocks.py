@@ -7,7 +7,6 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import torch
 
@@ -75,31 +74,62 @@ def throttling(state: Mapping[str, float]) -> str:
     return f"the clock ran at {clock:.0f} of {most:.0f} MHz{held}" if clock and most else held.removeprefix(", ")
 
 
+class Sampler:
+    """Samples GPUs from `start` to `close`; without nvidia-smi nothing is seen."""
+
+    def __init__(self, indices: Sequence[int]) -> None:
+        self._indices = indices
+        self._observations: list[Observation] = []
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._closing = threading.Event()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        while self._thread.is_alive():
+            if self._process is not None:
+                self._process.terminate()
+            self._thread.join(0.05)
+
+    @contextmanager
+    def observed(self) -> Iterator[Observation]:
+        """What is sampled within the block."""
+        observation = Observation()
+        self._observations.append(observation)
+        try:
+            yield observation
+        finally:
+            self._observations.remove(observation)
+
+    def _run(self) -> None:
+        limits = next((field for field in LIMIT_FIELDS if query(self._indices[0], [field])), None)
+        fields = {**FIELDS, **({limits: LIMITS} if limits else {})}
+        command = [*_command(self._indices, list(fields)), "-lms", str(SAMPLE_MS)]
+        if self._closing.is_set():
+            return
+        try:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        except OSError:
+            return
+        for line in self._process.stdout or ():
+            for observation in tuple(self._observations):
+                observation.add(line, list(fields.values()))
+        self._process.wait()
+
+
 @contextmanager
 def observed(indices: Sequence[int]) -> Iterator[Observation]:
-    """Sample these GPUs all the while; without nvidia-smi nothing is seen."""
-    observation = Observation()
-    limits = next((field for field in LIMIT_FIELDS if query(indices[0], [field])), None)
-    fields = {**FIELDS, **({limits: LIMITS} if limits else {})}
+    """Sample these GPUs within the block."""
+    sampler = Sampler(indices)
+    sampler.start()
     try:
-        command = [*_command(indices, list(fields)), "-lms", str(SAMPLE_MS)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    except OSError:
-        yield observation
-        return
-
-    def read(lines: Any) -> None:
-        for line in lines:
-            observation.add(line, list(fields.values()))
-
-    reader = threading.Thread(target=read, args=(process.stdout,), daemon=True)
-    reader.start()
-    try:
-        yield observation
+        with sampler.observed() as observation:
+            yield observation
     finally:
-        process.terminate()
-        process.wait()
-        reader.join()
+        sampler.close()
 
 
 def query(index: int, fields: list[str]) -> Mapping[str, str]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.spec.variant import Variant
 from flashgen.tuning import machine
-from flashgen.tuning.clocks import Observation, observed
-from flashgen.tuning.measure import ProofRequest, ReadyRequest, TimeRequest, WorkRequest
+from flashgen.tuning.clocks import Observation, Sampler
+from flashgen.tuning.measure import ProofRequest, ReadyRequest, Request, TimeRequest, WorkRequest
 from flashgen.tuning.outcome import Work
-from flashgen.tuning.prune import Compiled, CompilePool, CompileRequest
+from flashgen.tuning.pool import CompilePool
+from flashgen.tuning.prune import Compiled, CompileRequest
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed, Worker
 from flashgen.tuning.workloads import Workload
@@ -25,58 +29,94 @@ TRIAL_SECONDS = 60.0
 
 
 class GpuWorker:
-    """One GPU behind a worker process, which starts when it is needed."""
+    """One GPU behind a worker process."""
 
     def __init__(self, module_path: str, variant: Variant, index: int) -> None:
         self._worker = Worker("flashgen.tuning.measure:KernelBench", module_path, variant, index)
+        self._one_at_a_time = threading.Lock()
+
+    def _ask(self, request: Request) -> Any:
+        with self._one_at_a_time:
+            return self._worker.ask(request, TRIAL_SECONDS)
+
+    def start(self) -> None:
+        """Start the process, which gets ready while the caller does other things."""
+        self._worker.start()
 
     def prepare(self, problem: Problem) -> None:
-        """Start the process and make the inputs of a problem; what fails here fails again in a trial, and is told."""
+        """Make the inputs of a problem; what fails here fails again in a trial, and is told."""
         with suppress(RequestFailed):
-            self._worker.ask(ReadyRequest(problem), TRIAL_SECONDS)
+            self._ask(ReadyRequest(problem))
 
     def close(self) -> None:
-        self._worker.close()
+        self._worker.kill()
+        with self._one_at_a_time:
+            self._worker.close()
 
     def time(self, workload: Workload, config: Config, milliseconds: float, best_us: float | None) -> Timing:
-        return self._worker.ask(TimeRequest(workload, config, milliseconds, best_us), TRIAL_SECONDS)
+        return self._ask(TimeRequest(workload, config, milliseconds, best_us))
 
     def prove(self, workload: Workload, config: Config) -> str:
-        return self._worker.ask(ProofRequest(workload, config), TRIAL_SECONDS)
+        return self._ask(ProofRequest(workload, config))
 
     def work(self, workload: Workload) -> Work:
-        return self._worker.ask(WorkRequest(workload), TRIAL_SECONDS)
+        return self._ask(WorkRequest(workload))
 
 
 class Host:
-    """This machine, with the GPUs of these indices, which are all of the model `device`. Use it in a `with`."""
+    """This machine, with the GPUs of these indices, which are all of the model `device`, and a pool of compilers.
 
-    def __init__(self, variant: Variant, module_path: Path, indices: Sequence[int], device: Device) -> None:
+    Use it in a `with`, which starts the GPUs' processes and ends them; the pool is the caller's.
+    """
+
+    def __init__(
+        self, variant: Variant, module_path: Path, indices: Sequence[int], device: Device, pool: CompilePool
+    ) -> None:
         self.device = device
-        self._indices = indices
-        path = str(Path(module_path).resolve())
-        self.gpus = [GpuWorker(path, variant, index) for index in indices]
-        self._pool = CompilePool("flashgen.tuning.prune:compiler", path, variant, device.capability, gpus=len(indices))
+        self._indices, self._pool = indices, pool
+        self._sampler = Sampler(indices)
+        self._aside = ThreadPoolExecutor(len(indices))
+        self._idle = True
+        self.gpus = [GpuWorker(str(Path(module_path).resolve()), variant, index) for index in indices]
 
     def __enter__(self) -> Host:
+        for gpu in self.gpus:
+            gpu.start()
+        self._sampler.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._aside.shutdown(wait=False, cancel_futures=True)
         for gpu in self.gpus:
             gpu.close()
-        self._pool.close()
+        self._sampler.close()
+
+    def begin(self, requests: Sequence[CompileRequest]) -> None:
+        """Have the pool begin with these, in this order, before all that waits. The GPUs get ready for the first."""
+        self._pool.begin(requests)
+        if requests and self._idle:
+            self._idle = False
+            self._prepare(requests[0].problem)
 
     def compile(
-        self, requests: Sequence[CompileRequest], seconds: float, least: int
+        self, requests: Sequence[CompileRequest], seconds: float | None, least: int
     ) -> Mapping[Config, Compiled | RequestFailed]:
-        """What the pool makes of the requests, while the GPUs' processes get ready."""
-        with ThreadPoolExecutor(len(self.gpus)) as aside:
-            for gpu in self.gpus if requests else ():
-                aside.submit(gpu.prepare, requests[0].problem)
-            return self._pool.compile(requests, seconds, least)
+        """What the pool makes of the requests, while the GPUs' processes make the inputs."""
+        if requests:
+            self._prepare(requests[0].problem)
+        found = self._pool.answers(requests, seconds, least)
+        return {request.config: answer for request, answer in found.items()}
+
+    def _prepare(self, problem: Problem) -> None:
+        for gpu in self.gpus:
+            self._aside.submit(gpu.prepare, problem)
 
     def versions(self) -> Mapping[str, str]:
+        return self._versions
+
+    @cached_property
+    def _versions(self) -> Mapping[str, str]:
         return machine.versions(self._indices[0])
 
     def observed(self) -> AbstractContextManager[Observation]:
-        return observed(self._indices)
+        return self._sampler.observed()

@@ -37,7 +37,8 @@ class Launches:
         return lambda: self._module.attention(q, k, v, **keywords)
 
     def _backward_q(self, config: Config) -> Launch:
-        launch = self._module._launch_backward_q
+        backend = "" if config.backend == "portable" else f"_{config.backend}"
+        launch = getattr(self._module, f"_launch_backward_q{backend}")
         call, rows = self._prepared
         own = self._own(launch)
         return lambda: launch(call, rows, *own, config)

@@ -24,7 +24,7 @@ from flashgen.tuning.outcome import Work
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
-from flashgen.verify import verify_config
+from flashgen.verify import rehearse_proof, verify_config
 from flashgen.work import CEILING_SIZE, density, least_bytes, useful_flops
 
 HOPELESS = 1.5  # times the best median known: what is slower after its first repetitions is not measured further
@@ -69,6 +69,9 @@ class WorkRequest:
     workload: Workload
 
 
+Request = ReadyRequest | TimeRequest | ProofRequest | WorkRequest
+
+
 class KernelBench:
     """Times and proves the kernels of one generated module on one GPU. A factory for `worker.Worker`.
 
@@ -87,14 +90,14 @@ class KernelBench:
         self._problem: Problem | None = None
         self._call: Call | None = None
         self._ready: Launches | None = None
+        self._warm = False
         self._limits: dict[str, tuple[float, float]] = {}
         _warm_up(self._device)
 
-    def __call__(self, request: ReadyRequest | TimeRequest | ProofRequest | WorkRequest) -> Timing | str | Work | None:
+    def __call__(self, request: Request) -> Timing | str | Work | None:
         try:
             if isinstance(request, ReadyRequest):
-                self._inputs(request.problem)
-                captured(self._scratch.zero_)
+                self._get_ready(request.problem)
                 return None
             if isinstance(request, WorkRequest):
                 return self._work(request.workload)
@@ -104,6 +107,14 @@ class KernelBench:
             return timed(replay, self._scratch, request.milliseconds, request.best_us)
         except Exception as error:
             raise RequestFailed(_reason(error), str(error)[:2000], fatal=not _healthy()) from error
+
+    def _get_ready(self, problem: Problem) -> None:
+        """Beside the inputs, whatever is loaded when it is first needed: CUDA's graphs, what the first proof takes."""
+        self._inputs(problem)
+        captured(self._scratch.zero_)
+        if not self._warm:
+            self._warm = True
+            rehearse_proof(self._module, self._variant, problem, str(self._device))
 
     def _prove(self, workload: Workload, config: Config) -> str:
         problem, kernel = workload.problem, workload.key.kernel

@@ -8,7 +8,7 @@ from flashgen.errors import UsageError
 from flashgen.runtime.config import KERNELS
 
 # A search compiles and measures so many configs whatever the time: fewer would say nothing about the rest.
-LEAST_TRIALS = 4
+LEAST_TRIALS = 6
 
 
 @dataclass(frozen=True)

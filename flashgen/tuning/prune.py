@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import math
 import os
-import queue
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from flashgen.codegen.rehearsal import Wanted
 from flashgen.problems import Problem, input_sizes, shape_of
 from flashgen.runtime.config import Config
 from flashgen.spec.variant import Variant
 from flashgen.tuning.space import shared_limit
-from flashgen.tuning.worker import RequestFailed, Worker
+from flashgen.tuning.worker import RequestFailed
 
 # Spilled registers outside the inner loop cost little: on recorded tables of whole spaces a kernel that spills 1000
 # bytes a thread came within 2 % of the best, and none beyond this limit within 15 %.
 SPILL_LIMIT = 1024
 # Verdicts on configs that run all the same.
 ONLY_SLOW = ("spills", "serialized WGMMA")
-COMPILE_SECONDS = 90.0
-# For each GPU that waits for what they compile.
-MOST_PROCESSES = 16
 
 
 class Compiled(Protocol):
@@ -49,11 +43,12 @@ class Compiled(Protocol):
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """A kernel, as a call on this problem launches it, to compile in one config."""
+    """A kernel, as a call on this problem launches it, to compile in one config for a GPU such as "sm_90"."""
 
     kernel: str
     problem: Problem
     config: Config
+    target: str
 
 
 @dataclass(frozen=True)
@@ -65,14 +60,20 @@ class Pruned:
     compiled: Mapping[Config, Compiled]
 
 
-def compiler(module_path: str, variant: Variant, target: str) -> Callable[[CompileRequest], Compiled]:
-    """Factory of the pool's workers: compiles the kernels of one module for one target."""
-    from flashgen.codegen.offline import compile_kernel
+def compiler(module_path: str, variant: Variant) -> Callable[[CompileRequest | Wanted], Compiled]:
+    """Factory of the pool's workers: compiles the kernels of one module."""
+    from flashgen.codegen.offline import compile_kernel, compile_wanted
 
-    def answer(request: CompileRequest) -> Compiled:
+    path = Path(module_path)
+    # What measures, and what waits, comes first.
+    os.nice(5)
+
+    def answer(request: CompileRequest | Wanted) -> Compiled:
+        if isinstance(request, Wanted):
+            return compile_wanted(path, request)
         p, odd = request.problem, odd_strides(variant, request.problem)
         return compile_kernel(
-            Path(module_path), request.kernel, target, p.dtype, p.head_dim, p.v_head_dim, request.config,
+            path, request.kernel, request.target, p.dtype, p.head_dim, p.v_head_dim, request.config,
             p.heads != p.kv_heads, odd,
         )  # fmt: skip
 
@@ -90,55 +91,6 @@ def odd_strides(variant: Variant, problem: Problem) -> list[str]:
     return found
 
 
-class CompilePool:
-    """Worker processes that compile, kept for the whole of a tuning run. Close it, or use it in a `with`."""
-
-    def __init__(self, factory: str, *arguments: Any, processes: int | None = None, gpus: int = 1) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        count = processes or max(1, min(cores - 1, gpus * MOST_PROCESSES))
-        self._workers = [Worker(factory, *arguments) for _ in range(count)]
-
-    def __enter__(self) -> CompilePool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the processes."""
-        for worker in self._workers:
-            worker.close()
-
-    def compile(
-        self, requests: Iterable[CompileRequest], seconds: float, least: int = 0
-    ) -> dict[Config, Compiled | RequestFailed]:
-        """What became of each request that was begun within `seconds`; the first `least` are begun in any case."""
-        waiting: queue.SimpleQueue[CompileRequest] = queue.SimpleQueue()
-        for request in requests:
-            waiting.put(request)
-        results: dict[Config, Compiled | RequestFailed] = {}
-        begun = count()
-        deadline = time.monotonic() + seconds
-
-        def serve(worker: Worker) -> None:
-            while next(begun) < least or time.monotonic() < deadline:
-                try:
-                    request = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                try:
-                    results[request.config] = worker.ask(request, COMPILE_SECONDS)
-                except RequestFailed as failure:
-                    results[request.config] = failure
-
-        threads = [threading.Thread(target=serve, args=(worker,), daemon=True) for worker in self._workers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return results
-
-
 def prune(
     configs: Iterable[Config], results: Mapping[Config, Compiled | RequestFailed], capability: str,
     forgiving: bool = False,
@@ -150,19 +102,30 @@ def prune(
     """
     configs = list(configs)
     compiled = {config: found for config, found in results.items() if not isinstance(found, RequestFailed)}
-    verdicts = {config: verdict(compiled[config], capability) if config in compiled else "" for config in configs}
+    verdicts = {
+        config: verdict(compiled[config], capability, spill_limit(config)) if config in compiled else ""
+        for config in configs
+    }
     if not forgiving:
         forgiving = all(verdicts.values())
     kept = [config for config, why in verdicts.items() if not why or (forgiving and why in ONLY_SLOW)]
     return Pruned(tuple(kept), verdicts, compiled)
 
 
-def verdict(compiled: Compiled, capability: str) -> str:
+def spill_limit(config: Config) -> int:
+    """Bytes of spills a thread beyond which a config is dropped.
+
+    Three consumers of the Hopper forward have 160 registers a thread, and two do as well where these do not suffice.
+    """
+    return 0 if config.backend == "hopper" and config.consumers == 3 else SPILL_LIMIT
+
+
+def verdict(compiled: Compiled, capability: str, most_spills: int = SPILL_LIMIT) -> str:
     """Why a config is not worth a launch; empty if it is."""
     if compiled.error is not None:
         return "does not compile"
     if compiled.shared > shared_limit(capability):
         return "shared memory"
-    if compiled.spills is not None and compiled.spills > SPILL_LIMIT:
+    if compiled.spills is not None and compiled.spills > most_spills:
         return "spills"
     return "serialized WGMMA" if compiled.serialized_wgmma else ""

@@ -10,17 +10,18 @@ from functools import partial
 from pathlib import Path
 
 from flashgen.problems import Problem
+from flashgen.runtime.backward import unfused
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import built_in
-from flashgen.runtime.lookup import cache_folder, neighbours, read_record
+from flashgen.runtime.lookup import cache_folder, read_record
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
+from flashgen.tuning.candidates import Candidates, Group, group
 from flashgen.tuning.clocks import throttling
 from flashgen.tuning.finals import finals, tied
 from flashgen.tuning.outcome import Entry, Outcome, Work
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
-from flashgen.tuning.prune import Compiled, CompileRequest, Pruned, prune
-from flashgen.tuning.space import STARTS, Task, distance, search_space
+from flashgen.tuning.prune import CompileRequest, Pruned, prune
 from flashgen.tuning.storage import Place, storage_errors
 from flashgen.tuning.study import Budget, Searched, search
 from flashgen.tuning.timing import Timing
@@ -30,7 +31,7 @@ from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
 
 # The share of a workload's time after which no further config is compiled, and none searched.
-COMPILE_SHARE, SEARCH_SHARE = 0.4, 0.85
+COMPILE_SHARE, SEARCH_SHARE = 0.7, 0.85
 
 # Sees each new trial, and how many configs were dropped before.
 Watch = Callable[[Workload, Trial, int], None]
@@ -61,8 +62,8 @@ class Session:
     ) -> None:  # fmt: skip
         self._tools, self._preset, self._roots = tools, preset, roots
         self._options, self._watch = options, watch
-        self._compiled: dict[tuple[str, str, int, int], dict[Config, Compiled | RequestFailed]] = {}
-        self._winners: dict[tuple[str, int, int], list[Config]] = {}
+        self._begun, self._likely = set[Group](), set[Group]()
+        self._candidates = Candidates(preset, roots, options.scheduled)
         self._dq_us: dict[Problem, float] = {}
         self._right: set[tuple[Hashable, ...]] = set()
 
@@ -82,28 +83,21 @@ class Session:
         key, effort = workload.key, self._preset.of(workload.key.kernel)
         if key.kernel == "backward_kv" and workload.problem not in self._dq_us:
             return Outcome(workload, "failed", None, 0.0, lost={"no config for backward_q": 1})
-        space = search_space(
-            Task(
-                key.kernel, key.capability, key.dtype, key.head_dim, key.v_head_dim, workload.problem.q_len,
-                workload.problem.kv_len, key.kernel in self._options.scheduled,
-            )
-        )  # fmt: skip
-        first = self._first(workload)
-        # The default is always tried, also where the space leaves configs like it out: a record must not be worse.
-        candidates = _nearest(list(dict.fromkeys([first[0], *space.configs])), first, effort.candidates)
-        pruned = self._prune(workload, candidates, None if seconds is None else COMPILE_SHARE * seconds)
+        left_out, first = self._candidates.space(workload).dropped, self._candidates.first(workload)
+        pruned = self._prune(workload, None if seconds is None else COMPILE_SHARE * seconds)
         if not pruned.kept:
             entries = _entries((), pruned)
-            return Outcome(workload, "failed", None, time.monotonic() - start, (), entries, {}, space.dropped)
+            return Outcome(workload, "failed", None, time.monotonic() - start, (), entries, {}, left_out)
         left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - (time.monotonic() - start))
         with self._tools.observed() as observation:
             searched = self._search(workload, pruned, first, Budget(effort.trials, left, LEAST_TRIALS))
             finalists = self._finals(workload, searched)
+        self._candidates.ranked(workload, [trial.config for trial in searched.ranking])
         lost: dict[str, int] = {}
         winner = self._proven(workload, [config for config, _ in finalists], lost)
         ranking = tuple(Entry.of(config, pruned.compiled.get(config), timing) for config, timing in finalists)
         entries = _entries(searched.trials, pruned)
-        found = (ranking, entries, lost, space.dropped, self._work(workload))
+        found = (ranking, entries, lost, left_out, self._work(workload))
         if winner is None:
             self._forget(workload)  # What spoiled every config may be gone at the next run.
             return Outcome(workload, "failed", None, time.monotonic() - start, *found)
@@ -115,35 +109,57 @@ class Session:
 
     def _learn(self, workload: Workload, record: Record) -> None:
         """What a record says to the workloads that come after."""
-        key = workload.key
-        self._winners.setdefault((key.kernel, key.head_dim, key.v_head_dim), []).append(record.config)
-        if key.kernel == "backward_q":
+        self._candidates.won(workload, record.config)
+        if workload.key.kernel == "backward_q":
             self._dq_us[workload.problem] = record.median_us
 
-    def _first(self, workload: Workload) -> list[Config]:
-        """Where to begin: the built-in default, this run's winners for other dtypes and shapes, neighbours' records,
-        and the usual shapes."""
-        key = workload.key
-        own = [record for root in self._roots if (record := read_record(root / key.path)) is not None]
-        near = [record.config for record in own + neighbours(key, self._roots)[:4]]
-        winners = self._winners.get((key.kernel, key.head_dim, key.v_head_dim), [])[-2:]
-        default = built_in(key.kernel, key.kernel in self._options.scheduled)
-        here = default(key.capability, key.dtype, key.head_dim, key.v_head_dim)
-        return list(dict.fromkeys([here, *winners, *near, *STARTS[key.kernel]]))
+    def prepare(self, workloads: Sequence[Workload]) -> None:
+        """Have the compilers begin with what these workloads will ask for, a few configs of each before the rest.
 
-    def _prune(self, workload: Workload, candidates: Sequence[Config], seconds: float | None) -> Pruned:
+        What was fast in one dtype will be asked for in another of its size: that one begins when the first is done. Of
+        what it is likely to be, some are compiled where there is nothing else to do.
+        """
+        asked: list[list[CompileRequest]] = []
+        likely: list[CompileRequest] = []
+        seen: set[Group] = set()
+        for workload in workloads:
+            own, waits = group(workload), bool(seen & set(self._candidates.siblings(workload)))
+            begun = self._likely if waits else self._begun
+            if own not in seen | begun:
+                requests = [*self._requests(workload, self._candidates.of(workload)), *self._beside(workload)]
+                begun.add(own)
+                if waits:
+                    likely += requests[: 2 * LEAST_TRIALS]
+                else:
+                    asked.append(requests)
+            seen.add(own)
+        few = [request for requests in asked for request in requests[:LEAST_TRIALS]]
+        rest = [request for requests in asked for request in requests[LEAST_TRIALS:]]
+        self._tools.begin([*few, *rest, *likely])
+
+    def _prune(self, workload: Workload, seconds: float | None) -> Pruned:
         """Compile what no earlier workload has compiled; shapes hardly matter to the compiler, so most is known.
 
         What time did not suffice for is left to another run: a GPU that waits for its compiler measures little.
         """
-        key = workload.key
-        known = self._compiled.setdefault((key.kernel, key.dtype, key.head_dim, key.v_head_dim), {})
-        requests = [
-            CompileRequest(key.kernel, workload.problem, config) for config in candidates if config not in known
-        ]
-        known.update(self._tools.compile(requests, float("inf") if seconds is None else seconds, LEAST_TRIALS))
+        candidates, known = self._candidates.of(workload), self._candidates.compiled(workload)
+        requests = self._requests(workload, [config for config in candidates if config not in known])
+        known.update(self._tools.compile(requests, seconds, LEAST_TRIALS))
         begun = [config for config in candidates if config in known] or candidates
         return prune(begun, known, self._tools.device.capability, forgiving=self._preset.hopeless)
+
+    def _requests(self, workload: Workload, configs: Sequence[Config]) -> list[CompileRequest]:
+        target = self._tools.device.capability
+        return [CompileRequest(workload.key.kernel, workload.problem, config, target) for config in configs]
+
+    def _beside(self, workload: Workload) -> list[CompileRequest]:
+        """What proving a config of backward_q launches for dK and dV: the default, which leaves dQ to the other."""
+        key = workload.key
+        if key.kernel != "backward_q":
+            return []
+        default = built_in("backward_kv", "backward_kv" in self._options.scheduled)
+        config = default(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        return [CompileRequest("backward_kv", workload.problem, unfused(config), key.capability)]
 
     def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], budget: Budget) -> Searched:
         if self._options.force:
@@ -244,11 +260,3 @@ def _entries(trials: Sequence[Trial], pruned: Pruned) -> tuple[Entry, ...]:
     known = {entry.config for entry in tried}
     dropped = [config for config, why in pruned.verdicts.items() if why and config not in known]
     return (*tried, *(Entry.of(c, pruned.compiled.get(c), dropped=pruned.verdicts[c]) for c in dropped))
-
-
-def _nearest(space: Sequence[Config], first: Sequence[Config], count: int | None) -> list[Config]:
-    """The first of `first`, then the configs nearest to any of them, in an order that does not depend on chance."""
-    anchors = [config for config in first if config in set(space)]
-    steps = {config: min(distance(config, anchor) for anchor in anchors) for config in space}
-    ordered = sorted(space, key=lambda config: (config != first[0], steps[config], str(config)))
-    return ordered[:count]

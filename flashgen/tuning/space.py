@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import hopper_backward_refuses, hopper_refuses
+from flashgen.runtime.defaults import hopper_backward_q_refuses, hopper_backward_refuses, hopper_refuses
 from flashgen.work import ITEMSIZE
 
 # Shared memory that one block may have, in bytes.
@@ -38,7 +38,8 @@ STAGES = (1, 2, 3, 4)
 STARTS: Mapping[str, tuple[Config, ...]] = {
     "forward": (
         Config(64, 64, 4, 3), Config(128, 64, 8, 3), Config(64, 128, 4, 2), Config(128, 64, 4, 3),
-        Config(128, 128, 8, 2),
+        Config(128, 128, 8, 2), Config(192, 128, 4, 2, "hopper", ping_pong=1),
+        Config(192, 64, 4, 4, "hopper", ping_pong=1),
     ),
     "backward_q": (Config(128, 64, 8, 3), Config(64, 32, 4, 3), Config(64, 64, 4, 3), Config(128, 128, 8, 2)),
     "backward_kv": (
@@ -108,14 +109,35 @@ def _hopper_forward(task: Task) -> Iterator[Config]:
 
 
 def hopper_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
-    """Bytes of shared memory of the Hopper forward, but for barriers: Q, the output, and stages of K and V."""
+    """Bytes of shared memory of the Hopper forward, with room for barriers: one or two tiles of Q, the output, or half
+    of it, and stages of K and V."""
     one, other = padded(head_dim), padded(v_head_dim)
-    held = one if one == other == 256 else one + other
+    held = (2 if one <= 128 else 1) * one + min(other, 128)
     return 2 * (config.BM * held + config.num_stages * config.BN * (one + other)) + 1024
 
 
 def _backward_q(task: Task) -> Iterator[Config]:
     return (Config(*values) for values in product(*_tiles(task), WARPS, STAGES[:3]))
+
+
+def _hopper_backward_q(task: Task) -> Iterator[Config]:
+    """Two or three consumers of 64 rows, as in the forward; tiles of S and dP beside dQ have to fit the registers."""
+    if hopper_backward_q_refuses(task.capability, task.dtype, task.head_dim) or task.q_len < 64:
+        return
+    widest = max(padded(task.head_dim), padded(task.v_head_dim))
+    for consumers, BN, stages, ping_pong in product((2, 3), (64, 128), (2, 3, 4), (0, 1)):
+        if BN * widest > 16384 or (consumers == 3 and (task.scheduled or BN * widest > 4096)):
+            continue
+        config = Config(64 * consumers, BN, 4, stages, "hopper", ping_pong=ping_pong)
+        if hopper_backward_q_shared_bytes(config, task.head_dim, task.v_head_dim) <= shared_limit(task.capability):
+            yield config
+
+
+def hopper_backward_q_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
+    """Bytes of shared memory: Q and dO, stages of K, one less of V, barriers."""
+    one, other = padded(head_dim), padded(v_head_dim)
+    streamed = config.num_stages * one + (config.num_stages - 1) * other
+    return 2 * (config.BM * (one + other) + config.BN * streamed) + 1024
 
 
 def _backward_kv(task: Task) -> Iterator[Config]:
@@ -126,6 +148,9 @@ def _backward_kv(task: Task) -> Iterator[Config]:
 def _hopper_backward_kv(task: Task) -> Iterator[Config]:
     """128 keys for two consumers, and as many queries as their registers and dQ's layout want."""
     if hopper_backward_refuses(task.capability, task.dtype, task.head_dim, task.v_head_dim) or task.kv_len < 64:
+        return
+    if max(task.head_dim, task.v_head_dim) > 128:
+        yield from _hopper_wide_kv(task)
         return
     BM = 128 if max(task.head_dim, task.v_head_dim) <= 64 else 64
     for stages, fuse_dq, delay_dq in product((2, 3), (0, 1, 2), (0, 1)):
@@ -143,11 +168,26 @@ def hopper_backward_shared_bytes(config: Config, v_head_dim: int) -> int:
     return 2 * 128 * columns + stages + buffers * 2 * 128 * config.BM + 32768 * (config.fuse_dq == 2) + 1024
 
 
+def _hopper_wide_kv(task: Task) -> Iterator[Config]:
+    """Tiles of 64 by 64, as many stages as fit."""
+    for stages in (2, 3):
+        config = Config(64, 64, 4, stages, "hopper", fuse_dq=0, delay_dq=0)
+        if hopper_wide_shared_bytes(config, task.head_dim, task.v_head_dim) <= shared_limit(task.capability):
+            yield config
+
+
+def hopper_wide_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
+    """The same for wide heads: K and V, stages of Q and dO with lse and delta and of P in float32, barriers."""
+    columns = max(64, padded(head_dim)) + max(64, padded(v_head_dim))
+    return 2 * config.BN * columns + config.num_stages * config.BM * (2 * columns + 8 + 4 * config.BN) + 1024
+
+
 # What each backend of a kernel has to offer.
 SPACES: Mapping[tuple[str, str], Callable[[Task], Iterator[Config]]] = {
     ("forward", "portable"): _forward,
     ("forward", "hopper"): _hopper_forward,
     ("backward_q", "portable"): _backward_q,
+    ("backward_q", "hopper"): _hopper_backward_q,
     ("backward_kv", "portable"): _backward_kv,
     ("backward_kv", "hopper"): _hopper_backward_kv,
 }

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.storages import BaseStorage, RDBStorage
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
+from optuna.storages import BaseStorage
 
-from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.errors import EnvironmentProblem
 from flashgen.tuning.journal import open_journal
 
 Place = Path | str
-
-TRIES = 4
 
 
 def open_storage(place: Place) -> BaseStorage:
@@ -30,40 +25,27 @@ def open_storage(place: Place) -> BaseStorage:
     """
     if isinstance(place, Path):
         return open_journal(place)
+    from flashgen.tuning.database import database_errors, open_database
+
     try:
-        url = make_url(place)
-    except ArgumentError as error:
-        raise UsageError(f"--storage {place!r}; expected a URL such as postgresql://user@host/database") from error
-    if url.drivername == "postgresql":
-        url = url.set(drivername="postgresql+psycopg")
-    try:
-        return _database(url.render_as_string(hide_password=False))
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"the storage {_shown(place)} needs a driver that is not installed ({error}); "
-            "for PostgreSQL: pip install 'flashgen[postgres]'"
-        ) from error
-    except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
+        with database_errors():
+            return open_database(place)
+    except (StorageInternalError, RuntimeError) as error:
         raise _unusable(place, error) from error
-
-
-def _database(url: str) -> RDBStorage:
-    """Of hosts that make the tables at the same moment all but one fail, and find them a little later."""
-    # A connection that the server has closed meanwhile is opened again.
-    options = {"pool_pre_ping": True}
-    for attempt in range(1, TRIES):
-        with suppress(IntegrityError, ProgrammingError, StorageInternalError):
-            return RDBStorage(url, engine_kwargs=options)
-        time.sleep(0.5 * attempt)
-    return RDBStorage(url, engine_kwargs=options)
 
 
 @contextmanager
 def storage_errors(place: Place | None) -> Iterator[None]:
     """Say what to do when a study can no longer be written: its disk is full, its database has gone."""
+    known: AbstractContextManager[None] = nullcontext()
+    if isinstance(place, str):
+        from flashgen.tuning.database import database_errors
+
+        known = database_errors()
     try:
-        yield
-    except (StorageInternalError, SQLAlchemyError, OSError) as error:
+        with known:
+            yield
+    except (StorageInternalError, OSError) as error:
         if place is None:
             raise
         raise _unusable(place, error) from error
@@ -92,4 +74,8 @@ def _unusable(place: Place, error: Exception) -> EnvironmentProblem:
 
 
 def _shown(place: Place) -> str:
-    return str(place) if isinstance(place, Path) else make_url(place).render_as_string(hide_password=True)
+    if isinstance(place, Path):
+        return str(place)
+    from flashgen.tuning.database import shown
+
+    return shown(place)

@@ -36,8 +36,11 @@ class Tools(Protocol):
     @property
     def gpus(self) -> Sequence[Gpu]: ...
 
+    def begin(self, requests: Sequence[CompileRequest]) -> None:
+        """Have the compilers begin with what `compile` will ask for, in this order."""
+
     def compile(
-        self, requests: Sequence[CompileRequest], seconds: float, least: int
+        self, requests: Sequence[CompileRequest], seconds: float | None, least: int
     ) -> Mapping[Config, Compiled | RequestFailed]: ...
 
     def versions(self) -> Mapping[str, str]: ...

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flashgen.codegen import load_module, scheduled_kernels
 from flashgen.errors import TuningFailed
@@ -15,13 +17,15 @@ from flashgen.spec.variant import TuneShape, Variant
 from flashgen.tuning import machine
 from flashgen.tuning.host import Host
 from flashgen.tuning.outcome import Outcome
+from flashgen.tuning.pool import CompilePool, compilers
 from flashgen.tuning.presets import chosen
 from flashgen.tuning.session import Options, Session
 from flashgen.tuning.trial import Trial
 from flashgen.tuning.workloads import Workload, problems, workloads
 
-# How a run's time is shared among its workloads.
+# How a run's time is shared among its workloads, and the first one's share beside that, as a part of all.
 WEIGHTS = {"forward": 2.0, "backward_q": 1.0, "backward_kv": 1.0}
+HEAD_START = 0.3
 
 
 @dataclass(frozen=True)
@@ -48,47 +52,87 @@ class Progress:
 
 
 def tune(
-    variant: Variant,
-    module_path: Path,
-    *,
-    shapes: Sequence[TuneShape] | None = None,
-    dtypes: Sequence[str] | None = None,
-    kernels: Sequence[str] = KERNELS,
-    preset: str = "default",
-    trials: int | None = None,
-    budget_seconds: float | None = None,
-    exhaustive: bool = False,
-    gpus: Sequence[int] | None = (0,),
-    storage: str | None = None,
-    force: bool = False,
-    seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
+    variant: Variant, module_path: Path, *, progress: Callable[[Progress], None] | None = None, **options: Any
 ) -> tuple[Outcome, ...]:
-    """Find and record the best config of each kernel for each dtype, head dimension and shape of a variant.
+    """Find and record the best configs of a variant; see `Tuner`, which takes these options."""
+    with Tuner(variant, module_path, **options) as tuner:
+        return tuner.run(progress)
+
+
+class Tuner:
+    """Finds and records the best config of each kernel for each dtype, head dimension and shape of a variant.
 
     A workload that has a record is left alone unless `force`. `trials` (for each workload) and `budget_seconds`
     (for all) take the place of the preset's; `exhaustive` times the whole space, hopeless configs included. `gpus`
     are the indices of the GPUs that share the work, None for all; `storage` is the URL of a database in which other
-    hosts with this GPU model join the same studies. Raises EnvironmentProblem without a GPU, UsageError for GPUs of
-    different models, TuningFailed where no config of some workload worked; the records of the others are kept.
+    hosts with this GPU model join the same studies. `pool` are the module's compilers (`pool.compilers`), which stay
+    the caller's; without one there are some as long as the tuner is entered. Entering it starts the GPUs' processes;
+    `prepare` has the compilers begin, `run` does the rest.
+
+    Raises EnvironmentProblem without a GPU, UsageError for GPUs of different models.
     """
-    effort = chosen(preset, trials, budget_seconds, exhaustive)
-    indices, at_hand = machine.gpus_at_hand(gpus)
-    identity = load_module(module_path).IDENTITY
-    tasks = workloads(problems(variant, shapes, dtypes), identity, at_hand, kernels)
-    roots = (user_root(), shipped_root(module_path))
-    watcher = _Watcher([WEIGHTS[task.key.kernel] for task in tasks], effort.seconds, progress)
-    options = Options(scheduled_kernels(variant), seed, storage, force)
-    outcomes: list[Outcome] = []
-    with Host(variant, module_path, indices, at_hand) as tools:
-        session = Session(tools, effort, roots, options, watcher.trial)
-        for place, task in enumerate(tasks):
-            outcomes.append(session.existing(task) or session.tune(task, watcher.begin(place)))
-    forget()
-    lost = [str(outcome) for outcome in outcomes if outcome.record is None]
-    if lost:
-        raise TuningFailed(f"{variant.name} on {at_hand.gpu}: {'; '.join(lost)}; expected one config that runs")
-    return tuple(outcomes)
+
+    def __init__(
+        self,
+        variant: Variant,
+        module_path: Path,
+        *,
+        shapes: Sequence[TuneShape] | None = None,
+        dtypes: Sequence[str] | None = None,
+        kernels: Sequence[str] = KERNELS,
+        preset: str = "default",
+        trials: int | None = None,
+        budget_seconds: float | None = None,
+        exhaustive: bool = False,
+        gpus: Sequence[int] | None = (0,),
+        storage: str | None = None,
+        force: bool = False,
+        seed: int = 0,
+        pool: CompilePool | None = None,
+    ) -> None:
+        self._name = variant.name
+        self._effort = chosen(preset, trials, budget_seconds, exhaustive)
+        indices, self._device = machine.gpus_at_hand(gpus)
+        identity = load_module(module_path).IDENTITY
+        self._tasks = workloads(problems(variant, shapes, dtypes), identity, self._device, kernels)
+        self._open = ExitStack()
+        pool = pool or self._open.enter_context(compilers(variant, module_path, len(indices)))
+        self._tools = Host(variant, module_path, indices, self._device, pool)
+        roots = (user_root(), shipped_root(module_path))
+        options = Options(scheduled_kernels(variant), seed, storage, force)
+        self._session = Session(self._tools, self._effort, roots, options, self._watch)
+        self._watcher: _Watcher | None = None
+        self._found = {task: found for task in self._tasks if (found := self._session.existing(task)) is not None}
+
+    def __enter__(self) -> Tuner:
+        if len(self._found) < len(self._tasks):
+            self._open.enter_context(self._tools)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def prepare(self) -> None:
+        """Begin to compile what the searches will ask for, and return at once."""
+        self._session.prepare([task for task in self._tasks if task not in self._found])
+
+    def run(self, progress: Callable[[Progress], None] | None = None) -> tuple[Outcome, ...]:
+        """Search; TuningFailed where no config of some workload worked: the records of the others are kept."""
+        missing = [task for task in self._tasks if task not in self._found]
+        self._watcher = _Watcher([WEIGHTS[task.key.kernel] for task in missing], self._effort.seconds, progress)
+        outcomes = dict(self._found)
+        for place, task in enumerate(missing):
+            self._session.prepare(missing[place:])
+            outcomes[task] = self._session.tune(task, self._watcher.begin(place))
+        forget()
+        lost = [str(outcome) for outcome in outcomes.values() if outcome.record is None]
+        if lost:
+            raise TuningFailed(f"{self._name} on {self._device.gpu}: {'; '.join(lost)}; expected one config that runs")
+        return tuple(outcomes[task] for task in self._tasks)
+
+    def _watch(self, workload: Workload, trial: Trial, dropped: int) -> None:
+        if self._watcher is not None:
+            self._watcher.trial(workload, trial, dropped)
 
 
 class _Watcher:
@@ -97,7 +141,9 @@ class _Watcher:
     def __init__(
         self, weights: Sequence[float], seconds: float | None, progress: Callable[[Progress], None] | None
     ) -> None:
-        self._weights, self._progress = weights, progress
+        # The first waits until the compilers are ahead.
+        first = HEAD_START * sum(weights)
+        self._weights, self._progress = [weight + first * (not i) for i, weight in enumerate(weights)], progress
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._place, self._trials = 0, list[Trial]()
 

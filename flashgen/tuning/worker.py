@@ -104,6 +104,12 @@ class Worker:
             self.close()
             raise
 
+    def kill(self) -> None:
+        """End the process from another thread: a request that it works on fails."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def close(self) -> None:
         """End the process."""
         process, self._process, self._ready = self._process, None, False

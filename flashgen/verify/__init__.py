@@ -5,20 +5,22 @@ Fresh inputs, poisoned outputs, and a budget derived from both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from flashgen.codegen import load_module, uses_schedule
+from flashgen.codegen.rehearsal import Wanted
 from flashgen.errors import UsageError
 from flashgen.runtime import Config
 from flashgen.spec.variant import Variant
 from flashgen.verify.cases import LEVELS, Case, cases_for, gradient_cases_for
 from flashgen.verify.isolated import run_isolated
 from flashgen.verify.report import CaseResult, Report
-from flashgen.verify.run import run_case, run_cases, verify_config
+from flashgen.verify.run import rehearse, rehearse_proof, run_case, run_cases, verify_config
 
 __all__ = [
     "Case",
@@ -26,6 +28,7 @@ __all__ = [
     "Report",
     "cases_for",
     "gradient_cases_for",
+    "rehearse_proof",
     "run_case",
     "run_cases",
     "verify",
@@ -43,12 +46,15 @@ def verify(
     configs: Sequence[Config] | None = None,
     device: str | None = None,
     seconds: float | None = None,
+    ahead: Callable[[Sequence[Wanted]], object] | None = None,
 ) -> Report:
     """Prove the generated module at `module_path` on the cases of a level, "quick" or "full".
 
     On `device` "cuda..." in this process; on "cpu" under Triton's interpreter in a child process. None takes the
     GPU if there is one. `configs` runs every case of the outputs under each of these instead of its own, and leaves
-    out gradients. The report says which cases failed; an interpreter that dies or hangs raises VerificationFailed.
+    out gradients. On a GPU `ahead` is given what the cases have to compile, before any is run: what it leaves in
+    Triton's cache they find there. The report says which cases failed; an interpreter that dies or hangs raises
+    VerificationFailed.
     """
     if level not in LEVELS:
         raise UsageError(f"level is {level!r}; expected one of {', '.join(LEVELS)}")
@@ -62,4 +68,9 @@ def verify(
     limit = DEFAULT_SECONDS[level] if seconds is None else seconds
     if not gpu:
         return run_isolated(Path(module_path), variant, cases, level=level, seconds=limit)
-    return run_cases(load_module(Path(module_path)), variant, cases, level=level, device=device, seconds=limit)
+    module = load_module(Path(module_path))
+    start = time.monotonic()
+    if ahead is not None:
+        ahead(rehearse(module, variant, cases, device))
+    left = max(0.0, limit - (time.monotonic() - start))
+    return run_cases(module, variant, cases, level=level, device=device, seconds=left)

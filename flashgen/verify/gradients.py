@@ -28,6 +28,11 @@ def prove_gradients(module: ModuleType, variant: Variant, case: Case, backward: 
     return judge_gradients(found, call, loss, module.reference, case.scale)
 
 
+def launch_gradients(module: ModuleType, variant: Variant, case: Case, backward: Backward, call: Call) -> None:
+    """Launch what proving the case's gradients launches."""
+    _poisoned_gradients(module, case, backward, call, draw_loss(variant, case, backward, call))
+
+
 def draw_loss(variant: Variant, case: Case, backward: Backward, call: Call) -> Loss:
     """Standard normal gradients of out, and of lse where the case has them; the seed decides."""
     generator = torch.Generator(call.q.device).manual_seed(case.seed)

@@ -17,10 +17,15 @@ def poisoned() -> Iterator[None]:
     allocation: Any = torch.utils.deterministic
     filled = allocation.fill_uninitialized_memory
     # Filling hangs on deterministic mode; warn_only keeps that mode from refusing operators.
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    _set_deterministic(True, True)
     allocation.fill_uninitialized_memory = True
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+        _set_deterministic(enabled, warn_only)
         allocation.fill_uninitialized_memory = filled
+
+
+def _set_deterministic(enabled: bool, warn_only: bool) -> None:
+    """What torch.use_deterministic_algorithms does, without torch.compile, which takes seconds to import."""
+    torch._C._set_deterministic_algorithms(enabled, warn_only=warn_only)

@@ -12,13 +12,14 @@ from types import ModuleType
 
 import torch
 
+from flashgen.codegen.rehearsal import Wanted, rehearsal
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
-from flashgen.runtime.lookup import RecordWarning
+from flashgen.runtime.lookup import RecordWarning, current_device
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Backward, Case
-from flashgen.verify.gradients import prove_gradients
+from flashgen.verify.gradients import launch_gradients, prove_gradients
 from flashgen.verify.poison import poisoned
 from flashgen.verify.report import CaseResult, Report
 
@@ -51,16 +52,36 @@ def run_cases(
     return Report(level, _device_name(device), tuple(results), time.monotonic() - start)
 
 
+def rehearse(module: ModuleType, variant: Variant, cases: Sequence[Case], device: str) -> list[Wanted]:
+    """The kernels that the cases would have to compile, found without running one."""
+    with rehearsal(module, current_device(torch.device(device).index or 0).capability) as wanted:
+        for case in cases:
+            # What goes wrong here goes wrong again in the proof, and is told there.
+            with contextlib.suppress(Exception), _without_warnings():
+                call = _call(variant, case, device)
+                if case.backward is None:
+                    _poisoned_answer(module, case, call)
+                else:
+                    launch_gradients(module, variant, case, case.backward, call)
+    return list(wanted)
+
+
 def run_case(module: ModuleType, variant: Variant, case: Case, device: str) -> CaseResult:
     """Run one case; an exception of the kernel is a failed case, named in its detail."""
     try:
-        with warnings.catch_warnings():
-            # A proof holds for every config, and most of its problems are of sizes that nobody tunes for.
-            warnings.simplefilter("ignore", RecordWarning)
+        with _without_warnings():
             verdict = _prove(module, variant, case, device)
     except Exception as error:  # noqa: BLE001 - whatever a wrong kernel raises is a verdict on that kernel
         return CaseResult(case.name, math.inf, 0.0, False, _reason(error))
     return CaseResult(case.name, verdict.error, verdict.budget, verdict.ok, verdict.detail)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """A proof holds for every config, and most of its problems are of sizes that nobody tunes for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordWarning)
+        yield
 
 
 def _reason(error: BaseException) -> str:
@@ -76,16 +97,7 @@ def verify_config(
 ) -> CaseResult:  # fmt: skip
     """Prove one config of a kernel on a problem like the one it was tuned for, cut down to what a float64 reference
     can hold."""
-    group = problem.heads // problem.kv_heads
-    kv_heads = min(problem.kv_heads, CONFIG_GROUPS)
-    small = replace(
-        problem,
-        batch=1,
-        heads=group * kv_heads,
-        kv_heads=kv_heads,
-        q_len=min(problem.q_len, CONFIG_LENGTH),
-        kv_len=min(problem.kv_len, CONFIG_LENGTH),
-    )
+    small = _cut_down(problem)
     name = f"{config} on {small}"
     # Only the deterministic backward is sure to have dQ from a kernel of its own.
     cases = {
@@ -94,6 +106,25 @@ def verify_config(
         "backward_kv": Case(name, small, backward=Backward(kv=config)),
     }
     return run_case(module, variant, cases[kernel], device)
+
+
+def rehearse_proof(module: ModuleType, variant: Variant, problem: Problem, device: str) -> None:
+    """What `verify_config` does apart from the kernel, so that the first proof does not wait for libraries to load."""
+    call = _call(variant, Case("rehearsal", _cut_down(problem)), device)
+    out, lse = module.reference(call.q, call.k, call.v, **call.keywords, return_lse=True)
+    judge(out, lse, call, module.reference)
+
+
+def _cut_down(problem: Problem) -> Problem:
+    kv_heads = min(problem.kv_heads, CONFIG_GROUPS)
+    return replace(
+        problem,
+        batch=1,
+        heads=problem.heads // problem.kv_heads * kv_heads,
+        kv_heads=kv_heads,
+        q_len=min(problem.q_len, CONFIG_LENGTH),
+        kv_len=min(problem.kv_len, CONFIG_LENGTH),
+    )
 
 
 def _prove(module: ModuleType, variant: Variant, case: Case, device: str) -> Verdict:

@@ -12,9 +12,11 @@ from triton.runtime import driver
 
 from flashgen import runtime
 from flashgen.codegen import load_module, offline
+from flashgen.codegen.rehearsal import rehearsal
 from flashgen.problems import make_inputs
 from flashgen.runtime import call as calls
 from flashgen.runtime import hopper, schedule
+from flashgen.runtime.kernels import flat_arguments
 from flashgen.tuning.launches import Launches
 from flashgen.tuning.prune import CompileRequest, compiler
 
@@ -34,9 +36,12 @@ class Driver:
         return 0
 
 
-def make(module_path, variant):
-    """For (kernel, problem, config): the names of kernels that a launch asks for, and of those the missing ones."""
-    asked = []
+# The kernels that Triton is asked for: name, and what it is compiled from and for.
+asked = []
+
+
+def pretend():
+    """From now on launches ask for their kernels, which takes no GPU, and the compiler makes none."""
 
     def record(source, target=None, options=None, _env_vars=None):
         backend = make_backend(target)
@@ -45,16 +50,22 @@ def make(module_path, variant):
         return SimpleNamespace(asm={"amdgcn": ""}, metadata=SimpleNamespace(shared=0))
 
     def launch(kernel, programs, *arguments, **constants):
-        kernel.warmup(*arguments, grid=(programs,), **constants)
+        kernel.warmup(*flat_arguments(arguments), grid=(programs,), **constants)
 
     driver.set_active(Driver())
     triton.compiler.compile = triton.compile = offline.triton.compile = record
     runtime.launch = schedule.launch = launch
     calls.interpreted = lambda: True
-    calls.hopper_refuses = calls.hopper_backward_refuses = lambda *_: ""
+    calls.hopper_refuses = calls.hopper_backward_refuses = calls.hopper_backward_q_refuses = lambda *_: ""
     hopper._multiprocessors = lambda gpu: 132
+    torch.set_num_threads(1)
+
+
+def make(module_path, variant):
+    """For (kernel, problem, config): the names of kernels that a launch asks for, and of those the missing ones."""
+    pretend()
     module = load_module(Path(module_path))
-    compile_one = compiler(module_path, variant, "sm_90")
+    compile_one = compiler(module_path, variant)
 
     def answer(request):
         kernel, problem, config = request
@@ -63,11 +74,41 @@ def make(module_path, variant):
         if kernel != "forward":
             asked.clear()  # of the forward pass that went before
         launched()
-        wanted = [key for key in asked if key[0] in (f"_{kernel}", f"_{kernel}_{config.backend}", "_classify")]
+        wanted = [key for key in asked if key[0] in (config.name_of(kernel), "_classify")]
         asked.clear()
-        found = compile_one(CompileRequest(kernel, problem, config))
+        found = compile_one(CompileRequest(kernel, problem, config, "sm_90"))
         assert found.error is None, found.error
         return [key[0] for key in wanted], [key[0] for key in wanted if key not in asked]
 
-    torch.set_num_threads(1)
+    return answer
+
+
+def rehearse(module_path, variant):
+    """For (problem, config, backward_config): the kernels that a call with gradients asks for in a rehearsal, those
+    that are made of what it notes, and those that the call asks for afterwards."""
+    pretend()
+    path = Path(module_path)
+    module = load_module(path)
+
+    def answer(request):
+        problem, config, backward_config = request
+        call = make_inputs(variant, problem)
+        leaves = [tensor.requires_grad_() for tensor in (call.q, call.k, call.v)]
+
+        def run():
+            out = module.attention(*leaves, **call.keywords, config=config, backward_config=backward_config)
+            torch.autograd.grad(out.sum(), leaves)
+
+        asked.clear()
+        with rehearsal(module, "sm_90") as wanted:
+            run()
+        rehearsed = list(asked)
+        asked.clear()
+        errors = [offline.compile_wanted(path, each).error for each in wanted]
+        assert errors == [None] * len(wanted), errors
+        made = list(asked)
+        asked.clear()
+        run()
+        return rehearsed, made, list(asked)
+
     return answer

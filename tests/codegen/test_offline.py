@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.codegen import generate, offline
+from flashgen.codegen import default_of, generate, offline
 from flashgen.compiling import Compiled, Job, compile_all, jobs_for
 from flashgen.errors import UsageError
 from flashgen.problems import Problem
@@ -37,11 +37,17 @@ LAUNCHED = [
     ("forward", Config(64, 64, 4, 3), Problem(1, 4, 4, 256, 256, 64, 64, "bfloat16")),
     ("forward", Config(128, 64, 4, 2, "hopper", ping_pong=1), Problem(2, 4, 2, 512, 512, 128, 128, "float16")),
     ("backward_q", Config(64, 32, 8, 2), Problem(1, 4, 2, 512, 1024, 128, 64, "float16")),
+    ("backward_q", Config(128, 64, 4, 2, "hopper", ping_pong=0), Problem(2, 4, 2, 512, 512, 192, 128, "float16")),
     ("backward_kv", Config(32, 128, 8, 1, fuse_dq=0), Problem(2, 16, 16, 4096, 4096, 64, 64, "bfloat16")),
     (
         "backward_kv",
         Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0),
         Problem(1, 4, 2, 512, 768, 128, 128, "bfloat16"),
+    ),
+    (
+        "backward_kv",
+        Config(64, 64, 4, 2, "hopper", fuse_dq=0, delay_dq=0),
+        Problem(1, 4, 2, 512, 768, 192, 128, "bfloat16"),
     ),
 ]
 
@@ -98,7 +104,7 @@ def test_the_jobs_of_a_variant() -> None:
         (target, "float32", d, d) for target in ("sm_90", "gfx942") for d in (32, 80)
     ]
     for j in jobs:
-        assert j.config == built_in(j.kernel, False)(j.target, j.dtype, j.head_dim, j.v_head_dim)
+        assert j.config == default_of(variant, j.kernel)(j.target, j.dtype, j.head_dim, j.v_head_dim)
     with pytest.raises(UsageError, match=r"^no target 'sm_42'; expected one of sm_80, "):
         jobs_for(variant, ["sm_42"])
 
@@ -130,8 +136,29 @@ def test_what_is_compiled_is_what_a_call_asks_for(name: str, tmp_path: Path) -> 
     with Worker("launch_keys:make", path, variant) as worker:
         for kernel, config, problem in LAUNCHED:
             asked, missing = worker.ask((kernel, problem, config), 120.0)
-            assert asked[-1] == (f"_{kernel}" if config.backend == "portable" else f"_{kernel}_{config.backend}")
+            assert asked[-1] == config.name_of(kernel)
             assert missing == []
+
+
+REHEARSED = [
+    (Problem(2, 4, 2, 83, 109, 40, 40, "float32"), Config(32, 32, 4, 1), {}),
+    (Problem(1, 4, 2, 128, 128, 64, 64, "bfloat16"), Config(128, 64, 4, 2, "hopper", ping_pong=0), {
+        "backward_kv": Config(128, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0)
+    }),
+    (Problem(1, 1, 1, 1, 1, 64, 64, "float16"), Config(64, 64, 4, 3), {
+        "backward_kv": Config(32, 64, 4, 2, fuse_dq=0), "backward_q": Config(64, 32, 4, 2)
+    }),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["causal", "document"])
+def test_a_rehearsal_notes_what_the_calls_ask_for(name: str, tmp_path: Path) -> None:
+    variant = load(next(path for path in VARIANTS if path.stem == name))
+    with Worker("launch_keys:rehearse", str(generate(variant, tmp_path)), variant) as worker:
+        for request in REHEARSED:
+            rehearsed, made, asked = worker.ask(request, 120.0)
+            assert rehearsed == [] and len(set(made)) == len(made) >= 3
+            assert set(asked) == set(made)
 
 
 CAPABILITIES = ["", *SHARED_LIMIT, "sm_75", "gfx1100"]

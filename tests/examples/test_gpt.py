@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 import flashgen
+from flashgen.bench import peers
+from flashgen.bench.candidates import sdpa_causal
+from flashgen.errors import UsageError
+from flashgen.problems import Problem, make_inputs
+from flashgen.spec import load
+from flashgen.spec.variant import Variant
 
 Attend = Callable[..., torch.Tensor]
 
@@ -79,3 +86,57 @@ def test_generated_attention_agrees(gpt: ModuleType, tmp_path: Path, name: str) 
     module = flashgen.build(spec, out=tmp_path, verify=False, compile=False, tune=False)
     comparison = gpt.compare(module, settings(gpt, context=40, batch=1, steps=6, warm_up=2))
     assert comparison.agree, comparison
+
+
+@pytest.fixture
+def cpu_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlexAttention without a compiler, torch's attention by whichever backend the CPU has."""
+
+    def on_the_cpu(backend: str, variant: Variant, problem: Problem) -> Attend:
+        causal = sdpa_causal(variant, problem)
+        return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(peers, "sdpa_function", on_the_cpu)
+
+
+@pytest.mark.usefixtures("cpu_peers")
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("name", SPECS)
+def test_others_attend_as_the_model_does(gpt: ModuleType, tmp_path: Path, name: str) -> None:
+    spec, problem = {"name": name, **SPECS[name]}, settings(gpt, context=40).problem
+    module = flashgen.build(spec, out=tmp_path, verify=False, compile=False, tune=False)
+    call = make_inputs(load(spec), problem)
+    found = peers.peers(load(spec), problem, "cpu")
+    assert list(found) == ["FlexAttention", *(["torch cuDNN"] if name == "causal" else [])]
+    for attend in found.values():
+        out, expected = attend(call.q, call.k, call.v), module.reference(call.q, call.k, call.v)
+        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_others_train_for_a_few_steps_where_they_can(gpt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def attend(*tensors: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return functional.scaled_dot_product_attention(*tensors)
+
+    def broken(*tensors: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no such backend\nmore")
+
+    monkeypatch.setattr(gpt, "peers", lambda *_: {"a": broken, "b": attend})
+    variant = load(SPECS["causal"] | {"name": "causal"})
+    for steps, taken in ((3, 3), (gpt.TIMED + 1, gpt.TIMED)):
+        calls = 0
+        small = settings(gpt, steps=steps)
+        said = dict(gpt.others(variant, small))
+        assert calls == taken * small.layers
+        assert said["a"] == "not here: RuntimeError: no such backend"
+        assert said["b"].startswith("step ") and "ms, peak" in said["b"]
+
+
+def test_others_that_need_inputs_are_refused_by_name(gpt: ModuleType) -> None:
+    spec = {"name": "packed", "inputs": {"doc": {"shape": ["kv_len"], "dtype": "int32"}}, "mask": "doc[q] == doc[k]"}
+    with pytest.raises(UsageError, match="packed has the input 'doc'; expected inputs with defaults alone"):
+        next(gpt.others(load(spec), settings(gpt)))

@@ -1,9 +1,12 @@
-"""Kernels run on a GPU: `pytest tests/gpu -m gpu`; what failed runs again with --lf."""
+"""Kernels run on a GPU: `pytest tests/gpu -m gpu --resume`. Workers share the GPUs, see `gpu_share`."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from suite_progress import pytest_addoption, pytest_configure
+
+__all__ = ["pytest_addoption", "pytest_configure"]
 
 
 @pytest.fixture(scope="session", autouse=True)

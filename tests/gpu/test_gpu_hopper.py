@@ -96,3 +96,37 @@ def test_what_it_does_not_serve_is_refused_by_name(gallery_module: Callable[[str
     q = q.bfloat16()
     with pytest.raises(ValueError, match="v_head_dim is 20"):
         gallery_module("causal").attention(q, q, q[..., :20], config=config)
+
+
+def test_launches_share_a_counter_on_a_stream_and_none_across_streams(
+    gallery_module: Callable[[str], ModuleType],
+) -> None:
+    """Each launch finds its counter at zero: after another launch, beside one, in a graph."""
+    module, config = gallery_module("causal"), hopper_configs(64, 64, False)[0]
+    q, k, v = (torch.randn(4, 16, 1030, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    def attend() -> torch.Tensor:
+        return module.attention(q, k, v, config=config)
+
+    expected = attend()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    for stream in streams:
+        stream.wait_stream(torch.cuda.current_stream())
+    outs = []
+    for _ in range(5):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                outs.append(attend())
+    graphs = []
+    for _ in streams:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outs += [attend(), attend()]
+        graphs.append(graph)
+    for _ in range(3):
+        for stream, graph in zip(streams, graphs, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    outs.append(attend())
+    torch.cuda.synchronize()
+    assert all(torch.equal(out, expected) for out in outs)

@@ -70,6 +70,21 @@ def test_dk_and_dv_are_the_same_on_every_run(gallery_module: Callable[[str], Mod
         assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
+def test_repeated_keys_and_strides_of_no_use_read_as_copies_do(gallery_module: Callable[[str], ModuleType]) -> None:
+    attention = gallery_module("causal").attention
+    q, d_out = (torch.randn(1, 4, 150, 64, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    k = q[:, :1].expand(1, 4, 150, 64)
+    v = torch.randn(150 * 4 * 64, dtype=torch.bfloat16, device="cuda").as_strided((1, 4, 150, 64), (3, 64, 256, 1))
+
+    def gradients(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+        return torch.autograd.grad(attention(*leaves, deterministic=True), leaves, d_out)
+
+    copies = (tensor.clone(memory_format=torch.contiguous_format) for tensor in (q, k, v))
+    for one, other in zip(gradients(q, k, v), gradients(*copies), strict=True):
+        assert torch.equal(one, other)
+
+
 RELATIVE = {
     "name": "relative_causal",
     "causal": True,

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import flashgen
+from flashgen.bench.peers import peers
 from flashgen.problems import Problem, make_inputs
 from flashgen.spec import load
 
@@ -52,3 +53,13 @@ def test_a_gpt_trains_as_with_eager_attention(gpt: ModuleType, tmp_path: Path, p
     assert len(comparison.generated.losses) == 200
     assert comparison.generated.losses[-1] < 0.6 * comparison.generated.losses[0]
     assert comparison.generated.peak_mib < comparison.eager.peak_mib
+
+
+def test_others_train_as_eager_attention_does(gpt: ModuleType, gallery_module: Callable[[str], ModuleType]) -> None:
+    settings, variant = gpt.Settings(layers=1, steps=3), load(ROOT / "variants/causal.yaml")
+    eager = gpt.train(gallery_module("causal").reference, gpt.corpus(), settings)
+    found = peers(variant, settings.problem, "cuda")
+    assert list(found) == ["FlexAttention", "torch cuDNN"]
+    for attend in found.values():
+        run = gpt.train(attend, gpt.corpus(), settings)
+        torch.testing.assert_close(run.losses, eager.losses, rtol=torch.finfo(settings.dtype).eps, atol=0.0)

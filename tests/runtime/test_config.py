@@ -43,7 +43,7 @@ def test_other_texts_are_refused(text: str) -> None:
         (FUSED, "forward", "config fuse_dq is 1; expected none, forward has no such axis"),
         (PLAIN, "backward_kv", "config fuse_dq is None; expected 0 or 1 for backward_kv"),
         (Config(64, 64, 4, 1, fuse_dq=2), "backward_kv", "config fuse_dq is 2; expected 0 or 1 for backward_kv"),
-        (HOPPER, "backward_q", "config backend is 'hopper'; expected portable"),
+        (HOPPER, "backward_kv", "config fuse_dq is None; expected 0 or 1 or 2 for backward_kv"),
         (Config(64, 64, 4, 1, ping_pong=0), "forward", "config ping_pong is 0; expected none"),
         (PLAIN, "sideways", "config backend is 'portable'; expected"),
     ],

@@ -49,6 +49,12 @@ def test_so_are_integers(one: int, other: int) -> None:
         assert described(one) != described(other)
 
 
+@given(st.lists(st.integers(-(2**40), 2**40)), st.lists(st.integers(-(2**40), 2**40)))
+def test_so_are_tuples_of_them(one: list[int], other: list[int]) -> None:
+    if [seen_by_triton(value) for value in one] != [seen_by_triton(value) for value in other]:
+        assert described(tuple(one)) != described(tuple(other))
+
+
 def test_lengths_that_grow_need_few_kernels_to_be_found() -> None:
     assert len({described(length) for length in range(100000)}) == 128
 
@@ -84,3 +90,12 @@ def test_a_launch_runs_the_kernel() -> None:
     for value in (1, 16, 1.5, 3):
         kernels.launch(_add, 3, x, value, 40, BLOCK=16, num_warps=1)
     assert x.tolist() == [21.5] * 40
+
+
+def test_a_tuple_of_integers_stands_for_its_elements() -> None:
+    passed = kernels._describe(SimpleNamespace(), 0, (MEMORY, (3, 5), 7, ()), {})[1]
+    assert passed == [MEMORY.data_ptr(), *kernels.flat_arguments(((3, 5), 7, ()))] == [MEMORY.data_ptr(), 3, 5, 7]
+    x = torch.zeros(40, device="cuda" if torch.cuda.is_available() else "cpu")
+    for value in (1, 16, 3):
+        kernels.launch(_add, 3, x, (value, 40), BLOCK=16, num_warps=1)
+    assert x.tolist() == [20.0] * 40

@@ -33,9 +33,19 @@ def test_lists_hold_the_mixed_tiles_from_the_front_and_the_full_ones_from_the_ba
     # 2000 tiles are more than the kernel takes at once.
     states = torch.tensor([row * repeated for row in rows], dtype=torch.int8, device=DEVICE)
     counts, tiles = compact(states[None, None])
-    for row, (mixed, full), listed in zip(states.tolist(), counts[0, 0].tolist(), tiles[0, 0].tolist(), strict=True):
+    for row, (mixed, full, _), listed in zip(states.tolist(), counts[0, 0].tolist(), tiles[0, 0].tolist(), strict=True):
         assert listed[:mixed] == [i for i, state in enumerate(row) if state == 1]
         assert listed[::-1][:full] == [i for i, state in enumerate(row) if state == 2]
+
+
+@given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=300))
+def test_the_longest_rows_come_first(lengths: list[int]) -> None:
+    interpreted()
+    # 300 rows are more than the kernel ranks at once; half of a row's tiles are mixed.
+    states = torch.tensor([[[2 - i % 2 if i < n else 0 for i in range(4)] for n in lengths]] * 2, dtype=torch.int8)
+    counts, _ = compact(states[None].to(DEVICE))
+    expected = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    assert counts[0, :, :, 2].tolist() == [expected, expected]
 
 
 def test_a_plan_answers_later_calls(gallery_module: Callable[[str], ModuleType]) -> None:
@@ -45,7 +55,7 @@ def test_a_plan_answers_later_calls(gallery_module: Callable[[str], ModuleType])
     assert isinstance(plan, Plan)
     assert plan.config == SMALL
     # batch 2, the heads alike, 3 tiles of queries, 4 of keys, 4 bytes each.
-    assert plan.nbytes == 4 * (2 * 3 * 4 + 2 * 3 * 2)
+    assert plan.nbytes == 4 * (2 * 3 * 4 + 2 * 3 * 3)
     for _ in range(2):
         assert torch.equal(module.attention(Q, K, K, doc=DOC, plan=plan), expected)
     # Other values, the same inputs and lengths.

@@ -37,6 +37,9 @@ class Replay:
         self._entries = {entry.config: entry for entry in self.table.entries}
         self._chance = random.Random(self.seed)
 
+    def begin(self, requests):
+        pass
+
     def compile(self, requests, seconds, least):
         return {request.config: self._compiled(request.config) for request in requests}
 

@@ -5,22 +5,28 @@ from collections import Counter
 
 import pytest
 
+from flashgen.codegen.offline import Resources
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
-from flashgen.tuning.prune import CompilePool, CompileRequest, prune
+from flashgen.tuning.pool import CompilePool
+from flashgen.tuning.prune import CompileRequest, prune
 from flashgen.tuning.worker import RequestFailed
 
 PROBLEM = Problem(1, 4, 4, 1024, 1024, 64, 64, "bfloat16")
 CONFIGS = [Config(bm, bn, 4, stages) for bm in (32, 64) for bn in (32, 64) for stages in (1, 2)]
 
 
-def requests():
-    return [CompileRequest("forward", PROBLEM, config) for config in CONFIGS]
+def requests(configs=CONFIGS):
+    return [CompileRequest("forward", PROBLEM, config, "sm_90") for config in configs]
+
+
+def compiled(pool, configs=CONFIGS, **limits):
+    return {request.config: found for request, found in pool.answers(requests(configs), **limits).items()}
 
 
 def test_every_config_is_compiled_once_and_a_crash_costs_one():
     with CompilePool("fake_compiler:make", "crash at 64 64 2", processes=2) as pool:
-        results = pool.compile(requests(), 60)
+        results = compiled(pool)
     assert set(results) == set(CONFIGS)
     failed = {config for config, found in results.items() if isinstance(found, RequestFailed)}
     assert failed == {Config(64, 64, 4, 2)}
@@ -31,28 +37,51 @@ def test_every_config_is_compiled_once_and_a_crash_costs_one():
 
 def test_what_is_not_begun_in_time_stays_in_the_space():
     with CompilePool("fake_compiler:make", "slow", processes=1) as pool:
-        pool.compile(requests()[:1], 60)
+        compiled(pool, CONFIGS[:1])
         start = time.monotonic()
-        results = pool.compile(requests(), 0.15)
+        results = compiled(pool, seconds=0.15)
     assert 0 < len(results) < len(CONFIGS) and time.monotonic() - start < 5
     assert set(CONFIGS) - set(results) <= set(prune(CONFIGS, results, "sm_90").kept)
 
 
 def test_a_few_are_compiled_also_where_there_is_no_time():
     with CompilePool("fake_compiler:make", "slow", processes=1) as pool:
-        assert list(pool.compile(requests(), 0.0, 3)) == CONFIGS[:3]
+        assert list(compiled(pool, seconds=0.0, least=3)) == CONFIGS[:3]
+
+
+def test_what_was_asked_for_last_comes_first_and_nothing_is_compiled_twice():
+    with CompilePool("fake_compiler:make", "slow", processes=1) as pool:
+        early = pool.begin(requests())
+        late = compiled(pool, CONFIGS[-2:])
+        assert list(late) == CONFIGS[-2:] and sum(1 for future in early if future.done()) <= 4
+        begun = pool.begin(requests())
+        assert begun == early and [future.result() for future in begun]
+
+
+def test_closing_ends_what_is_under_way():
+    with CompilePool("fake_compiler:make", "slow", processes=2) as pool:
+        pool.begin(requests())
+        start = time.monotonic()
+    assert time.monotonic() - start < 5
 
 
 def test_where_all_spill_spills_are_forgiven():
     with CompilePool("fake_compiler:make", "", processes=1) as pool:
         spilling = [config for config in CONFIGS if config.BN == 64]
-        results = pool.compile([CompileRequest("forward", PROBLEM, config) for config in spilling], 60)
+        results = compiled(pool, spilling)
     assert prune(spilling, results, "sm_90").kept == tuple(spilling)
+
+
+def test_three_consumers_may_not_spill_where_two_may():
+    two, three = (Config(64 * consumers, 128, 4, 2, "hopper", ping_pong=1) for consumers in (2, 3))
+    few = Resources(128, 8, 100_000, False, 1.0, None)
+    pruned = prune([two, three], {two: few, three: few}, "sm_90")
+    assert pruned.verdicts == {two: "", three: "spills"}
 
 
 @pytest.mark.parametrize(("capability", "kept"), [("sm_90", True), ("sm_86", False)])
 def test_shared_memory_is_judged_by_the_gpu(capability, kept):
     with CompilePool("fake_compiler:make", "", processes=1) as pool:
         config = Config(256, 32, 4, 1)
-        results = pool.compile([CompileRequest("forward", PROBLEM, config)], 60)
+        results = compiled(pool, [config])
     assert bool(prune([config], results, capability).kept) is kept

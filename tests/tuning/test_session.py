@@ -9,12 +9,12 @@ from fake_bench import median_us
 
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import default_config
+from flashgen.runtime.defaults import default_config, portable_default
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device
 from flashgen.tuning.clocks import Observation
 from flashgen.tuning.outcome import Work
-from flashgen.tuning.presets import PRESETS
+from flashgen.tuning.presets import LEAST_TRIALS, PRESETS
 from flashgen.tuning.session import Options, Session
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
@@ -44,6 +44,7 @@ class Compilation:
 class FakeTools:
     device: Device = DEVICE
     timed: list = field(default_factory=list)
+    begun: list = field(default_factory=list)
     compiled: list = field(default_factory=list)
     proven: list = field(default_factory=list)
     fails: dict = field(default_factory=dict)
@@ -67,6 +68,9 @@ class FakeTools:
     def prove(self, workload, config):
         self.proven.append(config)
         return "error 3.0 of 1.0 allowed" if config in self.wrong or "all" in self.wrong else ""
+
+    def begin(self, requests):
+        self.begun += requests
 
     def compile(self, requests, seconds, least):
         self.compiled += [request.config for request in requests]
@@ -188,6 +192,67 @@ def test_winners_of_a_run_help_its_other_dtypes_and_compilations_are_shared(cach
     half = replace(LONG, dtype="float16")
     one.tune(workload(half), None)
     assert (half, BEST) in [entry for entry in tools.timed if entry[0] == half][:2]
+
+
+HALF = replace(LONG, dtype="float16")
+
+
+@pytest.mark.parametrize("preset", ["quick", "default"])
+def test_another_dtype_chooses_from_what_was_fast(cache, preset):
+    tools = FakeTools()
+    one = session(tools, cache, preset)
+    one.tune(workload(LONG), None)
+    fast = [config for _, config in sorted(tools.timed, key=lambda entry: median_us(entry[1]))]
+    compiled = len(tools.compiled)
+    outcome = one.tune(workload(HALF), None)
+    assert outcome.record.config == one.tune(workload(LONG), None).record.config
+    assert outcome.tried >= LEAST_TRIALS and len(tools.compiled) - compiled < compiled
+    assert set(tools.compiled[compiled:]) <= {*fast, *defaults("float16")}
+
+
+def test_a_shape_of_another_space_chooses_for_itself(cache):
+    tools = FakeTools()
+    one = session(tools, cache, "default")
+    one.tune(workload(LONG), None)
+    one.tune(workload(replace(LONG, q_len=16)), None)
+    tried = [config for problem, config in tools.timed if problem.q_len == 16]
+    assert any(config.BM == 16 for config in tried)
+
+
+def defaults(dtype):
+    sizes = ("sm_90", dtype, 128, 128)
+    return [default_config(*sizes), portable_default("forward", False, *sizes)]
+
+
+@pytest.mark.parametrize("seconds", [0.0, None])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_default_of_each_backend_is_tried_whatever_the_time(cache, preset, seconds):
+    tools = FakeTools()
+    one = session(tools, cache, preset)
+    for problem in (LONG, HALF, SHORT):
+        one.tune(workload(problem), seconds)
+        tried = [config for which, config in tools.timed if which == problem]
+        assert set(defaults(problem.dtype)) <= set(tried)
+        assert len(set(tried)) >= LEAST_TRIALS
+
+
+def test_the_compilers_begin_with_a_few_of_each_and_end_with_what_is_likely(cache):
+    tools = FakeTools()
+    one = session(tools, cache, "default")
+    narrow = replace(LONG, head_dim=64, v_head_dim=64)
+    tasks = [workload(problem) for problem in (LONG, SHORT, narrow, HALF)]
+    one.prepare(tasks)
+    groups = [(request.problem.dtype, request.problem.head_dim) for request in tools.begun]
+    few, rest = groups[: 2 * LEAST_TRIALS], groups[2 * LEAST_TRIALS :]
+    assert few == [("bfloat16", 128)] * LEAST_TRIALS + [("bfloat16", 64)] * LEAST_TRIALS
+    assert rest == sorted(rest, key=[("bfloat16", 128), ("bfloat16", 64), ("float16", 128)].index)
+    assert {request.problem for request in tools.begun} == {LONG, narrow, HALF}
+    begun = len(tools.begun)
+    one.prepare(tasks)
+    assert len(tools.begun) == begun
+    one.tune(tasks[0], None)
+    one.prepare(tasks[3:])
+    assert {request.problem for request in tools.begun[begun:]} == {HALF}
 
 
 def test_problems_of_one_bucket_are_one_workload():

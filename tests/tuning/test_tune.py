@@ -36,12 +36,13 @@ class PretendedMachine(FakeTools):
     def __init__(self, *_):
         super().__init__(**self.trouble)
         PretendedMachine.started += 1
+        PretendedMachine.last = self
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        PretendedMachine.last = self
+        pass
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 import pytest
 
@@ -66,3 +67,11 @@ def test_no_process_stays_behind():
         pid = worker.ask("pid", 30)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_worker_killed_by_another_thread_fails_its_request_and_no_more(worker):
+    before = worker.ask("pid", 30)
+    threading.Timer(0.2, worker.kill).start()
+    with pytest.raises(RequestFailed, match="crashed"):
+        worker.ask("hang", 30)
+    assert worker.ask("pid", 30) != before

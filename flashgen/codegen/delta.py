@@ -1,0 +1,61 @@
+"""What the kernel `_delta` computes of each row beside delta: what the logits of a variant leave out of their tiles.
+
+A term of the logits that is constant along a row, such as that of ALiBi, belongs to the row's log-sum-exp. The Hopper
+kernel that makes dK and dV reads log-sum-exps that have it off already: it has no registers for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashgen.codegen.backward import Q_START
+from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset
+from flashgen.lang.log2 import Q_FIRST, logits
+from flashgen.lang.nodes import substitute
+from flashgen.lang.triton_emitter import ROW
+from flashgen.spec.variant import Variant
+
+_SIZES = ("kv_heads", "kv_len", "head_dim")
+
+
+@dataclass(frozen=True)
+class DeltaView:
+    """The holes of `_delta`: `lines` compute `row`, the term of rows [BM], by the names in `reads`.
+
+    `arguments` are those of the variant, `sizes` the scalars beyond those that every variant has.
+    """
+
+    lines: tuple[str, ...]
+    row: str
+    reads: frozenset[str]
+    q_offset: str
+    arguments: tuple[str, ...]
+    sizes: tuple[str, ...]
+    helpers: tuple[str, ...]
+    functions: tuple[()] = ()
+
+    @property
+    def unspecialized(self) -> tuple[str, ...]:
+        return ("heads", "q_len", "num_rows", "v_head_dim", *self.sizes)
+
+
+def delta_view(variant: Variant) -> DeltaView:
+    """Work the holes out; `row` is empty for a variant whose logits leave nothing out."""
+    prologue = new_prologue(variant, walked=ROW)
+    row = logits(variant.score, variant.mask).row
+    body = prologue.body(*([] if row is None else [substitute(row, {Q_FIRST: Q_START})]), inlined=True)
+    reads = prologue.free.union(body.free)
+    offset = q_offset(variant) if row is not None else ""
+    return DeltaView(
+        lines=(*prologue.lines, *body.lines),
+        row=" ".join(body.results),
+        reads=frozenset(reads),
+        q_offset=offset,
+        arguments=extra_arguments(variant, {*reads}),
+        sizes=tuple(
+            name
+            for name in _SIZES
+            if name in reads or (name == "kv_len" and offset) or (name == "kv_heads" and "kv_h" in reads)
+        ),
+        helpers=tuple(sorted(prologue.helpers)),
+    )

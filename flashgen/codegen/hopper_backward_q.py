@@ -1,0 +1,116 @@
+"""What the Hopper template of the kernel for dQ needs to know of a variant.
+
+Which tiles of keys a tile of queries sees, it asks the functions of the Hopper forward; scores, their derivatives and
+masks come from the same functions as in the portable kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashgen.codegen.backward import PAIR, named_apart, score_function
+from flashgen.codegen.forward import SCHEDULE, Function, extra_arguments, new_prologue, pairs, q_offset, unspecialized
+from flashgen.codegen.hopper import HopperView, KeyTiles, Work, in_gluon
+from flashgen.lang.bounds import key_range
+from flashgen.lang.log2 import Q_FIRST, logits
+from flashgen.lang.triton_emitter import level
+from flashgen.spec.variant import Variant
+
+_SPREAD = "gl.zeros([64, BN], gl.float32, qk_layout) + "
+_SIZES = ("scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows", "head_group")
+# Those that every variant's kernel reads.
+_ALWAYS = {"scale", "batch", "heads", "kv_heads", "q_len", "num_rows"}
+
+
+@dataclass(frozen=True)
+class HopperBackwardQView:
+    """The holes of the Hopper kernel for dQ: of scores as `BackwardQView` has them, of tiles as `HopperView` does.
+
+    `arguments` are the kernel's beyond those that every variant has, `keys_arguments` those that say which tiles of
+    keys there are, `sizes` the scalars among the others. `reads` are the names that the consumers read, `loaded` what
+    the producer takes of its work.
+    """
+
+    score: Function | None
+    score_call: str
+    bent: bool
+    factor: str
+    mask: Function | None
+    shown: str
+    clamps_k: bool
+    reads_k: bool
+    keys: KeyTiles | None
+    work: Work
+    start: str
+    loaded: tuple[str, ...]
+    longest_first: bool
+    row: str
+    prologue: tuple[str, ...]
+    reads: frozenset[str]
+    q_offset: str
+    arguments: tuple[str, ...]
+    keys_arguments: tuple[str, ...]
+    sizes: tuple[str, ...]
+    unspecialized: tuple[str, ...]
+    helpers: tuple[str, ...]
+
+    @property
+    def launch_sizes(self) -> tuple[str, ...]:
+        """What a launch passes for `sizes`."""
+        places = {"scale": "call.scale", "num_rows": "incoming.num_rows", "head_group": "runtime.head_group(call)"}
+        return tuple(places.get(name, f"call.sizes.{name}") for name in self.sizes)
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Those that the kernel calls."""
+        return tuple(f for f in (self.score, self.mask) if f is not None)
+
+    @property
+    def logit(self) -> str:
+        return "qk" if self.score is None else "x"
+
+
+def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequence[Function]) -> HopperBackwardQView:
+    """Work the holes out; `known` are the functions that the kernels before this one define."""
+    prologue = new_prologue(variant, approximate=variant.approximate)
+    ranges = key_range(variant.mask)
+    found = pairs(variant, ranges, prologue)
+    score, bent, factor = score_function(variant, prologue, Q_FIRST)
+    suffixes = ("_by_query", "_by_query_on_hopper")
+    score, mask = named_apart(score, known, *suffixes), named_apart(found.mask, known, *suffixes)
+    shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
+    row = "" if found.row is None else " ".join(in_gluon([prologue.inline(found.row)]))
+    reads = prologue.free.union(*(f.body.free for f in (score, mask) if f is not None))
+    free = {*reads, *forward.work.names, *_ALWAYS}
+    if mask is None or "kv_len" in shown or (q_offset(variant) and reads & {"q", "q_first", "q_last"}):
+        free.add("kv_len")
+    extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
+    sizes = tuple(name for name in _SIZES if name in free)
+    whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
+    return HopperBackwardQView(
+        score=score,
+        score_call="" if score is None else ("" if whole else _SPREAD) + score.call,
+        bent=bent,
+        factor=factor,
+        mask=mask,
+        shown=shown,
+        clamps_k=found.clamps_k,
+        reads_k=score is not None and "k" in score.body.free,
+        keys=forward.keys,
+        work=forward.work,
+        start=forward.start,
+        loaded=forward.loaded,
+        longest_first=forward.grouped,
+        row=row,
+        prologue=in_gluon(prologue.lines),
+        reads=frozenset(reads),
+        q_offset=q_offset(variant),
+        arguments=extra if ranges.closed else (*SCHEDULE, *extra),
+        keys_arguments=forward.keys.arguments if forward.keys else (),
+        sizes=sizes,
+        unspecialized=tuple(
+            dict.fromkeys((*unspecialized(variant, free, not ranges.closed), *(s for s in sizes if s != "scale")))
+        ),
+        helpers=tuple(sorted(prologue.helpers)),
+    )

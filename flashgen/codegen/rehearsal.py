@@ -1,0 +1,51 @@
+"""Which kernels some calls would have Triton compile, found by making the calls without launching anything.
+
+So they can be compiled side by side in other processes, which leave them in Triton's own cache; the calls themselves
+would compile one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import triton
+
+from flashgen.runtime import kernels
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A kernel by its name and module, empty for the generated one, what it is to be compiled for, in Triton's own
+    JSON, and the GPU, such as "sm_90"."""
+
+    module: str
+    kernel: str
+    specialization: str
+    target: str
+
+
+@contextmanager
+def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
+    """Within the block calls of a generated module launch nothing; kernels that are not compiled yet are noted."""
+    wanted: dict[Wanted, None] = {}
+
+    def note(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
+        name = "" if fn.module == module.__name__ else fn.module
+        wanted[Wanted(name, fn.jit_function.__name__, compile["specialization_data"], target)] = None
+        return True
+
+    def ask(kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        kernel.warmup(*arguments, grid=(programs,), **constants)
+
+    hooks = triton.knobs.runtime
+    before, hooks.jit_cache_hook = hooks.jit_cache_hook, note
+    # A kernel that is compiled already must not run either: what it reads was not written.
+    launch, kernels._launch_here = kernels._launch_here, ask
+    try:
+        yield wanted
+    finally:
+        hooks.jit_cache_hook, kernels._launch_here = before, launch

@@ -1,0 +1,62 @@
+"""The Hopper kernel that makes dQ: what its launch hands it beyond what a call has."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+
+from flashgen.runtime.backward import Incoming
+from flashgen.runtime.call import Call
+from flashgen.runtime.config import Config
+from flashgen.runtime.hopper import product_width
+from flashgen.runtime.hopper_backward import tile_descriptor, tile_type
+
+# A consumer's rows.
+_ROWS = 64
+
+
+def hopper_query_tiles(call: Call, incoming: Incoming, dq: torch.Tensor, config: Config) -> tuple[Any, ...]:
+    """What the kernel reads and writes, as descriptors of tiles: q, d_out, k, v, dq."""
+    width, v_width = tile_width(call.sizes.head_dim), tile_width(call.sizes.v_head_dim)
+    return (
+        tile_descriptor(call.q, _ROWS, width), tile_descriptor(incoming.d_out, _ROWS, v_width),
+        tile_descriptor(call.k, config.BN, width), tile_descriptor(call.v, config.BN, v_width),
+        tile_descriptor(dq, _ROWS, width),
+    )  # fmt: skip
+
+
+def hopper_query_types(dtype: torch.dtype, head_dim: int, v_head_dim: int, config: Config) -> dict[str, str]:
+    """The types of these arguments by name, as Triton writes them."""
+    width, v_width = tile_width(head_dim), tile_width(v_head_dim)
+    tiles = {"q": (_ROWS, width), "do": (_ROWS, v_width), "k": (config.BN, width), "v": (config.BN, v_width)}
+    tiles["dq"] = tiles["q"]
+    return {f"{name}_desc": tile_type(dtype, *tile) for name, tile in tiles.items()}
+
+
+def hopper_query_blocks(call: Call, config: Config) -> dict[str, int]:
+    """The constants that the kernel is compiled for."""
+    return query_blocks(config, call.sizes.head_dim, call.sizes.v_head_dim)
+
+
+@lru_cache(maxsize=256)
+def query_blocks(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int]:
+    return {
+        "BM": config.BM,
+        "BN": config.BN,
+        "HEAD_DIM": product_width(head_dim),
+        "V_HEAD_DIM": product_width(v_head_dim),
+        "STAGES": config.num_stages,
+        "V_STAGES": config.num_stages - 1,
+        "CONSUMERS": config.consumers,
+        "PING_PONG": config.ping_pong or 0,
+    }
+
+
+@lru_cache(maxsize=256)
+def tile_width(dim: int) -> int:
+    """Columns of a tile: a power of two."""
+    width: int = triton.next_power_of_2(product_width(dim))
+    return width

@@ -1,0 +1,119 @@
+"""Which configs of a workload are compiled and tried, and which of them first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import built_in, portable_default
+from flashgen.runtime.lookup import neighbours, read_record
+from flashgen.tuning.presets import LEAST_TRIALS, Preset
+from flashgen.tuning.prune import Compiled
+from flashgen.tuning.space import STARTS, Space, Task, distance, search_space
+from flashgen.tuning.worker import RequestFailed
+from flashgen.tuning.workloads import Workload
+from flashgen.work import ITEMSIZE
+
+# What compiles alike: kernel, dtype, head_dim, v_head_dim. Lengths hardly matter to the compiler.
+Group = tuple[str, str, int, int]
+
+
+class Candidates:
+    """Chooses for one workload after another; what it is told of one helps the next.
+
+    `scheduled` are the kernels that walk a schedule of tiles, `roots` the folders of records.
+    """
+
+    def __init__(self, preset: Preset, roots: Sequence[Path], scheduled: frozenset[str]) -> None:
+        self._preset, self._roots, self._scheduled = preset, roots, scheduled
+        # What was chosen of a space, what the compiler said of it, the rankings of the searches, and the winners
+        # whatever the dtype.
+        self._chosen: dict[tuple[Group, frozenset[Config]], list[Config]] = {}
+        self._compiled: dict[Group, dict[Config, Compiled | RequestFailed]] = {}
+        self._rankings: dict[Group, list[Sequence[Config]]] = {}
+        self._winners: dict[tuple[str, int, int], list[Config]] = {}
+
+    def compiled(self, workload: Workload) -> dict[Config, Compiled | RequestFailed]:
+        """What the compiler said of the configs of a workload's group, to be added to."""
+        return self._compiled.setdefault(group(workload), {})
+
+    def ranked(self, workload: Workload, configs: Sequence[Config]) -> None:
+        """The configs that a search timed, the fastest first."""
+        self._rankings.setdefault(group(workload), []).append(configs)
+
+    def won(self, workload: Workload, config: Config) -> None:
+        kernel, _, *dims = group(workload)
+        self._winners.setdefault((kernel, dims[0], dims[1]), []).append(config)
+
+    def space(self, workload: Workload) -> Space:
+        key, problem = workload.key, workload.problem
+        return search_space(
+            Task(
+                key.kernel, key.capability, key.dtype, key.head_dim, key.v_head_dim, problem.q_len, problem.kv_len,
+                key.kernel in self._scheduled,
+            )
+        )  # fmt: skip
+
+    def of(self, workload: Workload) -> list[Config]:
+        """The configs to compile, those to begin with first.
+
+        A limited search takes what another shape with the same space took, or what was fast in another dtype of this
+        size: the compiler tells these hardly apart. The defaults are always tried, also where the space leaves configs
+        like them out: a record must not be worse.
+        """
+        effort = self._preset.of(workload.key.kernel)
+        space = list(dict.fromkeys([*self._defaults(workload), *self.space(workload).configs]))
+        own = group(workload), frozenset(space)
+        if effort.candidates is not None and own in self._chosen and self._compiled.get(own[0]):
+            return _nearest(self._chosen[own], self.first(workload), None)
+        fast = [ranking for other in self.siblings(workload) for ranking in self._rankings.get(other, ())]
+        if effort.trials is not None and fast:
+            half = max(LEAST_TRIALS, effort.trials // 2)
+            promising = dict.fromkeys([*self._early(workload), *(c for ranking in fast for c in ranking[:half])])
+            self._chosen[own] = [config for config in promising if config in space]
+        else:
+            self._chosen[own] = _nearest(space, self.first(workload), effort.candidates)
+        return self._chosen[own]
+
+    def siblings(self, workload: Workload) -> list[Group]:
+        """The same kernel in other dtypes of this size; none where the search has no limit."""
+        if self._preset.candidates is None:
+            return []
+        kernel, dtype, *dims = group(workload)
+        others = [other for other in ITEMSIZE if other != dtype and ITEMSIZE[other] == ITEMSIZE[dtype]]
+        return [(kernel, other, dims[0], dims[1]) for other in others]
+
+    def first(self, workload: Workload) -> list[Config]:
+        """Where to begin: with what is known, then the usual shapes."""
+        return list(dict.fromkeys([*self._early(workload), *STARTS[workload.key.kernel]]))
+
+    def _early(self, workload: Workload) -> list[Config]:
+        """The built-in default, this run's winners for other dtypes and shapes, neighbours' records, and in between the
+        default of the other backend."""
+        key = workload.key
+        own = [record for root in self._roots if (record := read_record(root / key.path)) is not None]
+        near = [record.config for record in own + neighbours(key, self._roots)[:4]]
+        winners = self._winners.get((key.kernel, key.head_dim, key.v_head_dim), [])[-2:]
+        here, *others = self._defaults(workload)
+        return list(dict.fromkeys([here, *winners, *near[:1], *others, *near[1:]]))
+
+    def _defaults(self, workload: Workload) -> list[Config]:
+        """The built-in config of each backend, the one in use first."""
+        key, scheduled = workload.key, workload.key.kernel in self._scheduled
+        sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        in_use = built_in(key.kernel, scheduled)(*sizes)
+        return list(dict.fromkeys([in_use, portable_default(key.kernel, scheduled, *sizes)]))
+
+
+def group(workload: Workload) -> Group:
+    key = workload.key
+    return key.kernel, key.dtype, key.head_dim, key.v_head_dim
+
+
+def _nearest(space: Sequence[Config], first: Sequence[Config], count: int | None) -> list[Config]:
+    """Those of `first`, then the configs nearest to any of them, in an order that does not depend on chance."""
+    anchors = [config for config in first if config in set(space)]
+    steps = {config: min(distance(config, anchor) for anchor in anchors) for config in space}
+    rest = sorted(set(space) - set(anchors), key=lambda config: (steps[config], str(config)))
+    return [*anchors, *rest][:count]

@@ -1,0 +1,58 @@
+"""A study in a database that several hosts share. Apart, because SQLAlchemy takes half a second to import."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from optuna.exceptions import StorageInternalError
+from optuna.storages import RDBStorage
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
+
+from flashgen.errors import EnvironmentProblem, UsageError
+
+TRIES = 4
+
+
+def open_database(place: str) -> RDBStorage:
+    """The storage at a URL; UsageError for what is none, EnvironmentProblem where its driver is not installed."""
+    try:
+        url = make_url(place)
+    except ArgumentError as error:
+        raise UsageError(f"--storage {place!r}; expected a URL such as postgresql://user@host/database") from error
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    try:
+        return _database(url.render_as_string(hide_password=False))
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"the storage {shown(place)} needs a driver that is not installed ({error}); "
+            "for PostgreSQL: pip install 'flashgen[postgres]'"
+        ) from error
+
+
+def _database(url: str) -> RDBStorage:
+    """Of hosts that make the tables at the same moment all but one fail, and find them a little later."""
+    # A connection that the server has closed meanwhile is opened again.
+    options = {"pool_pre_ping": True}
+    for attempt in range(1, TRIES):
+        with suppress(IntegrityError, ProgrammingError, StorageInternalError):
+            return RDBStorage(url, engine_kwargs=options)
+        time.sleep(0.5 * attempt)
+    return RDBStorage(url, engine_kwargs=options)
+
+
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Let SQLAlchemy's errors be Optuna's, which the caller knows."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise StorageInternalError(str(error)) from (error.__cause__ or error)
+
+
+def shown(place: str) -> str:
+    """A URL without its password."""
+    return make_url(place).render_as_string(hide_password=True)

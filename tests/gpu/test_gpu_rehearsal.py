@@ -1,0 +1,36 @@
+"""What a rehearsal of a proof notes and a pool compiles is all that the proof asks the compiler for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton
+
+from flashgen.codegen import generate
+from flashgen.spec import load
+from flashgen.tuning.pool import compilers
+from flashgen.verify import verify
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("name", ["alibi", "document"])
+def test_a_proof_finds_all_its_kernels_compiled(
+    name: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    variant = load(repository / "variants" / f"{name}.yaml")
+    path = generate(variant, tmp_path)
+    compiled: list[str] = []
+
+    def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:
+        if not cache_hit:
+            compiled.append(src.name)
+
+    monkeypatch.setattr(triton.knobs.compilation, "listener", listen)
+    with compilers(variant, path) as pool:
+        report = verify(path, variant, level="quick", ahead=pool.answers)
+    assert report.passed, str(report)
+    assert compiled == []
