@@ -38,7 +38,9 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
         ),
         Edit(
             "        # A finite floor for the maximum",
-            "        mbarrier.wait(v_full.index(stage), n // STAGES & 1)\n        # A finite floor for the maximum",
+            # Where no tile begins, none of V comes: an unconditional wait would hang.
+            "        mbarrier.wait(v_full.index(stage), n // STAGES & 1, pred=begins)\n"
+            "        # A finite floor for the maximum",
         ),
     ),
     "row sums meet in each step": (

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+from packaging.version import Version
 
 from flashgen.codegen import generate
 from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
@@ -40,8 +41,8 @@ MASKS = {
 }
 LENGTHS = [(1, 1), (64, 64), (150, 150), (150, 64), (40, 150), (129, 97), (16, 200)]
 BM, BN = 16, 32
-# Bytes a thread that the kernel for wide heads may spill.
-FEW_SPILLS = 16
+# Bytes a thread that the kernel for wide heads may spill; it was measured with Triton 3.6.
+FEW_SPILLS = 16 if Version(triton.__version__) < Version("3.7") else 32
 
 
 def variant_of(mask: str, align: str):
