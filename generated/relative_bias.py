@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "128febcfd857", "backward_q": "c30b22d2771b", "backward_kv": "78c109c705f4"},
+    templates={"forward": "128febcfd857", "backward_q": "9f5448dbb934", "backward_kv": "7cb1e20a0220"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -762,6 +762,20 @@ def _backward_q(
     )
 
 
+@triton.jit
+def _is_flat(k_first, k_last, q_first, q_last):
+    """Whether all pairs of a tile read at one place: rel[h, clamp(q - k, -64, 64) + 64]."""
+    return tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64)
+
+
+@triton.jit
+def _flat_score(qk, k_first, q_first, qk_scale, rel_base):
+    """The same as _score for such a tile."""
+    return (
+        qk * qk_scale + tl.load(rel_base + tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64) * 1.4426950408889634
+    )
+
+
 @gluon.jit
 def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
     """Where tile i of V is, and the phase of the barriers there."""
@@ -871,6 +885,8 @@ def _dq_consumer(
     rows = row0 + gl.arange(0, 64, layout=row_layout)
     # Rows beyond the last are taken as the last: they read what exists.
     q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    q_first = row0 + (kv_len - q_len)
+    q_last = gl.minimum(row0 + 64, q_len) - 1 + (kv_len - q_len)
     qk_scale = scale * 1.4426950408889634
     rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
     at = (b * heads + h).to(gl.int64) * num_rows + rows
@@ -926,7 +942,12 @@ def _dq_consumer(
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         start = (num_tiles - 1 - i) * BN
         k = start + gl.arange(0, BN, layout=col_layout)[None, :]
-        x = _score(qk, q, k, qk_scale, rel_base)
+        k_first = start
+        k_last = gl.minimum(start + BN, kv_len) - 1
+        if _is_flat(k_first, k_last, q_first, q_last):
+            x = _flat_score(qk, k_first, q_first, qk_scale, rel_base)
+        else:
+            x = _score(qk, q, k, qk_scale, rel_base)
         p = gl.exp2(x - lse)
         # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
         mbarrier.wait(k_full.index(stage), i // STAGES & 1)
@@ -1157,20 +1178,6 @@ def _add(sums_ptr, at, value):
         tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
         high = sign * (number >> 24)
         tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
-
-
-@triton.jit
-def _is_flat(k_first, k_last, q_first, q_last):
-    """Whether all pairs of a tile read at one place: rel[h, clamp(q - k, -64, 64) + 64]."""
-    return tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64)
-
-
-@triton.jit
-def _flat_score(qk, k_first, q_first, qk_scale, rel_base):
-    """The same as _score for such a tile."""
-    return (
-        qk * qk_scale + tl.load(rel_base + tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64) * 1.4426950408889634
-    )
 
 
 @gluon.jit

@@ -4,12 +4,13 @@ once a tile, not once a pair.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from flashgen.codegen.forward import Function
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.learned import one_place
+from flashgen.lang.learned import one_place, steps_with_each
 from flashgen.lang.log2 import K, logits
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, op, substitute, transform, var, variables, walk
 from flashgen.lang.show import show
@@ -30,37 +31,39 @@ class Flat:
     score: Function
 
     @property
+    def functions(self) -> tuple[Function, Function]:
+        return self.test, self.score
+
+    @property
     def free(self) -> set[str]:
         """The names that both read."""
         return {*self.test.body.free, *self.score.body.free}
 
 
-def flat(variant: Variant, prologue: Prologue, pair: Expr, along_queries: bool) -> Flat | None:
-    """For logits `pair`, in a kernel whose loop goes along queries or along keys; None where no tile is known to be
-    flat from its place alone.
+def flat_score(variant: Variant, prologue: Prologue, known: Sequence[Function], along_queries: bool) -> Flat | None:
+    """For a kernel whose loop goes along queries or along keys, after functions that are `known`; None where no tile is
+    known to be flat from its place alone.
     """
+    pair = logits(variant.score, variant.mask).pair
     reads = [node for node in walk(pair) if isinstance(node, Gather) and {"q", "k"} <= variables(node)]
     places = [one_place(_indices(read, variant, prologue.ranges)) for read in reads]
+    if not reads or any(steps_with_each(read) for read in reads):
+        return None
     test: Expr = TRUE
     for place in places:
         if place is None or inputs(place):
             return None
         test = op("and", test, place)
-    if not reads:
-        return None
     score = transform(pair, lambda node: _at_corner(node) if node in reads else node)
     if along_queries:
         test, score = (substitute(each, _CORNERS) for each in (test, score))
     names = ", ".join(dict.fromkeys(show(read, variant.lets) for read in reads))
-    return Flat(
+    found = Flat(
         Function("_is_flat", prologue.body(fold(test)), f"Whether all pairs of a tile read at one place: {names}."),
         Function("_flat_score", prologue.body(score), "The same as _score for such a tile."),
     )
-
-
-def flat_score(variant: Variant, prologue: Prologue, along_queries: bool) -> Flat | None:
-    """The same for the logits of a variant."""
-    return flat(variant, prologue, logits(variant.score, variant.mask).pair, along_queries)
+    suffix = "" if all(f.says_the_same(g) for f in found.functions for g in known if f.name == g.name) else "_by_key"
+    return Flat(*(replace(f, name=f.name + suffix) for f in found.functions))
 
 
 def _indices(read: Gather, variant: Variant, ranges: Ranges) -> list[Expr]:

@@ -150,7 +150,7 @@ class HopperBackwardView:
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
-        flat = (self.flat.test, self.flat.score) if self.flat else ()
+        flat = self.flat.functions if self.flat else ()
         learned = self.learned.functions if self.learned else ()
         return (*(f for f in (self.score, self.mask) if f is not None), *flat, *learned)
 
@@ -180,7 +180,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     queries = _query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, mask) if f is not None]
     reads = prologue.free.union(*(f.body.free for f in functions))
-    flat = None if bent or score is None else flat_score(variant, prologue, along_queries=True)
+    flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=True)
     learned = hopper_learned(variant, prologue.fork())
     apart = (part.free for part in (learned, flat) if part is not None)
     free = reads.union(queries.names, prologue.free, *apart)

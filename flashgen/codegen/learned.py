@@ -10,7 +10,7 @@ from flashgen.codegen.forward import Function, ranges_of
 from flashgen.lang.bounds import key_range, row_range
 from flashgen.lang.derivative import LoadSite, gradients
 from flashgen.lang.fold import fold
-from flashgen.lang.learned import Own, Placement, Sharing, placement
+from flashgen.lang.learned import Own, Placement, Sharing, placement, steps_with_each
 from flashgen.lang.log2 import is_uniform, slope
 from flashgen.lang.nodes import TRUE, Expr, Gather, Op, Var, const, inputs, walk
 from flashgen.lang.show import show
@@ -183,7 +183,9 @@ def summed_by_key(variant: Variant, found: Sequence[Placement]) -> bool:
 
 def _shares_by_place(found: Placement) -> bool:
     """Whether it follows from a tile's place alone that its pairs share an element, and which."""
-    return found.uniform is not None and not inputs(found.uniform) | inputs(found.corner)
+    if found.uniform is None or steps_with_each(found.site.gather):
+        return False
+    return not inputs(found.uniform) | inputs(found.corner)
 
 
 class SiteTexts:

@@ -124,6 +124,11 @@ def _gathered(node: Expr) -> Expr:
     return node
 
 
+def steps_with_each(gather: Gather) -> bool:
+    """Whether an index is another one for each query or each key, so that no tile reads at one place."""
+    return any({Q, K} & linear(index).terms.keys() for index in gather.indices)
+
+
 def one_place(indices: Sequence[Expr]) -> Expr | None:
     """Whether all pairs of a tile have the same indices, from the tile's corners."""
     whole: Expr = TRUE

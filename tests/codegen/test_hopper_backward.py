@@ -164,6 +164,7 @@ NOT_FOLDED = {
     "by query": (["kv_len"], "score + t[q]", {}),
     "by key": (["kv_len"], "score + t[k]", {}),
     "of each pair": (["kv_len", "kv_len"], "score + t[q, k]", {}),
+    "of each distance": (["n"], "score + t[q - k + n // 2]", {}),
     "of all tiles with a schedule": (["heads"], "score + t[h]", {"mask": "q % 2 == k % 2"}),
     "with a slope of its own for each pair": (["heads"], "tanh(score) * t[h]", {}),
     "by the tile and by pair": ([17, "heads"], "score + t[clamp(q - k, -8, 8) + 8, h] + t[q % 17, h]", {}),
@@ -180,6 +181,24 @@ def test_sums_for_learned_inputs_that_take_an_addition_a_pair_are_its_own(name: 
     learned = hopper_backward_view(learned_variant(*FOLDED[name])).learned
     assert learned is not None
     assert learned.by_tile == (name != "t[h]")
+
+
+@pytest.mark.parametrize(
+    ("shape", "score", "is_flat"),
+    [
+        ([17], "score + t[clamp(q - k, -8, 8) + 8]", True),
+        (["heads", 4, 4], "score + t[h, min(q // 64, 3), min(k // 64, 3)]", True),
+        (["heads"], "score - t[h] * abs(q - k)", False),
+        (["kv_len", "kv_len"], "score + t[q, k]", False),
+        (["n"], "score + t[q - k + n // 2]", False),
+        ([17], "tanh(score + t[clamp(q - k, -8, 8) + 8])", False),
+    ],
+)
+def test_what_whole_tiles_share_is_read_once_a_tile(shape, score: str, is_flat: bool) -> None:
+    view = hopper_backward_view(learned_variant(shape, score))
+    assert (view.flat is not None) == is_flat
+    if view.flat is not None:
+        assert not {"q", "k"} & view.flat.free
 
 
 @pytest.mark.parametrize("name", NOT_FOLDED)
