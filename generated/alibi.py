@@ -2265,7 +2265,7 @@ def _launch_backward(
     input_sums = (runtime.input_sums(slopes, deterministic),) if needs[3] else None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, slopes, input_sums, kv_config)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, slopes, kv_config, input_sums)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, slopes, kv_config)
     if needs_q and dq is None:
@@ -2314,7 +2314,7 @@ def _launch_backward_kv(call, incoming, slopes, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, slopes, input_sums, config):
+def _launch_backward_kv_hopper(call, incoming, slopes, config, input_sums=None):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq.
 
     The other one also adds to input_sums for the gradient of slopes, if there are any.

@@ -2199,7 +2199,7 @@ def _launch_backward(
     input_sums = (runtime.input_sums(rel, deterministic),) if needs[3] else None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, rel, input_sums, kv_config)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, rel, kv_config, input_sums)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, rel, kv_config)
     if needs_q and dq is None:
@@ -2247,7 +2247,7 @@ def _launch_backward_kv(call, incoming, rel, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, rel, input_sums, config):
+def _launch_backward_kv_hopper(call, incoming, rel, config, input_sums=None):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq.
 
     The other one also adds to input_sums for the gradient of rel, if there are any.

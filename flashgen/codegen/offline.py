@@ -110,7 +110,7 @@ def compile_kernel(
     compiled = getattr(module, config.name_of(kernel))
     # Without gradients of learned inputs.
     sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
-    constants |= {"LEARNED": 0, **dict.fromkeys(sums_of_inputs)}
+    constants |= {"LEARNED": False, **dict.fromkeys(sums_of_inputs)}
     found = _compile(compiled, target, types, constants, options(config), unaligned)
     if found.error is None and config.fuse_dq and not portable:
         collected = _compile(module._collect_dq, target, types, {"HEAD_DIM": block_width(config)}, {}, unaligned)
