@@ -28,7 +28,7 @@ from flashgen.bench.run import Bench, machine, rows, time_all
 from flashgen.bench.session import Measure, Session
 from flashgen.bench.techniques import COMPARISONS, PLACES, PLANS, Comparison, Kernel, Place, kernels_of
 from flashgen.bench.timing import cuda_timer, peak_bytes
-from flashgen.codegen import load_module, render, uses_schedule
+from flashgen.codegen import load_module, render
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.problems import Call, Problem, make_inputs
@@ -92,13 +92,13 @@ def measure_place(modules: Modules, kernels: Mapping[str, Kernel], case: Case, b
     """Each kernel by its label, the first as built: proven alone, compared with the first, timed with all."""
     import torch
 
-    problem, scheduled = case.problem, uses_schedule(modules.variant)
+    problem = case.problem
     call = make_inputs(modules.variant, problem, "cuda")
     ready: dict[str, Run] = {}
     notes: dict[str, str] = {}
     with torch.no_grad():
         for label, kernel in kernels.items():
-            module, config = modules.of(kernel), kernel.config_for(problem, scheduled)
+            module, config = modules.of(kernel), kernel.config_for(problem, modules.variant)
             notes[label] = proven(modules.variant, module, config, problem)
             if not notes[label]:
                 ready[label] = run_of(module, call, config, kernel.plan)
@@ -115,7 +115,7 @@ def measured(places: Sequence[Place], session: Session, folder: Path) -> Iterato
     modules: dict[str, Modules] = {}
     for place in places:
         here = modules.setdefault(place.variant, Modules(variant_of(place), folder / place.variant))
-        kernels = kernels_of(place, uses_schedule(here.variant))
+        kernels = kernels_of(place, here.variant)
         session.measure = _measure(here, kernels)
         session.bench = replace(session.bench, candidates=tuple(kernels))
         for found in session.run(here.variant, [place.problem]):
@@ -135,8 +135,8 @@ def table(comparisons: Sequence[Comparison], found: Mapping[Place, Mapping[str, 
     lines: list[tuple[str, ...]] = [HEADER, ("---",) * len(HEADER)]
     for each in comparisons:
         if each.place in found:
-            scheduled = uses_schedule(variant_of(each.place))
-            labels = [kernel.label(each.place.problem, scheduled) for kernel in (each.without, each.kernel)]
+            variant = variant_of(each.place)
+            labels = [kernel.label(each.place.problem, variant) for kernel in (each.without, each.kernel)]
             speeds = [found[each.place][label].tflops for label in labels]
             lines.append((each.technique, str(each.place), *_cells(*speeds)))
     return [f"| {' | '.join(cells)} |" for cells in lines]

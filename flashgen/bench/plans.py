@@ -18,7 +18,8 @@ def all_masked(plan: Plan) -> Plan:
     listed = _listed(plan)
     # Tiles that are listed to the front, in their order.
     order = (~listed).to(torch.int8).sort(dim=-1, stable=True).indices
-    counts = torch.stack([listed.sum(-1), torch.zeros_like(listed.sum(-1))], -1).to(plan.counts.dtype)
+    counts = plan.counts.clone()
+    counts[..., 0], counts[..., 1] = listed.sum(-1), 0
     return replace(plan, counts=counts, tiles=plan.tiles.gather(-1, order))
 
 
@@ -27,13 +28,13 @@ def all_tiles(plan: Plan) -> Plan:
     import torch
 
     kv_tiles = plan.tiles.shape[-1]
-    num_full = plan.counts[..., 1:]
+    num_full = plan.counts[..., 1:2]
     place = torch.arange(kv_tiles, device=plan.tiles.device).expand_as(plan.tiles)
     at = torch.where(place >= kv_tiles - num_full, plan.tiles, kv_tiles).long()
     full = torch.zeros((*at.shape[:-1], kv_tiles + 1), dtype=torch.bool, device=at.device).scatter_(-1, at, True)
     # Mixed tiles to the front, full ones to the end.
     order = full[..., :kv_tiles].to(torch.int8).sort(dim=-1, stable=True).indices
-    counts = torch.cat([kv_tiles - num_full, num_full], -1)
+    counts = torch.cat([kv_tiles - num_full, plan.counts[..., 1:]], -1)
     return replace(plan, counts=counts, tiles=order.to(plan.tiles.dtype))
 
 
@@ -43,4 +44,4 @@ def _listed(plan: Plan) -> Tensor:
 
     kv_tiles = plan.tiles.shape[-1]
     place = torch.arange(kv_tiles, device=plan.tiles.device).expand_as(plan.tiles)
-    return (place < plan.counts[..., :1]) | (place >= kv_tiles - plan.counts[..., 1:])
+    return (place < plan.counts[..., :1]) | (place >= kv_tiles - plan.counts[..., 1:2])

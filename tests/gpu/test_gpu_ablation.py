@@ -11,7 +11,6 @@ from flashgen.bench.ablation import Modules, measure_place, proven, variant_of
 from flashgen.bench.rows import Case
 from flashgen.bench.run import Bench
 from flashgen.bench.techniques import COMPARISONS, DOCUMENTS, Place, kernels_of
-from flashgen.codegen import uses_schedule
 
 # The place where each edit is measured first.
 EDITED = {each.without.edit: each for each in reversed(COMPARISONS) if each.without.edit}
@@ -30,13 +29,13 @@ def _on_hopper(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
 def test_an_edited_kernel_computes_its_formula(tmp_path: Path, edit: str) -> None:
     kernel, place = EDITED[edit].without, EDITED[edit].place
     variant = variant_of(place)
-    config = kernel.config_for(place.problem, uses_schedule(variant))
+    config = kernel.config_for(place.problem, variant)
     assert proven(variant, Modules(variant, tmp_path).of(kernel), config, place.problem) == ""
 
 
 def test_a_place_is_measured_with_all_its_kernels(tmp_path: Path) -> None:
     """By plans, configs and an edit, at a size with more tiles than programs."""
-    kernels, problem = kernels_of(DOCUMENTS, True), Place("document", 1, 16, 2048, 128).problem
+    kernels, problem = kernels_of(DOCUMENTS, variant_of(DOCUMENTS)), Place("document", 1, 16, 2048, 128).problem
     case = Case("document", "", "", problem, "a GPU", "", "")
     rows = measure_place(Modules(variant_of(DOCUMENTS), tmp_path), kernels, case, Bench(rounds=2))
     assert [row.candidate for row in rows] == list(kernels)

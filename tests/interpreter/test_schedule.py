@@ -85,7 +85,7 @@ def planned_states(plan: object, shape: torch.Size) -> torch.Tensor:
     for b, heads in enumerate(tiles):
         for h, rows in enumerate(heads):
             for i, row in enumerate(rows):
-                mixed, full = counts[b][h][i]
+                mixed, full, _ = counts[b][h][i]
                 listed = row[:mixed] + row[len(row) - full :]
                 assert len(set(listed)) == len(listed) <= len(row)
                 states[b, h, i, row[:mixed]] = MIXED

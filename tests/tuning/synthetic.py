@@ -13,7 +13,7 @@ from flashgen.problems import Problem
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device
 from flashgen.tuning.outcome import Entry, Work
-from flashgen.tuning.prune import verdict
+from flashgen.tuning.prune import spill_limit, verdict
 from flashgen.tuning.space import Task, padded, search_space
 from flashgen.tuning.table import Table
 from flashgen.tuning.timing import Timing
@@ -99,7 +99,7 @@ def table(kind, head_dim, length):
     entries = []
     for config in space:
         found, noise = resources(kind, size, config), math.exp(chance.gauss(0, 0.01))
-        why = verdict(found, DEVICE.capability)
+        why = verdict(found, DEVICE.capability, spill_limit(config))
         timing = None
         if why != "shared memory":
             timing = Timing(median_us(kind, size, config, found, noise), 0.004, 30)
