@@ -48,9 +48,12 @@ class Progress:
         if told is None:
             limit = config.getoption("--seconds", None)
             self.stop = None if limit is None else time.time() + limit
-            assert config.cache is not None
-            self.file = config.cache.mkdir("progress") / f"{fingerprint()}.txt"
-            self.passed = self.passed_before() if config.getoption("--resume", False) else set()
+            resume = config.getoption("--resume", False)
+            cache = getattr(config, "cache", None)
+            if resume and cache is None:
+                raise pytest.UsageError("--resume needs pytest's cache; expected no '-p no:cacheprovider' beside it")
+            self.file = cache.mkdir("progress") / f"{fingerprint()}.txt" if cache else None
+            self.passed = self.passed_before() if resume else set()
         else:
             self.stop, self.passed = told["progress_stop"], set(told["progress_passed"])
 
@@ -87,12 +90,14 @@ class Progress:
             self.write("failed", report.nodeid)
 
     def write(self, outcome: str, nodeid: str) -> None:
+        if self.file is None:
+            return
         with self.file.open("a") as file:
             file.write(f"{outcome} {nodeid}\n")
 
     def passed_before(self) -> set[str]:
         """The tests that passed when they last ran."""
-        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        lines = self.file.read_text().splitlines() if self.file and self.file.exists() else []
         last = {nodeid: outcome for outcome, _, nodeid in (line.partition(" ") for line in lines)}
         return {nodeid for nodeid, outcome in last.items() if outcome == "passed"}
 

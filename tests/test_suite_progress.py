@@ -136,3 +136,11 @@ def test_workers_share_the_gpus_and_each_sees_all(
         environment["CUDA_VISIBLE_DEVICES"] = visible
     take_gpu(environment, gpus)
     assert environment.get("CUDA_VISIBLE_DEVICES") == expected
+
+
+def test_without_a_cache_there_is_a_table_and_nothing_to_resume(tmp_path: Path) -> None:
+    status, ran, table = run(suite(tmp_path), "-p", "no:cacheprovider")
+    assert (status, ran) == (1, list("0123"))
+    assert counts(table) == {"passed": 3, "failed": 2, "skipped": 1}
+    status, ran, _ = run(tmp_path, "-p", "no:cacheprovider", "--resume")
+    assert (status, ran) == (pytest.ExitCode.USAGE_ERROR, [])

@@ -1,4 +1,4 @@
-"""What the module template needs around the kernels: docstring, argument checks, operator signature, reference."""
+"""What the module template needs around the kernels: argument checks, operator signature, launches."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from dataclasses import dataclass
 
 from flashgen.codegen.backward import BackwardKvView, BackwardQView
 from flashgen.codegen.delta import DeltaView
-from flashgen.codegen.forward import ForwardView, ranges_of
+from flashgen.codegen.docstrings import (
+    SCALARS,
+    argument_lines,
+    differentiable,
+    formula,
+    input_table,
+    quoted,
+    shape_text,
+)
+from flashgen.codegen.forward import ForwardView
 from flashgen.codegen.hopper import HopperView
 from flashgen.codegen.hopper_backward import HopperBackwardView
 from flashgen.codegen.hopper_backward_q import HopperBackwardQView
 from flashgen.codegen.kernels import Kernels
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
+from flashgen.codegen.reference import SIZES, reference_view
 from flashgen.codegen.schedule import ScheduleView
-from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, variables
-from flashgen.lang.torch_emitter import TENSORS, emit
+from flashgen.lang.nodes import variables
+from flashgen.lang.torch_emitter import emit
 from flashgen.lang.triton_emitter import user_name
 from flashgen.spec.variant import Input, Variant
-
-_SCALARS = {"bool": "bool", "int": "int", "float": "float"}
-_SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 
 
 @dataclass(frozen=True)
@@ -97,13 +104,13 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
     checks, checks_math = _checks(variant)
     scheduled = [name for name in names if schedule is not None and _reads(schedule.arguments, name)]
     scheduled += [name for name in variant.dim_names if schedule is not None and user_name(name) in schedule.arguments]
-    reference = _reference(variant)
+    reference = reference_view(variant)
     return ModuleView(
         name=variant.name,
-        title=_docstring(variant.description),
-        formula=_formula(variant),
-        input_table=_inputs(variant),
-        source=_docstring(variant.source),
+        title=quoted(variant.description),
+        formula=formula(variant),
+        input_table=input_table(variant),
+        source=quoted(variant.source),
         source_path=variant.source,
         argument_types={t.name: t.dtype for t in variant.inputs}
         | {p.name: p.type.value for p in variant.runtime_params},
@@ -137,7 +144,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         inputs_parameters="".join(f", {n}" for n in names if _reads(for_inputs, n) or n in (*scheduled, *sums.names)),
         inputs_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, for_inputs, scheduled))),
         launch_inputs=sums,
-        differentiable=_differentiable(variant),
+        differentiable=differentiable(variant),
         inputs=", ".join(t.name for t in variant.inputs),
         learned=tuple(t.name for t in variant.inputs if t.grad),
         input_checks=tuple(checks),
@@ -145,7 +152,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         plan_dim_lines=tuple(_dim_lines(variant.inputs, scheduled)),
         input_keywords="".join(f", {t.name}={t.name}" for t in variant.inputs),
         scalar_checks=tuple(
-            f'{p.name} = runtime.check_scalar("{p.name}", {p.name}, {_SCALARS[p.type.value]})'
+            f'{p.name} = runtime.check_scalar("{p.name}", {p.name}, {SCALARS[p.type.value]})'
             for p in variant.runtime_params
         ),
         forward_arguments=_call_arguments(variant, forward.arguments),
@@ -153,45 +160,13 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         schedule_arguments=() if schedule is None else _call_arguments(variant, schedule.arguments + schedule.sizes),
         schedule_call="".join(f"{name}, " for name in scheduled),
         schedule_parameters="".join(f"{name}, " for name in scheduled),
-        argument_lines="\n".join(_argument_lines(variant)),
+        argument_lines="\n".join(argument_lines(variant)),
         reference_setup=reference.setup,
         reference_lines=reference.lines,
         reference_score=reference.score,
         reference_mask=reference.mask,
         bottom_right=variant.align == "bottom_right",
     )
-
-
-def _docstring(text: str) -> str:
-    """A person's text inside a triple-quoted string, on a line that is not its last."""
-    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-
-
-def _formula(variant: Variant) -> str:
-    texts = dict(variant.texts)
-    lines = ["    out = softmax(score over visible keys) v, score = scale q k^T"]
-    lines += [f"    {name} = {_docstring(texts[name])}" for name, _ in variant.lets]
-    if texts["score"] != "score":
-        lines.append(f"    score = {_docstring(texts['score'])}")
-    if variant.mask is not TRUE:
-        lines.append(f"    key k is visible to query q where {_docstring(texts['mask'])}")
-    if variant.sink:
-        lines.append("    each row's denominator has one more term, exp(sinks[h])")
-    if variant.align == "top_left":
-        lines.append("    query i stands at key position i")
-    else:
-        lines.append("    query i stands at key position i + kv_len - q_len")
-    return "\n".join(lines)
-
-
-def _shape(tensor: Input) -> str:
-    return "[" + ", ".join(f"{d.text}|1" if d.may_be_one else d.text for d in tensor.dims) + "]"
-
-
-def _inputs(variant: Variant) -> str:
-    if not variant.inputs:
-        return ""
-    return "Inputs:\n" + "".join(f"    {t.name} {_shape(t)} {t.dtype}\n" for t in variant.inputs)
 
 
 def _parameters(variant: Variant) -> list[str]:
@@ -204,20 +179,7 @@ def _parameters(variant: Variant) -> list[str]:
 def _own_signature(variant: Variant) -> str:
     """The part of the operator's signature that is the variant's own."""
     parts = [f"Tensor{'' if t.default is None else '?'} {t.name}" for t in variant.inputs]
-    return ", ".join([*parts, *(f"{_SCALARS[p.type.value]} {p.name}" for p in variant.runtime_params)])
-
-
-def _differentiable(variant: Variant) -> str:
-    names = ["q", "k", "v", *(t.name for t in variant.inputs if t.grad)]
-    return f"Differentiable in {', '.join(names[:-1])} and {names[-1]}."
-
-
-def _argument_lines(variant: Variant) -> list[str]:
-    lines = []
-    for t in variant.inputs:
-        ending = "; the paper's by default" if t.default == "alibi_slopes" else ""
-        lines.append(f"{t.name}: {t.dtype} {_shape(t)}{ending}.")
-    return lines + [f"{p.name}: {_SCALARS[p.type.value]}, {p.value!r} by default." for p in variant.runtime_params]
+    return ", ".join([*parts, *(f"{SCALARS[p.type.value]} {p.name}" for p in variant.runtime_params)])
 
 
 def _checks(variant: Variant) -> tuple[list[str], bool]:
@@ -231,7 +193,7 @@ def _checks(variant: Variant) -> tuple[list[str], bool]:
     for t in variant.inputs:
         if t.default == "alibi_slopes":
             lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(sizes.heads, q.device)"]
-    lines += [f"{name} = sizes.{name}" for name in _SIZES if name in used]
+    lines += [f"{name} = sizes.{name}" for name in SIZES if name in used]
     for t in variant.inputs:
         shape = [next(sizes) if dim.binds is None else (next(sizes), "None")[1] for dim in t.dims]
         own = {dim.binds for dim in t.dims}
@@ -252,7 +214,9 @@ def _check(t: Input, shape: Sequence[str]) -> str:
     text = ", ".join(shape) + ("," if len(shape) == 1 else "")
     ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
     extra = f", may_be_one=({', '.join(ones)}{',' if len(ones) == 1 else ''})" if ones else ""
-    return f'{t.name} = runtime.check_input("{t.name}", {t.name}, {_shape(t)!r}, ({text}), torch.{t.dtype}, q{extra})'
+    return (
+        f'{t.name} = runtime.check_input("{t.name}", {t.name}, {shape_text(t)!r}, ({text}), torch.{t.dtype}, q{extra})'
+    )
 
 
 def _dim_lines(tensors: Iterable[Input], used: Iterable[str]) -> list[str]:
@@ -284,59 +248,3 @@ def _call_arguments(variant: Variant, arguments: Sequence[str]) -> tuple[str, ..
         values |= {f"stride_{user_name(t.name)}_{axis}": f"{t.name}.stride({axis})" for axis in range(len(t.dims))}
     values |= {user_name(name): name for name in (*(p.name for p in variant.runtime_params), *variant.dim_names)}
     return tuple(values[argument] for argument in arguments)
-
-
-@dataclass(frozen=True)
-class _Reference:
-    setup: tuple[str, ...]
-    lines: tuple[str, ...]
-    score: str
-    mask: str
-    imports_math: bool
-    imports_torch: bool
-
-
-def _reference(variant: Variant) -> _Reference:
-    ranges = ranges_of(variant)
-    dims = {t.name: t.dims for t in variant.inputs}
-
-    def guard(node: Gather, axis: int) -> tuple[bool, bool]:
-        return ranges.guard(node, axis, dims[node.input][axis].size)
-
-    roots: list[Expr] = [variant.score] + ([] if variant.mask is TRUE else [variant.mask])
-    taken = {*dims, *_SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names}
-    emission = emit(roots, variant.lets, guard, taken)
-    score, *masks = (_as_tensor(text, root) for text, root in zip(emission.results, roots, strict=True))
-    text = " ".join((*emission.lines, score, *masks))
-    return _Reference(
-        _reference_setup(variant, {name for root in roots for name in variables(root)}, text),
-        emission.lines,
-        score,
-        masks[0] if masks else "None",
-        emission.imports_math,
-        "torch." in text,
-    )
-
-
-def _as_tensor(text: str, expr: Expr) -> str:
-    """A result of sizes and params alone is a Python scalar; the formula returns tensors."""
-    is_scalar = not variables(expr) & TENSORS and not inputs(expr)
-    dtype = "" if expr.type is Type.BOOL else "dtype=score.dtype, "
-    return f"torch.as_tensor({text}, {dtype}device=score.device)" if is_scalar else text
-
-
-def _reference_setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
-    lines: list[str] = []
-    shapes = {"batch": "q.shape[0]", "heads": "q.shape[1]", "q_len": "q.shape[2]", "head_dim": "q.shape[3]"}
-    shapes |= {"kv_heads": "k.shape[1]", "kv_len": "k.shape[2]"}
-    expanded = {d.text for t in variant.inputs for d in t.dims if d.may_be_one}
-    for t in variant.inputs:
-        if t.default == "alibi_slopes":
-            lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(q.shape[1], q.device)"]
-    lines += [f"{name} = {shapes[name]}" for name in _SIZES if name in used | expanded or f" {name}" in f" {text}"]
-    for t in variant.inputs:
-        lines += [f"{d.binds} = {t.name}.shape[{a}]" for a, d in enumerate(t.dims) if d.binds in used]
-        if any(d.may_be_one for d in t.dims):
-            wanted = ", ".join(d.text if d.may_be_one else "-1" for d in t.dims)
-            lines.append(f"{t.name} = {t.name}.expand({wanted})")
-    return tuple(lines)

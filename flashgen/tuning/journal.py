@@ -35,17 +35,21 @@ class _KernelLock(JournalFileOpenLock):
 
 
 class _Journal(JournalFileBackend):
-    """Optuna waits for the disk after every line, some twenty times a trial. What was written outlives this process
-    without; should the machine go down, a few measurements are made again."""
+    """Does not wait for the disk after every line, of which a trial has some twenty: what was written outlives this
+    process all the same. Should the machine go down, a few measurements are made again."""
+
+    def __init__(self, path: Path, lock: _KernelLock) -> None:
+        super().__init__(str(path), lock_obj=lock)
+        self._journal, self._guard = path, lock
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         text = "".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs)
-        self._lock.acquire()
+        self._guard.acquire()
         try:
-            with open(self._file_path, "ab") as file:
+            with self._journal.open("ab") as file:
                 file.write(text.encode())
         finally:
-            self._lock.release()
+            self._guard.release()
 
 
 def open_journal(path: Path) -> JournalStorage:
@@ -55,7 +59,7 @@ def open_journal(path: Path) -> JournalStorage:
         lock = _KernelLock(path)
         with FileLock(f"{path}.lock"):
             _mend(path)
-        return JournalStorage(_Journal(str(path), lock_obj=lock))
+        return JournalStorage(_Journal(path, lock))
     except OSError as error:
         raise EnvironmentProblem(
             f"the study {path} cannot be written: {error.strerror or error}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,8 @@ def test_torch_finds_nothing_wrong(gallery_module: Callable[[str], ModuleType], 
         out, lse = attend(module, call)
         (out.sum() + lse[lse.isfinite()].sum()).backward()
     (forward, taken), (backward, given) = watch.calls
-    assert (forward, backward.name()) == (module.OPERATOR.overload, f"{forward.name()}_backward")
+    # A module that was imported before, by another test of this process, leaves these the names with a number.
+    named, derived = (re.sub(r"_\d{1,3}$", "", each.name()) for each in (forward, backward))
+    assert (forward, derived) == (module.OPERATOR.overload, f"{named}_backward")
     torch.library.opcheck(forward, taken)
     torch.library.opcheck(backward, tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in given))

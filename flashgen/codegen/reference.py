@@ -1,0 +1,71 @@
+"""What the eager `reference` of a module consists of, from the same expressions as its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashgen.codegen.forward import ranges_of
+from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, variables
+from flashgen.lang.torch_emitter import TENSORS, emit
+from flashgen.spec.variant import Variant
+
+SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The statements of `reference`: what comes before the score, those of both, and the texts of score and mask."""
+
+    setup: tuple[str, ...]
+    lines: tuple[str, ...]
+    score: str
+    mask: str
+    imports_math: bool
+    imports_torch: bool
+
+
+def reference_view(variant: Variant) -> Reference:
+    """Work them out."""
+    ranges = ranges_of(variant)
+    dims = {t.name: t.dims for t in variant.inputs}
+
+    def guard(node: Gather, axis: int) -> tuple[bool, bool]:
+        return ranges.guard(node, axis, dims[node.input][axis].size)
+
+    roots: list[Expr] = [variant.score] + ([] if variant.mask is TRUE else [variant.mask])
+    taken = {*dims, *SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names}
+    emission = emit(roots, variant.lets, guard, taken)
+    score, *masks = (_as_tensor(text, root) for text, root in zip(emission.results, roots, strict=True))
+    text = " ".join((*emission.lines, score, *masks))
+    return Reference(
+        _setup(variant, {name for root in roots for name in variables(root)}, text),
+        emission.lines,
+        score,
+        masks[0] if masks else "None",
+        emission.imports_math,
+        "torch." in text,
+    )
+
+
+def _as_tensor(text: str, expr: Expr) -> str:
+    """A result of sizes and params alone is a Python scalar; the formula returns tensors."""
+    is_scalar = not variables(expr) & TENSORS and not inputs(expr)
+    dtype = "" if expr.type is Type.BOOL else "dtype=score.dtype, "
+    return f"torch.as_tensor({text}, {dtype}device=score.device)" if is_scalar else text
+
+
+def _setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
+    lines: list[str] = []
+    shapes = {"batch": "q.shape[0]", "heads": "q.shape[1]", "q_len": "q.shape[2]", "head_dim": "q.shape[3]"}
+    shapes |= {"kv_heads": "k.shape[1]", "kv_len": "k.shape[2]"}
+    expanded = {d.text for t in variant.inputs for d in t.dims if d.may_be_one}
+    for t in variant.inputs:
+        if t.default == "alibi_slopes":
+            lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(q.shape[1], q.device)"]
+    lines += [f"{name} = {shapes[name]}" for name in SIZES if name in used | expanded or f" {name}" in f" {text}"]
+    for t in variant.inputs:
+        lines += [f"{d.binds} = {t.name}.shape[{a}]" for a, d in enumerate(t.dims) if d.binds in used]
+        if any(d.may_be_one for d in t.dims):
+            wanted = ", ".join(d.text if d.may_be_one else "-1" for d in t.dims)
+            lines.append(f"{t.name} = {t.name}.expand({wanted})")
+    return tuple(lines)
