@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "ef030ea73e82", "backward_q": "113913fe9fa2", "backward_kv": "18a4de1bd099"},
+    templates={"forward": "ef030ea73e82", "backward_q": "113913fe9fa2", "backward_kv": "904b54b17e98"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -1296,6 +1296,35 @@ def _backward_kv(
     )
 
 
+@triton.jit
+def _add(sums_ptr, at, value):
+    """Add to elements of sums: float32 by atomics, or digits of int64, whose sum is the same in every order.
+
+    A finite float32 is mantissa * 2**(place - 149); its digits have 24 bits, at places 0, 24, 48, ...
+    """
+    if sums_ptr.dtype.element_ty == tl.float32:
+        tl.atomic_add(sums_ptr + at, value, mask=value != 0, sem="relaxed")
+    else:
+        bits = value.to(tl.int32, bitcast=True)
+        exponent = (bits >> 23) & 255
+        mantissa = (bits & 0x7FFFFF) | tl.where(exponent == 0, 0, 0x800000)
+        place = tl.maximum(exponent - 1, 0)
+        number = mantissa.to(tl.int64) << (place % 24).to(tl.int64)
+        sign = tl.where(bits < 0, -1, 1).to(tl.int64)
+        finite = exponent < 255
+        digit = sums_ptr + tl.cast(at, tl.int64) * 13
+        low = tl.where(finite, sign * (number & 0xFFFFFF), 1)
+        tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
+        high = sign * (number >> 24)
+        tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
+
+
+@triton.jit
+def _d_slopes_by_key(q, k):
+    """-(abs(q - k) * 1.0)."""
+    return (q - k).to(tl.float32) * -1.0
+
+
 @gluon.jit
 def _keys_of_program(program, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Batch element, head of K and V, and first key of the tile that this program owns.
@@ -1404,6 +1433,19 @@ def _be_there(BARRIER):
 
 
 @gluon.jit
+def _thread_sums(tile):
+    """The sums of what each thread holds of a tile [64, BM]: [4, 8, 4], by warp and lane."""
+    return gl.sum(gl.sum(gl.sum(tile.reshape([4, 2, 8, tile.shape[1] // 8, 4, 2]), 5), 3), 1)
+
+
+@gluon.jit
+def _add_thread_sums(sums_ptr, at, sums):
+    """Add them to one element, a number for each warp."""
+    value = gl.sum(gl.sum(sums, 2), 1)
+    _add(sums_ptr, at + gl.zeros_like(value).to(gl.int32), value)
+
+
+@gluon.jit
 def _backward_producer(
     q_desc,
     do_desc,
@@ -1455,6 +1497,7 @@ def _backward_consumer(
     dq_sums,
     dk_desc,
     dv_desc,
+    d_slopes_ptr,
     slopes_ptr,
     sizes,
     BM: gl.constexpr,
@@ -1462,6 +1505,7 @@ def _backward_consumer(
     STAGES: gl.constexpr,
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
+    LEARNED: gl.constexpr,
 ):
     # Four warps: 64 keys. Tiles are transposed, [64, BM], so that P and dS enter the products for dV and dK from
     # registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
@@ -1496,6 +1540,7 @@ def _backward_consumer(
         ds_s.index(2 * (BUFFERS - 1) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
         fence_async_shared()
         _be_there(8 + 2 * CONSUMER + 1)
+    nothing = _thread_sums(zero)
     mbarrier.wait(kv_full, 0)
     # At least one, or the compiler would keep for the epilogue what it computes for the loops.
     num_heads = gl.maximum(heads // kv_heads, 1)
@@ -1506,6 +1551,7 @@ def _backward_consumer(
         slopes_h_scaled = slopes_h * 1.4426950408889634
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
         first_row = (b * heads + h) * num_rows
+        d_slopes_sums = nothing
 
         # Mixed tiles.
         i = 0
@@ -1530,7 +1576,12 @@ def _backward_consumer(
             dp = warpgroup_mma_wait(0, deps=(products,))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds = (p * (dp - delta)).to(k_s.dtype)
+            ds_out = p * (dp - delta)
+            if LEARNED:
+                # d slopes[h]
+                d_slopes = ds_out * _d_slopes_by_key(q, k)
+                d_slopes_sums += _thread_sums(d_slopes)
+            ds = ds_out.to(k_s.dtype)
             if FUSE_DQ > 0:
                 ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
             next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
@@ -1581,7 +1632,14 @@ def _backward_consumer(
             dp = warpgroup_mma_wait(0, deps=(products,))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds = (p * (dp - delta)).to(k_s.dtype)
+            ds_out = p * (dp - delta)
+            if LEARNED:
+                rows = start + gl.arange(0, BM, layout=row_layout)
+                q = (rows + (kv_len - q_len))[None, :]
+                # d slopes[h]
+                d_slopes = ds_out * _d_slopes_by_key(q, k)
+                d_slopes_sums += _thread_sums(d_slopes)
+            ds = ds_out.to(k_s.dtype)
             if FUSE_DQ > 0:
                 ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
             next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
@@ -1609,6 +1667,9 @@ def _backward_consumer(
                 _be_there(8 + 2 * CONSUMER + (n & 1))
             n = _anew(n + 1)
             i = _anew(i + 1)
+
+        if LEARNED:
+            _add_thread_sums(d_slopes_ptr, h, d_slopes_sums)
 
     # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
     # Where these are is computed anew: it is not worth registers in the meantime.
@@ -1655,6 +1716,7 @@ def _backward_kv_hopper(
     dq_sums,
     dk_desc,
     dv_desc,
+    d_slopes_ptr,
     slopes_ptr,
     scale,
     batch,
@@ -1669,10 +1731,12 @@ def _backward_kv_hopper(
     STAGES: gl.constexpr,
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
+    LEARNED: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 128 keys of each head of K and V of each batch element. It walks along the
     # queries that see some of its keys, head by head of those that share them: p = exp2(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
+    # Where LEARNED, ds_out = p * (d_out v^T - delta) is added up for slopes.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
     # the scale, in tiles of 64 x 64, each as _add_dq lays it out.
     # One warp loads (_backward_producer), two groups of four warps compute (_backward_consumer). They meet at barriers
@@ -1710,8 +1774,8 @@ def _backward_kv_hopper(
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
-        (_backward_consumer, (0, shared, barriers, dq_sums, dk_desc, dv_desc, slopes_ptr, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
-        (_backward_consumer, (1, shared, barriers, dq_sums, dk_desc, dv_desc, slopes_ptr, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
+        (_backward_consumer, (0, shared, barriers, dq_sums, dk_desc, dv_desc, d_slopes_ptr, slopes_ptr, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ, LEARNED)),
+        (_backward_consumer, (1, shared, barriers, dq_sums, dk_desc, dv_desc, d_slopes_ptr, slopes_ptr, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ, LEARNED)),
         (_backward_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES)),
     ], [4, 1], [240, 24])
     # fmt: on
@@ -2040,29 +2104,6 @@ def _d_slopes(q, k):
     return (q - k).to(tl.float32) * -1.0
 
 
-@triton.jit
-def _add(sums_ptr, at, value):
-    """Add to elements of sums: float32 by atomics, or digits of int64, whose sum is the same in every order.
-
-    A finite float32 is mantissa * 2**(place - 149); its digits have 24 bits, at places 0, 24, 48, ...
-    """
-    if sums_ptr.dtype.element_ty == tl.float32:
-        tl.atomic_add(sums_ptr + at, value, mask=value != 0, sem="relaxed")
-    else:
-        bits = value.to(tl.int32, bitcast=True)
-        exponent = (bits >> 23) & 255
-        mantissa = (bits & 0x7FFFFF) | tl.where(exponent == 0, 0, 0x800000)
-        place = tl.maximum(exponent - 1, 0)
-        number = mantissa.to(tl.int64) << (place % 24).to(tl.int64)
-        sign = tl.where(bits < 0, -1, 1).to(tl.int64)
-        finite = exponent < 255
-        digit = sums_ptr + tl.cast(at, tl.int64) * 13
-        low = tl.where(finite, sign * (number & 0xFFFFFF), 1)
-        tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
-        high = sign * (number >> 24)
-        tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
-
-
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows"])
 def _backward_inputs(
     q_ptr,
@@ -2221,9 +2262,10 @@ def _launch_backward(
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
     incoming = _incoming(call, out, lse, d_out, d_lse, slopes, kv_config.BM)
     dq = dk = dv = None
+    input_sums = (runtime.input_sums(slopes, deterministic),) if needs[3] else None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, slopes, kv_config)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, slopes, kv_config, input_sums)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, slopes, kv_config)
     if needs_q and dq is None:
@@ -2232,8 +2274,9 @@ def _launch_backward(
         else:
             dq = _launch_backward_q(call, incoming, slopes, q_config)
     learned = (None,)
-    if needs[3]:
-        learned = _launch_backward_inputs(call, incoming, slopes, deterministic)
+    if input_sums is not None:
+        by_key = kv_config if (needs_k or needs_v) and kv_config.backend == "hopper" and not kv_config.wide else None
+        learned = _launch_backward_inputs(call, incoming, slopes, input_sums, by_key)
     return (
         runtime.for_scale(dq, scale), dk, dv,
         *learned,
@@ -2271,8 +2314,11 @@ def _launch_backward_kv(call, incoming, slopes, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, slopes, config):
-    """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq."""
+def _launch_backward_kv_hopper(call, incoming, slopes, config, input_sums=None):
+    """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq.
+
+    The other one also adds to input_sums for the gradient of slopes, if there are any.
+    """
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
@@ -2288,10 +2334,12 @@ def _launch_backward_kv_hopper(call, incoming, slopes, config):
     runtime.launch(
         _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
         *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+        *(input_sums or (None,)),
         slopes,
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
         BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
+        LEARNED=input_sums is not None,
         **runtime.options(config),
     )  # fmt: skip
     if dq_sums is not None:
@@ -2331,10 +2379,15 @@ def _launch_backward_q_hopper(call, incoming, slopes, config):
     return dq
 
 
-def _launch_backward_inputs(call, incoming, slopes, deterministic):
-    """The gradient of slopes."""
+def _launch_backward_inputs(call, incoming, slopes, input_sums, by_key):
+    """The gradient of slopes from input_sums.
+
+    by_key is None, or the config in whose tiles _backward_kv_hopper has added to the sums: everything.
+    """
+    (d_slopes_sums,) = input_sums
+    if by_key:
+        return (runtime.input_gradient(slopes, d_slopes_sums),)
     config = runtime.inputs_config(call)
-    d_slopes_sums = runtime.input_sums(slopes, deterministic)
     runtime.launch(
         _backward_inputs, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, d_slopes_sums,

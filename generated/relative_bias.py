@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "128febcfd857", "backward_q": "c30b22d2771b", "backward_kv": "3b09a0dceab8"},
+    templates={"forward": "128febcfd857", "backward_q": "9f5448dbb934", "backward_kv": "7cb1e20a0220"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -762,6 +762,20 @@ def _backward_q(
     )
 
 
+@triton.jit
+def _is_flat(k_first, k_last, q_first, q_last):
+    """Whether all pairs of a tile read at one place: rel[h, clamp(q - k, -64, 64) + 64]."""
+    return tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64)
+
+
+@triton.jit
+def _flat_score(qk, k_first, q_first, qk_scale, rel_base):
+    """The same as _score for such a tile."""
+    return (
+        qk * qk_scale + tl.load(rel_base + tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64) * 1.4426950408889634
+    )
+
+
 @gluon.jit
 def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
     """Where tile i of V is, and the phase of the barriers there."""
@@ -871,6 +885,8 @@ def _dq_consumer(
     rows = row0 + gl.arange(0, 64, layout=row_layout)
     # Rows beyond the last are taken as the last: they read what exists.
     q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    q_first = row0 + (kv_len - q_len)
+    q_last = gl.minimum(row0 + 64, q_len) - 1 + (kv_len - q_len)
     qk_scale = scale * 1.4426950408889634
     rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
     at = (b * heads + h).to(gl.int64) * num_rows + rows
@@ -926,7 +942,12 @@ def _dq_consumer(
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         start = (num_tiles - 1 - i) * BN
         k = start + gl.arange(0, BN, layout=col_layout)[None, :]
-        x = _score(qk, q, k, qk_scale, rel_base)
+        k_first = start
+        k_last = gl.minimum(start + BN, kv_len) - 1
+        if _is_flat(k_first, k_last, q_first, q_last):
+            x = _flat_score(qk, k_first, q_first, qk_scale, rel_base)
+        else:
+            x = _score(qk, q, k, qk_scale, rel_base)
         p = gl.exp2(x - lse)
         # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
         mbarrier.wait(k_full.index(stage), i // STAGES & 1)
@@ -1136,6 +1157,29 @@ def _backward_kv(
     )
 
 
+@triton.jit
+def _add(sums_ptr, at, value):
+    """Add to elements of sums: float32 by atomics, or digits of int64, whose sum is the same in every order.
+
+    A finite float32 is mantissa * 2**(place - 149); its digits have 24 bits, at places 0, 24, 48, ...
+    """
+    if sums_ptr.dtype.element_ty == tl.float32:
+        tl.atomic_add(sums_ptr + at, value, mask=value != 0, sem="relaxed")
+    else:
+        bits = value.to(tl.int32, bitcast=True)
+        exponent = (bits >> 23) & 255
+        mantissa = (bits & 0x7FFFFF) | tl.where(exponent == 0, 0, 0x800000)
+        place = tl.maximum(exponent - 1, 0)
+        number = mantissa.to(tl.int64) << (place % 24).to(tl.int64)
+        sign = tl.where(bits < 0, -1, 1).to(tl.int64)
+        finite = exponent < 255
+        digit = sums_ptr + tl.cast(at, tl.int64) * 13
+        low = tl.where(finite, sign * (number & 0xFFFFFF), 1)
+        tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
+        high = sign * (number >> 24)
+        tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
+
+
 @gluon.jit
 def _keys_of_program(program, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Batch element, head of K and V, and first key of the tile that this program owns.
@@ -1237,6 +1281,19 @@ def _be_there(BARRIER):
 
 
 @gluon.jit
+def _thread_sums(tile):
+    """The sums of what each thread holds of a tile [64, BM]: [4, 8, 4], by warp and lane."""
+    return gl.sum(gl.sum(gl.sum(tile.reshape([4, 2, 8, tile.shape[1] // 8, 4, 2]), 5), 3), 1)
+
+
+@gluon.jit
+def _add_thread_sums(sums_ptr, at, sums):
+    """Add them to one element, a number for each warp."""
+    value = gl.sum(gl.sum(sums, 2), 1)
+    _add(sums_ptr, at + gl.zeros_like(value).to(gl.int32), value)
+
+
+@gluon.jit
 def _backward_producer(
     q_desc,
     do_desc,
@@ -1288,6 +1345,7 @@ def _backward_consumer(
     dq_sums,
     dk_desc,
     dv_desc,
+    d_rel_ptr,
     rel_ptr,
     stride_rel_0,
     sizes,
@@ -1296,6 +1354,7 @@ def _backward_consumer(
     STAGES: gl.constexpr,
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
+    LEARNED: gl.constexpr,
 ):
     # Four warps: 64 keys. Tiles are transposed, [64, BM], so that P and dS enter the products for dV and dK from
     # registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
@@ -1323,6 +1382,8 @@ def _backward_consumer(
     cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
     k = gl.minimum(cols, kv_len - 1)[:, None]
+    k_first = col0 + 64 * CONSUMER
+    k_last = gl.minimum(col0 + 64 * CONSUMER + 64, kv_len) - 1
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     if FUSE_DQ > 0 and DELAY_DQ:
         # As if there had been a tile before the first, with dS = 0.
@@ -1330,6 +1391,9 @@ def _backward_consumer(
         ds_s.index(2 * (BUFFERS - 1) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
         fence_async_shared()
         _be_there(8 + 2 * CONSUMER + 1)
+    nothing = _thread_sums(zero)
+    d_rel_sums = nothing  # of the element d_rel_at
+    d_rel_at = gl.to_tensor(0).to(gl.int64)
     mbarrier.wait(kv_full, 0)
     # At least one, or the compiler would keep for the epilogue what it computes for the loops.
     num_heads = gl.maximum(heads // kv_heads, 1)
@@ -1339,11 +1403,26 @@ def _backward_consumer(
         rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
         num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
         first_row = (b * heads + h) * num_rows
+        h_scaled = h * 129
 
         # Mixed tiles.
         i = 0
         while i < num_mixed:
             start = _query_tile(i, num_tiles, BM)
+            if LEARNED:
+                q_first = start + (kv_len - q_len)
+                q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
+                # d rel[h, clamp(q - k, -64, 64) + 64]
+                d_rel_shared = gl.minimum(gl.maximum(q_first - k_last, -64), 64) == gl.minimum(
+                    gl.maximum(q_last - k_first, -64), 64
+                )
+                element = gl.where(
+                    d_rel_shared, h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), d_rel_at
+                )
+                if element != d_rel_at:
+                    _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
+                    d_rel_sums = nothing
+                    d_rel_at = element
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
@@ -1363,7 +1442,10 @@ def _backward_consumer(
             dp = warpgroup_mma_wait(0, deps=(products,))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds = (p * (dp - delta)).to(k_s.dtype)
+            ds_out = p * (dp - delta)
+            if LEARNED:
+                d_rel_sums += gl.where(d_rel_shared, _thread_sums(ds_out), 0.0)
+            ds = ds_out.to(k_s.dtype)
             if FUSE_DQ > 0:
                 ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
             next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
@@ -1395,6 +1477,20 @@ def _backward_consumer(
         # Full tiles: each row sees each key, no mask.
         while i < num_tiles:
             start = _query_tile(i, num_tiles, BM)
+            if LEARNED:
+                q_first = start + (kv_len - q_len)
+                q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
+                # d rel[h, clamp(q - k, -64, 64) + 64]
+                d_rel_shared = gl.minimum(gl.maximum(q_first - k_last, -64), 64) == gl.minimum(
+                    gl.maximum(q_last - k_first, -64), 64
+                )
+                element = gl.where(
+                    d_rel_shared, h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), d_rel_at
+                )
+                if element != d_rel_at:
+                    _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
+                    d_rel_sums = nothing
+                    d_rel_at = element
             stage, phase = _stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
@@ -1404,11 +1500,16 @@ def _backward_consumer(
             products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
             qk = warpgroup_mma_wait(1, deps=(scores,))
             mbarrier.wait(rows_full.index(stage), phase)
-            rows = start + gl.arange(0, BM, layout=row_layout)
-            # Rows beyond the last are taken as the last: they read what exists.
-            q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
+            q_first = start + (kv_len - q_len)
+            q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
             lse = lse_s.index(stage).load(row_layout)[None, :]
-            x = _score(qk, q, k, qk_scale, rel_base)
+            if _is_flat(k_first, k_last, q_first, q_last):
+                x = _flat_score(qk, k_first, q_first, qk_scale, rel_base)
+            else:
+                rows = start + gl.arange(0, BM, layout=row_layout)
+                # Rows beyond the last are taken as the last: they read what exists.
+                q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
+                x = _score(qk, q, k, qk_scale, rel_base)
             p = gl.exp2(x - lse)
             if DELAY_DQ:
                 # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
@@ -1416,7 +1517,10 @@ def _backward_consumer(
             dp = warpgroup_mma_wait(0, deps=(products,))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds = (p * (dp - delta)).to(k_s.dtype)
+            ds_out = p * (dp - delta)
+            if LEARNED:
+                d_rel_sums += gl.where(d_rel_shared, _thread_sums(ds_out), 0.0)
+            ds = ds_out.to(k_s.dtype)
             if FUSE_DQ > 0:
                 ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
             next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
@@ -1444,6 +1548,9 @@ def _backward_consumer(
                 _be_there(8 + 2 * CONSUMER + (n & 1))
             n = _anew(n + 1)
             i = _anew(i + 1)
+
+    if LEARNED:
+        _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
 
     # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
     # Where these are is computed anew: it is not worth registers in the meantime.
@@ -1490,6 +1597,7 @@ def _backward_kv_hopper(
     dq_sums,
     dk_desc,
     dv_desc,
+    d_rel_ptr,
     rel_ptr,
     stride_rel_0,
     scale,
@@ -1505,10 +1613,12 @@ def _backward_kv_hopper(
     STAGES: gl.constexpr,
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
+    LEARNED: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 128 keys of each head of K and V of each batch element. It walks along the
     # queries that see some of its keys, head by head of those that share them: p = exp2(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
+    # Where LEARNED, ds_out = p * (d_out v^T - delta) is added up for rel where all pairs of a tile share an element.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
     # the scale, in tiles of 64 x 64, each as _add_dq lays it out.
     # One warp loads (_backward_producer), two groups of four warps compute (_backward_consumer). They meet at barriers
@@ -1546,8 +1656,8 @@ def _backward_kv_hopper(
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
-        (_backward_consumer, (0, shared, barriers, dq_sums, dk_desc, dv_desc, rel_ptr, stride_rel_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
-        (_backward_consumer, (1, shared, barriers, dq_sums, dk_desc, dv_desc, rel_ptr, stride_rel_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
+        (_backward_consumer, (0, shared, barriers, dq_sums, dk_desc, dv_desc, d_rel_ptr, rel_ptr, stride_rel_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ, LEARNED)),
+        (_backward_consumer, (1, shared, barriers, dq_sums, dk_desc, dv_desc, d_rel_ptr, rel_ptr, stride_rel_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ, LEARNED)),
         (_backward_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES)),
     ], [4, 1], [240, 24])
     # fmt: on
@@ -1880,26 +1990,9 @@ def _d_rel_at(k, h_scaled, q_first):
 
 
 @triton.jit
-def _add(sums_ptr, at, value):
-    """Add to elements of sums: float32 by atomics, or digits of int64, whose sum is the same in every order.
-
-    A finite float32 is mantissa * 2**(place - 149); its digits have 24 bits, at places 0, 24, 48, ...
-    """
-    if sums_ptr.dtype.element_ty == tl.float32:
-        tl.atomic_add(sums_ptr + at, value, mask=value != 0, sem="relaxed")
-    else:
-        bits = value.to(tl.int32, bitcast=True)
-        exponent = (bits >> 23) & 255
-        mantissa = (bits & 0x7FFFFF) | tl.where(exponent == 0, 0, 0x800000)
-        place = tl.maximum(exponent - 1, 0)
-        number = mantissa.to(tl.int64) << (place % 24).to(tl.int64)
-        sign = tl.where(bits < 0, -1, 1).to(tl.int64)
-        finite = exponent < 255
-        digit = sums_ptr + tl.cast(at, tl.int64) * 13
-        low = tl.where(finite, sign * (number & 0xFFFFFF), 1)
-        tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
-        high = sign * (number >> 24)
-        tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
+def _d_rel_is_one(k_first, k_last, q_first, q_last):
+    """Whether all pairs of a tile read the same element, rel[h, clamp(q - k, -64, 64) + 64]."""
+    return tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64)
 
 
 @triton.jit
@@ -1954,10 +2047,12 @@ def _backward_inputs(
     BN: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
+    REST: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
     # It walks along the keys as _forward does: p = exp2(logit - lse), ds_out = p * (d_out v^T - delta), which is added
     # up where each learned input is read, times the derivative of the score there.
+    # Where REST, tiles whose pairs all share one element are left out: _backward_kv_hopper has added these up.
     # lse and delta are what _delta writes, num_rows for each head.
     num_tiles = tl.cdiv(q_len, BM)
     tile = tl.program_id(0) % num_tiles
@@ -1984,6 +2079,17 @@ def _backward_inputs(
     qk_scale = scale * 1.4426950408889634
     rel_base = rel_ptr + h.to(tl.int64) * stride_rel_0
     h_scaled = h * 129
+    stop = kv_len
+    full_end = kv_len // BN * BN
+    first = 0
+    if REST:
+        # Left are the tiles from the first to the last whose pairs do not share one element.
+        while (first < stop) & _d_rel_is_one(first, tl.minimum(first + BN, kv_len) - 1, q_first, q_last):
+            first += BN
+        last = (tl.maximum(stop, 1) - 1) // BN * BN
+        while (first < last) & _d_rel_is_one(last, tl.minimum(last + BN, kv_len) - 1, q_first, q_last):
+            stop = last
+            last -= BN
 
     q_tile = q_desc.load([row0, 0])
     do_tile = do_desc.load([row0, 0])
@@ -1991,9 +2097,8 @@ def _backward_inputs(
     lse = tl.load(lse_ptr + row)[:, None]
     delta = tl.load(delta_ptr + row)[:, None]
 
-    # Full tiles.
-    full_end = kv_len // BN * BN
-    for start in tl.range(0, full_end, BN):
+    # Full tiles: each row sees each key, no mask.
+    for start in tl.range(first, tl.minimum(full_end, stop), BN):
         k_tile = k_desc.load([start, 0])
         v_tile = v_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
@@ -2003,11 +2108,12 @@ def _backward_inputs(
         dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
         ds_out = p * (dp - delta)
         k_first = start
-        k_last = start + BN - 1
+        k_last = tl.minimum(start + BN, kv_len) - 1
         # d rel[h, clamp(q - k, -64, 64) + 64]
-        if tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64):
+        if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
-            _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
+            if not REST:
+                _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
         else:
             sheared = _sheared(ds_out)
             for wrap in tl.static_range((BM + BN - 2) // BN + 1):
@@ -2016,8 +2122,7 @@ def _backward_inputs(
                 _add(d_rel_ptr, _d_rel_at(along, h_scaled, q_first), _diagonals(sheared, wrap))
 
     # The ragged end.
-    if full_end < kv_len:
-        start = full_end
+    for start in tl.range(tl.maximum(full_end, first), stop, BN):
         k_tile = k_desc.load([start, 0])
         v_tile = v_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
@@ -2029,11 +2134,12 @@ def _backward_inputs(
         dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
         ds_out = p * (dp - delta)
         k_first = start
-        k_last = start + BN - 1
+        k_last = tl.minimum(start + BN, kv_len) - 1
         # d rel[h, clamp(q - k, -64, 64) + 64]
-        if tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64):
+        if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
-            _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
+            if not REST:
+                _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
         else:
             sheared = _sheared(ds_out)
             for wrap in tl.static_range((BM + BN - 2) // BN + 1):
@@ -2090,9 +2196,10 @@ def _launch_backward(
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
     incoming = _incoming(call, out, lse, d_out, d_lse)
     dq = dk = dv = None
+    input_sums = (runtime.input_sums(rel, deterministic),) if needs[3] else None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, rel, kv_config)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, rel, kv_config, input_sums)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, rel, kv_config)
     if needs_q and dq is None:
@@ -2101,8 +2208,9 @@ def _launch_backward(
         else:
             dq = _launch_backward_q(call, incoming, rel, q_config)
     learned = (None,)
-    if needs[3]:
-        learned = _launch_backward_inputs(call, incoming, rel, deterministic)
+    if input_sums is not None:
+        by_key = kv_config if (needs_k or needs_v) and kv_config.backend == "hopper" and not kv_config.wide else None
+        learned = _launch_backward_inputs(call, incoming, rel, input_sums, by_key)
     return (
         runtime.for_scale(dq, scale), dk, dv,
         *learned,
@@ -2139,8 +2247,11 @@ def _launch_backward_kv(call, incoming, rel, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, rel, config):
-    """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq."""
+def _launch_backward_kv_hopper(call, incoming, rel, config, input_sums=None):
+    """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq.
+
+    The other one also adds to input_sums for the gradient of rel, if there are any.
+    """
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
@@ -2156,10 +2267,12 @@ def _launch_backward_kv_hopper(call, incoming, rel, config):
     runtime.launch(
         _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
         *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+        *(input_sums or (None,)),
         rel, rel.stride(0),
         call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
         call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
         BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
+        LEARNED=input_sums is not None,
         **runtime.options(config),
     )  # fmt: skip
     if dq_sums is not None:
@@ -2199,16 +2312,19 @@ def _launch_backward_q_hopper(call, incoming, rel, config):
     return dq
 
 
-def _launch_backward_inputs(call, incoming, rel, deterministic):
-    """The gradient of rel."""
-    config = runtime.inputs_config(call)
-    d_rel_sums = runtime.input_sums(rel, deterministic)
+def _launch_backward_inputs(call, incoming, rel, input_sums, by_key):
+    """The gradient of rel from input_sums.
+
+    by_key is None, or the config in whose tiles _backward_kv_hopper has added to the sums: tiles whose pairs share one element.
+    """
+    (d_rel_sums,) = input_sums
+    config = runtime.rest_config(call, by_key) if by_key else runtime.inputs_config(call)
     runtime.launch(
         _backward_inputs, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, d_rel_sums,
         rel, rel.stride(0),
         *call.strides, *incoming.strides, incoming.num_rows, call.scale, *call.lengths,
-        **call.blocks(config), **runtime.options(config),
+        **call.blocks(config), REST=by_key is not None, **runtime.options(config),
     )  # fmt: skip
     return (runtime.input_gradient(rel, d_rel_sums),)
 

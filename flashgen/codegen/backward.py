@@ -167,7 +167,7 @@ def _along_keys(variant: Variant, forward: ForwardView, known: Sequence[Function
             *unspecialized(variant, {*free}, not keys.closed),
             *(["first_head"] if learned and learned.in_turns else []),
         ),
-        helpers=tuple(sorted(prologue.helpers)),
+        helpers=tuple(sorted(prologue.helpers | ({"_add"} if learned and learned.adds else set()))),
         two_sided=bool(keys.lower),
         longest_first=longest_first(keys),
         clamps_k=found.clamps_k,

@@ -20,6 +20,7 @@ from flashgen.codegen.backward import (
     seen_rows,
     shown_by_key,
 )
+from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import (
     Function,
     extra_arguments,
@@ -30,6 +31,7 @@ from flashgen.codegen.forward import (
     unspecialized,
 )
 from flashgen.codegen.hopper import in_gluon
+from flashgen.codegen.hopper_learned import HopperLearned, hopper_learned
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import Gather, variables, walk
@@ -107,7 +109,7 @@ class HopperBackwardView:
     """The holes of the Hopper kernel for dK, dV and parts of dQ, as `BackwardKvView` has them.
 
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
-    the names that the consumers read.
+    the names that the consumers read. `learned` and `flat` are for heads that are not wide.
     """
 
     score: Function | None
@@ -126,6 +128,18 @@ class HopperBackwardView:
     sizes: tuple[str, ...]
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
+    learned: HopperLearned | None
+    flat: Flat | None
+
+    @property
+    def own_arguments(self) -> tuple[str, ...]:
+        """`arguments` and, in front of them, where the gradients of learned inputs are added up."""
+        return (*(self.learned.pointers if self.learned else ()), *self.arguments)
+
+    @property
+    def own_reads(self) -> frozenset[str]:
+        """`reads` and what `learned` and `flat` read."""
+        return self.reads.union(*(part.free for part in (self.learned, self.flat) if part is not None))
 
     @property
     def launch_sizes(self) -> tuple[str, ...]:
@@ -136,7 +150,9 @@ class HopperBackwardView:
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
-        return tuple(f for f in (self.score, self.mask) if f is not None)
+        flat = self.flat.functions if self.flat else ()
+        learned = self.learned.functions if self.learned else ()
+        return (*(f for f in (self.score, self.mask) if f is not None), *flat, *learned)
 
     @property
     def logit(self) -> str:
@@ -164,7 +180,10 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     queries = _query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, mask) if f is not None]
     reads = prologue.free.union(*(f.body.free for f in functions))
-    free = reads | {*queries.names}
+    flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=True)
+    learned = hopper_learned(variant, prologue.fork())
+    apart = (part.free for part in (learned, flat) if part is not None)
+    free = reads.union(queries.names, prologue.free, *apart)
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
     whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
@@ -186,7 +205,9 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), "batch", "num_rows", "head_group"))
         ),
-        helpers=tuple(sorted(prologue.helpers | queries.helpers)),
+        helpers=tuple(sorted(prologue.helpers | queries.helpers | ({"_add"} if learned else set()))),
+        learned=learned,
+        flat=flat,
     )
 
 

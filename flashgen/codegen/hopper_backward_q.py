@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.backward import PAIR, named_apart, score_function
+from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import SCHEDULE, Function, extra_arguments, new_prologue, pairs, q_offset, unspecialized
 from flashgen.codegen.hopper import HopperView, KeyTiles, Work, in_gluon
 from flashgen.lang.bounds import key_range
@@ -54,6 +55,7 @@ class HopperBackwardQView:
     sizes: tuple[str, ...]
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
+    flat: Flat | None
 
     @property
     def launch_sizes(self) -> tuple[str, ...]:
@@ -64,7 +66,8 @@ class HopperBackwardQView:
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
-        return tuple(f for f in (self.score, self.mask) if f is not None)
+        flat = self.flat.functions if self.flat else ()
+        return (*(f for f in (self.score, self.mask) if f is not None), *flat)
 
     @property
     def logit(self) -> str:
@@ -81,9 +84,11 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
     score, mask = named_apart(score, known, *suffixes), named_apart(found.mask, known, *suffixes)
     shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
     row = "" if found.row is None else " ".join(in_gluon([prologue.inline(found.row)]))
-    reads = prologue.free.union(*(f.body.free for f in (score, mask) if f is not None))
+    flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=False)
+    functions = (score, mask, *(flat.functions if flat else ()))
+    reads = prologue.free.union(*(f.body.free for f in functions if f is not None)) - {"k_first", "k_last"}
     free = {*reads, *forward.work.names, *_ALWAYS}
-    if mask is None or "kv_len" in shown or (q_offset(variant) and reads & {"q", "q_first", "q_last"}):
+    if mask is None or flat or "kv_len" in shown or (q_offset(variant) and reads & {"q", "q_first", "q_last"}):
         free.add("kv_len")
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     sizes = tuple(name for name in _SIZES if name in free)
@@ -113,4 +118,5 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
             dict.fromkeys((*unspecialized(variant, free, not ranges.closed), *(s for s in sizes if s != "scale")))
         ),
         helpers=tuple(sorted(prologue.helpers)),
+        flat=flat,
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.forward import Function, ranges_of
+from flashgen.lang.bounds import key_range, row_range
 from flashgen.lang.derivative import LoadSite, gradients
 from flashgen.lang.fold import fold
-from flashgen.lang.learned import Own, Placement, Sharing, placement
+from flashgen.lang.learned import Own, Placement, Sharing, placement, steps_with_each
 from flashgen.lang.log2 import is_uniform, slope
-from flashgen.lang.nodes import TRUE, Expr, Gather, Op, Var, const, walk
+from flashgen.lang.nodes import TRUE, Expr, Gather, Op, Var, const, inputs, walk
 from flashgen.lang.show import show
 from flashgen.lang.torch_emitter import emit
 from flashgen.lang.triton_emitter import Prologue, user_name
@@ -30,10 +32,10 @@ class SiteView:
 
     `gradient` is that of the pairs of a tile, from `ds_out`; it gets the name `value` where it is not that itself.
     `sums` names the row sums of what is added after the loop. `offset` is the element's number, after
-    `offset_lines`; for DIAGONAL it reads the keys `along`. Where `uniform` holds, after `uniform_lines`, all pairs of a
-    tile share the element at `corner`. `writes` is "store" or "turns" where each pair has its own element: always, or
-    where the constexpr `way` is true; "" elsewhere. On the host, `apart` is the condition for that, and `shared_by` the
-    axis, "batch" or "heads", whose programs take turns.
+    `offset_lines`; for DIAGONAL it reads the keys `along`. Where the function `uniform` says so, all pairs of a tile
+    share the element at `corner`, after `corner_lines`. `writes` is "store" or "turns" where each pair has its own
+    element: always, or where the constexpr `way` is true; "" elsewhere. On the host, `apart` is the condition for that,
+    and `shared_by` the axis, "batch" or "heads", whose programs take turns.
     """
 
     name: str
@@ -46,9 +48,9 @@ class SiteView:
     sums: str
     offset: str
     offset_lines: tuple[str, ...]
-    uniform: str
-    uniform_lines: tuple[str, ...]
+    uniform: Function | None
     corner: str
+    corner_lines: tuple[str, ...]
     writes: str
     way: str
     apart: str
@@ -60,7 +62,8 @@ class LearnedView:
     """All places. `functions` are the helpers of this variant, `epilogue` statements between the loop and the sums.
 
     `adds` and `shears` say which shared helpers they call. `pointers` and `ways` are the arguments that the kernel has
-    for them; `free` all names that the text reads.
+    for them; `free` all names that the text reads. `by_key`: where the Hopper kernel for dK and dV runs, it adds up
+    what is one sum for all pairs or for those of a tile; `rest` is what it leaves to this kernel.
     """
 
     sites: tuple[SiteView, ...]
@@ -71,6 +74,11 @@ class LearnedView:
     free: frozenset[str]
     adds: bool
     shears: bool
+    by_key: bool
+
+    @property
+    def rest(self) -> tuple[SiteView, ...]:
+        return tuple(site for site in self.sites if self.by_key and site.uniform is not None)
 
     @property
     def in_turns(self) -> bool:
@@ -146,8 +154,9 @@ def placements(variant: Variant) -> tuple[Placement, ...]:
 
 def learned_view(variant: Variant, prologue: Prologue) -> LearnedView:
     """Work the texts out, for a kernel that owns queries; what they need before the loop goes to its prologue."""
-    texts = _Texts(variant, prologue)
-    sites = tuple(texts.site(found) for found in placements(variant))
+    texts = SiteTexts(variant, prologue)
+    found = placements(variant)
+    sites = tuple(texts.site(each) for each in found)
     return LearnedView(
         sites,
         tuple(texts.functions),
@@ -157,10 +166,31 @@ def learned_view(variant: Variant, prologue: Prologue) -> LearnedView:
         frozenset(texts.free | prologue.free),
         adds=any(not site.writes or site.way for site in sites),
         shears=any(site.sharing == "DIAGONAL" for site in sites),
+        by_key=summed_by_key(variant, found),
     )
 
 
-class _Texts:
+def summed_by_key(variant: Variant, found: Sequence[Placement]) -> bool:
+    """Whether the Hopper kernel for dK and dV adds up these gradients, but for tiles of more than one element.
+
+    It has ds_out, if that is ds or a multiple, and walks along the same tiles, if these need no schedule.
+    """
+    derivative = slope(gradients(variant.score, ()).score, variant.mask)
+    walks = key_range(variant.mask).closed and row_range(variant.mask, variant.align == "bottom_right").closed
+    whole = all(each.sharing is Sharing.ALL for each in found)
+    return walks and is_uniform(derivative) and (whole or all(_shares_by_place(each) for each in found))
+
+
+def _shares_by_place(found: Placement) -> bool:
+    """Whether it follows from a tile's place alone that its pairs share an element, and which."""
+    if found.uniform is None or steps_with_each(found.site.gather):
+        return False
+    return not inputs(found.uniform) | inputs(found.corner)
+
+
+class SiteTexts:
+    """Writes what the kernel needs for each place."""
+
     def __init__(self, variant: Variant, prologue: Prologue) -> None:
         self._variant, self._prologue = variant, prologue
         self.epilogue = prologue.fork()
@@ -171,10 +201,10 @@ class _Texts:
         self._names = {user_name(name) for name in taken}
 
     def site(self, found: Placement) -> SiteView:
-        name = self._name(found.site.gather)
-        gradient = self._gradient(name, found.site)
+        name = self.name(found.site.gather)
+        gradient = self.gradient(name, found.site)
         lines, offset = self._offset(name, found)
-        uniform_lines, uniform, corner = self._uniform(found)
+        uniform, corner_lines, corner = self._uniform(name, found)
         writes, way = _own(name, found.own)
         return SiteView(
             name=name,
@@ -188,22 +218,26 @@ class _Texts:
             offset=offset,
             offset_lines=lines,
             uniform=uniform,
-            uniform_lines=uniform_lines,
             corner=corner,
+            corner_lines=corner_lines,
             writes=writes,
             way=way,
             apart="" if found.own is None else emit([found.own.when]).results[0],
             shared_by="" if found.own is None else found.own.shared_by,
         )
 
-    def _name(self, read: Gather) -> str:
+    def name(self, read: Gather) -> str:
+        """What the gradient at a place is called."""
         name, number = f"d_{user_name(read.input)}", 2
-        while any(f"{name}{end}" in self._names for end in ("", "_ptr", "_sums", "_apart", "_in_turns")):
+        while any(
+            f"{name}{end}" in self._names for end in ("", "_ptr", "_sums", "_apart", "_in_turns", "_at", "_shared")
+        ):
             name, number = f"d_{user_name(read.input)}_{number}", number + 1
         self._names.add(name)
         return name
 
-    def _gradient(self, name: str, site: LoadSite) -> str:
+    def gradient(self, name: str, site: LoadSite, suffix: str = "") -> str:
+        """That of the pairs of a tile, from ds_out; a function for it gets the suffix."""
         derivative = fold(slope(site.derivative, self._variant.mask))
         if derivative is const(1.0):
             return "ds_out"
@@ -214,7 +248,7 @@ class _Texts:
             return f"ds_out * {factor}"
         body = self._prologue.body(derivative)
         self.free |= {*body.free}
-        function = Function(f"_{name}", body, f"{show(site.derivative, self._variant.lets)}.")
+        function = Function(f"_{name}{suffix}", body, f"{show(site.derivative, self._variant.lets)}.")
         self.functions.append(function)
         if _is_tame(derivative):
             return f"ds_out * {function.call}"
@@ -237,12 +271,16 @@ class _Texts:
         self.free |= {*body.free}
         return body.lines, body.results[0]
 
-    def _uniform(self, found: Placement) -> tuple[tuple[str, ...], str, str]:
+    def _uniform(self, name: str, found: Placement) -> tuple[Function | None, tuple[str, ...], str]:
         if found.uniform is None:
-            return (), "", ""
-        body = self._prologue.body(found.uniform, found.corner, inlined=True)
-        self.free |= {*body.free}
-        return body.lines, *body.results  # type: ignore[return-value]
+            return None, (), ""
+        body = self._prologue.body(found.uniform)
+        read = show(found.site.gather, self._variant.lets)
+        function = Function(f"_{name}_is_one", body, f"Whether all pairs of a tile read the same element, {read}.")
+        self.functions.append(function)
+        corner = self._prologue.body(found.corner, inlined=True)
+        self.free |= {*body.free, *corner.free}
+        return function, corner.lines, corner.results[0]
 
 
 def _own(name: str, own: Own | None) -> tuple[str, str]:

@@ -107,7 +107,11 @@ def compile_kernel(
         constants = dict(query_blocks(config, head_dim, v_head_dim))
     elif config.backend == "hopper":
         constants["CONSUMERS"] = config.consumers
-    found = _compile(getattr(module, config.name_of(kernel)), target, types, constants, options(config), unaligned)
+    compiled = getattr(module, config.name_of(kernel))
+    # Without gradients of learned inputs.
+    sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
+    constants |= {"LEARNED": False, **dict.fromkeys(sums_of_inputs)}
+    found = _compile(compiled, target, types, constants, options(config), unaligned)
     if found.error is None and config.fuse_dq and not portable:
         collected = _compile(module._collect_dq, target, types, {"HEAD_DIM": block_width(config)}, {}, unaligned)
         if collected.error is not None:

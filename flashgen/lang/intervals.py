@@ -39,7 +39,7 @@ INT64 = Interval(-(2**63), 2**63 - 1)
 _Q, _Q_LEN, _KV_LEN = (var(name, Type.INT) for name in ("q", "q_len", "kv_len"))
 
 _KNOWN = {
-    **dict.fromkeys(("q", "q_first", "q_last", "q_start"), Interval(-MAX_LENGTH, MAX_LENGTH)),
+    **dict.fromkeys(("q", "q_first", "q_last", "q_start", "q_end"), Interval(-MAX_LENGTH, MAX_LENGTH)),
     **dict.fromkeys(("k", "k_first", "k_last"), Interval(0, MAX_LENGTH)),
     "q_len": Interval(1, MAX_LENGTH),
     "kv_len": Interval(1, MAX_LENGTH),

@@ -91,9 +91,9 @@ def placement(site: LoadSite, sizes: Sequence[Expr], ranges: Ranges) -> Placemen
         return Placement(site, {"": Sharing.ALL, "q": Sharing.ROW, "k": Sharing.COLUMN}["".join(axes)], offset)
     by_distance = _by_distance(offset)
     if by_distance is not None:
-        return Placement(site, Sharing.DIAGONAL, offset, by_distance, uniform=_uniform(indices))
+        return Placement(site, Sharing.DIAGONAL, offset, by_distance, uniform=one_place(indices))
     own = _own(site.gather, sizes, ranges)
-    return Placement(site, Sharing.ANY, offset, uniform=None if own else _uniform(indices), own=own)
+    return Placement(site, Sharing.ANY, offset, uniform=None if own else one_place(indices), own=own)
 
 
 def _offset(indices: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
@@ -124,7 +124,12 @@ def _gathered(node: Expr) -> Expr:
     return node
 
 
-def _uniform(indices: Sequence[Expr]) -> Expr | None:
+def steps_with_each(gather: Gather) -> bool:
+    """Whether an index is another one for each query or each key, so that no tile reads at one place."""
+    return any({Q, K} & linear(index).terms.keys() for index in gather.indices)
+
+
+def one_place(indices: Sequence[Expr]) -> Expr | None:
     """Whether all pairs of a tile have the same indices, from the tile's corners."""
     whole: Expr = TRUE
     for index in indices:

@@ -16,7 +16,7 @@ ROW: Level = frozenset({"row"})
 COL: Level = frozenset({"col"})
 PAIR = ROW | COL
 
-_VARIABLES = {"q": ROW, "q_start": ROW, "k": COL, "k_first": COL, "k_last": COL, "qk": PAIR}
+_VARIABLES = {"q": ROW, "q_start": ROW, "q_end": ROW, "k": COL, "k_first": COL, "k_last": COL, "qk": PAIR}
 _WITHOUT_ROUNDING = frozenset({"add", "sub", "neg", "abs", "min", "max"})
 _known: WeakKeyDictionary[Expr, Level] = WeakKeyDictionary()
 

@@ -12,12 +12,12 @@ from flashgen.lang.triton_levels import ONCE, ROW, is_reduction, level
 KERNEL_NAMES = frozenset({
     "acc", "acc_layout", "along", "alpha", "at", "at_once", "b", "barriers", "begins", "bh", "chunk", "col", "col0",
     "col_layout", "cols", "computes", "counter", "counts", "d_lse_rows", "d_out", "d_out_rows", "delta", "dims", "dk",
-    "do_base", "do_desc", "do_tile", "dp", "dq", "dq_desc", "dq_ptr", "ds", "ds_out", "dtype", "dv", "each", "elements",
-    "empty", "enable_fp_fusion", "every", "factor", "finishes", "first", "first_head", "freed", "full", "full_end",
-    "full_start", "group", "h", "head", "head_dim", "head_group", "heads", "i", "in_group", "in_range", "index",
-    "index_empty", "index_full", "index_s", "inside", "k", "k_base", "k_block", "k_desc", "k_empty", "k_first",
+    "do_base", "do_desc", "do_tile", "dp", "dq", "dq_desc", "dq_ptr", "ds", "ds_out", "dtype", "dv", "each", "element",
+    "elements", "empty", "enable_fp_fusion", "every", "factor", "finishes", "first", "first_head", "freed", "full",
+    "full_end", "full_start", "group", "h", "head", "head_dim", "head_group", "heads", "i", "in_group", "in_range",
+    "index", "index_empty", "index_full", "index_s", "inside", "k", "k_base", "k_block", "k_desc", "k_empty", "k_first",
     "k_full", "k_last", "k_s", "k_tile", "key_layout", "keys", "kv_h", "kv_heads", "kv_len", "l", "l_layout", "last",
-    "last_phase", "left", "loads", "lse", "lse_rows", "m", "m_new", "m_sink", "n", "num_chunks", "num_full",
+    "last_phase", "left", "loads", "lse", "lse_rows", "m", "m_new", "m_sink", "n", "nothing", "num_chunks", "num_full",
     "num_k_tiles", "num_mixed", "num_q_tiles", "num_right", "num_rows", "num_stages", "num_tiles", "num_warps", "out",
     "out_b", "out_block", "out_cols", "out_desc", "out_h", "out_row0", "out_rows", "out_s", "out_tile", "p", "p_layout",
     "pair", "phase", "place", "product", "q", "q_base", "q_block", "q_desc", "q_empty", "q_first", "q_full", "q_last",
@@ -33,8 +33,9 @@ VARIABLES = frozenset({
     "q_last", "q_len", "qk", "scale", "score",
 })  # fmt: skip
 
-# The first query of the tile at hand where the loop walks along queries: the kernel calls it as it does elsewhere.
-_SPELLED = {"q_start": "q_first"}
+# The first and the last query of the tile at hand where the loop walks along queries: the kernel calls them as it does
+# elsewhere.
+_SPELLED = {"q_start": "q_first", "q_end": "q_last"}
 
 QK_SCALE = "qk_scale"
 # What no new value may be called: the kernel's own names, but for the one that is made here.

@@ -15,6 +15,7 @@ from flashgen.runtime.backward import (
     no_gradients,
     query_gradient,
     query_sums,
+    rest_config,
     sink_gradient,
     sum_of_groups,
 )
@@ -128,6 +129,7 @@ __all__ = [
     "prepare",
     "query_gradient",
     "query_sums",
+    "rest_config",
     "shipped_root",
     "sink_gradient",
     "state_shape",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -84,6 +85,11 @@ def inputs_config(call: Call, scheduled: bool = False) -> Config:
     return default_backward_inputs_config(
         capability, str(call.q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim, scheduled
     )
+
+
+def rest_config(call: Call, by_key: Config) -> Config:
+    """The same where it adds what the Hopper kernel for dK and dV left: in the very tiles of a consumer there."""
+    return replace(inputs_config(call), BM=by_key.BM, BN=by_key.BN // 2, num_warps=by_key.BM // 16)
 
 
 def is_deterministic(deterministic: bool | None) -> bool:

@@ -155,6 +155,58 @@ def test_every_config_of_the_space_fits(dims: tuple[int, int], tmp_path: Path, p
         assert shared <= bound <= SHARED_LIMIT["sm_90"]
 
 
+FOLDED = {
+    "t[h]": (["heads"], "score - t[h] * abs(q - k)"),
+    "t[clamp(q - k, -8, 8) + 8]": ([17], "score + t[clamp(q - k, -8, 8) + 8]"),
+    "t[h, min(q // 64, 3)]": (["heads", 4, 4], "score + t[h, min(q // 64, 3), min(k // 64, 3)]"),
+}
+NOT_FOLDED = {
+    "by query": (["kv_len"], "score + t[q]", {}),
+    "by key": (["kv_len"], "score + t[k]", {}),
+    "of each pair": (["kv_len", "kv_len"], "score + t[q, k]", {}),
+    "of each distance": (["n"], "score + t[q - k + n // 2]", {}),
+    "of all tiles with a schedule": (["heads"], "score + t[h]", {"mask": "q % 2 == k % 2"}),
+    "with a slope of its own for each pair": (["heads"], "tanh(score) * t[h]", {}),
+    "by the tile and by pair": ([17, "heads"], "score + t[clamp(q - k, -8, 8) + 8, h] + t[q % 17, h]", {}),
+}
+
+
+def learned_variant(shape, score: str, **more):
+    inputs = {"t": {"shape": shape, "dtype": "float32", "grad": True}}
+    return load({"name": "some", "inputs": inputs, "score": score, **more})
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_sums_for_learned_inputs_that_take_an_addition_a_pair_are_its_own(name: str) -> None:
+    learned = hopper_backward_view(learned_variant(*FOLDED[name])).learned
+    assert learned is not None
+    assert learned.by_tile == (name != "t[h]")
+
+
+@pytest.mark.parametrize(
+    ("shape", "score", "is_flat"),
+    [
+        ([17], "score + t[clamp(q - k, -8, 8) + 8]", True),
+        (["heads", 4, 4], "score + t[h, min(q // 64, 3), min(k // 64, 3)]", True),
+        (["heads"], "score - t[h] * abs(q - k)", False),
+        (["kv_len", "kv_len"], "score + t[q, k]", False),
+        (["n"], "score + t[q - k + n // 2]", False),
+        ([17], "tanh(score + t[clamp(q - k, -8, 8) + 8])", False),
+    ],
+)
+def test_what_whole_tiles_share_is_read_once_a_tile(shape, score: str, is_flat: bool) -> None:
+    view = hopper_backward_view(learned_variant(shape, score))
+    assert (view.flat is not None) == is_flat
+    if view.flat is not None:
+        assert not {"q", "k"} & view.flat.free
+
+
+@pytest.mark.parametrize("name", NOT_FOLDED)
+def test_other_sums_for_learned_inputs_are_not(name: str) -> None:
+    shape, score, more = NOT_FOLDED[name]
+    assert hopper_backward_view(learned_variant(shape, score, **more)).learned is None
+
+
 @pytest.mark.parametrize(
     ("capability", "dtype", "head_dim", "v_head_dim"),
     [("sm_80", "bfloat16", 128, 128), ("sm_90", "float32", 64, 64), ("sm_80", "float16", 256, 256),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ import triton.language as tl
 def _add_up(
     ds_ptr, qk_ptr,{{ v.pointers | map("suffix", ", ") | join }}{{ arguments | map("suffix", ", ") | join }}
     scale, first_head, heads, kv_heads, q_len, kv_len, head_dim,
-    {{ v.ways | map("suffix", ": tl.constexpr, ") | join }}BM: tl.constexpr, BN: tl.constexpr,
+    {{ v.ways | map("suffix", ": tl.constexpr, ") | join }}
+    BM: tl.constexpr, BN: tl.constexpr, REST: tl.constexpr = False,
 ):
     PRECISE: tl.constexpr = True
     num_tiles = tl.cdiv(q_len, BM)
@@ -60,8 +62,12 @@ def _add_up(
 {% for line in prologue %}
     {{ line }}
 {% endfor %}
+    first, stop = 0, kv_len
+{% if v.rest %}
+{{ learned.narrow(v) | indent(4, first=True) }}
+{% endif %}
 {{ learned.declare(v) | indent(4, first=True) }}
-    for start in range(0, kv_len, BN):
+    for start in range(first, stop, BN):
         col = start + tl.arange(0, BN)[None, :]
         k = tl.minimum(col, kv_len - 1)
         inside = (rows < q_len)[:, None] & (col < kv_len)
@@ -99,7 +105,7 @@ class Problem:
         self.arguments = extra_arguments(variant, set(self.view.free))
         text = environment().from_string(KERNEL).render(
             v=self.view,
-            helpers=sorted(self._prologue.helpers),
+            helpers=sorted(self._prologue.helpers | ({"_add"} if self.view.adds else set())),
             arguments=self.arguments,
             prologue=self._prologue.lines,
             q_offset=q_offset(variant),
@@ -124,7 +130,7 @@ class Problem:
             scores.expand(self.ds_out.shape).backward(self.ds_out.double())
         return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
-    def computed(self, deterministic: bool) -> torch.Tensor:
+    def computed(self, deterministic: bool, rest: bool = False) -> torch.Tensor:
         values: dict[str, Any] = {name if name in SIZES else user_name(name): n for name, n in self.sizes.items()}
         for name, tensor in self.inputs.items():
             values[f"{user_name(name)}_ptr"] = tensor
@@ -142,7 +148,7 @@ class Problem:
         for first in range(0, BATCH * HEADS, group):
             self.module._add_up[(math.ceil(self.q_len / BM) * group,)](
                 self.ds_out, self.score * 2, *buffers, *(values[name] for name in self.arguments),
-                0.5, first, HEADS, KV_HEADS, self.q_len, self.kv_len, 8, *ways, BM=BM, BN=BN,
+                0.5, first, HEADS, KV_HEADS, self.q_len, self.kv_len, 8, *ways, BM=BM, BN=BN, REST=rest,
             )  # fmt: skip
         return exact.input_gradient(self.inputs["t"], *buffers)
 
@@ -192,6 +198,27 @@ def test_agrees_with_autograd(name: str, q_len: int, kv_len: int, tmp_path: Path
         torch.testing.assert_close(found, expected, rtol=2e-5, atol=tolerance)
 
 
+@pytest.mark.parametrize(("q_len", "kv_len"), [(37, 150), (130, 97)])
+@pytest.mark.parametrize("name", ["distances", "blocks"])
+def test_the_rest_is_what_tiles_of_one_element_leave(name: str, q_len: int, kv_len: int, tmp_path: Path) -> None:
+    problem = Problem(VARIANTS[name], q_len, kv_len, tmp_path)
+    assert problem.view.rest
+    found = problem.computed(False, rest=True).double()
+    pairs, problem.ds_out = problem.ds_out, torch.zeros_like(problem.ds_out)
+    shared = 0
+    for q, k in itertools.product(range(0, q_len, BM), range(0, kv_len, BN)):
+        tile = (0, 0, slice(q, q + BM), slice(k, k + BN))
+        problem.ds_out[tile] = 1.0
+        elements = problem.expected().count_nonzero()
+        problem.ds_out[tile] = 0.0
+        if elements == 1:
+            pairs[(..., *tile[2:])] = 0.0
+            shared += 1
+    assert shared
+    problem.ds_out = pairs
+    torch.testing.assert_close(found, problem.expected(), rtol=2e-5, atol=2e-5)
+
+
 def test_a_kernel_without_smooth_dependence_has_no_code() -> None:
     chosen = VARIANTS["no smooth dependence"]
     view = learned_view(chosen, new_prologue(chosen))
@@ -204,15 +231,16 @@ def add(tmp_path_factory: pytest.TempPathFactory) -> Any:
     text = """
 import triton
 import triton.language as tl
-{% import "learned.py.jinja" as learned %}
-{{ learned.helpers(v) }}
+{% import "helpers.py.jinja" as helper_parts %}
+{{ helper_parts.add() }}
+
+
 @triton.jit
 def _add_all(sums_ptr, at_ptr, values_ptr, N: tl.constexpr):
     i = tl.arange(0, N)
     _add(sums_ptr, tl.load(at_ptr + i), tl.load(values_ptr + i))
 """
-    chosen = VARIANTS["slopes"]
-    path.write_text(environment().from_string(text).render(v=learned_view(chosen, new_prologue(chosen))))
+    path.write_text(environment().from_string(text).render())
     return load_module(path)._add_all
 
 

@@ -101,14 +101,20 @@ def test_no_switch_is_left_in_a_kernel(name: str) -> None:
     for function in functions(TEXTS[name]).values():
         if any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             constants = {a.arg for a in function.args.args if a.annotation is not None}
-            # PRECISE follows from the dtype of a call.
-            assert constants <= {"BM", "BN", "TILE", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES", "PRECISE"} | tuned
+            # PRECISE follows from the dtype of a call, REST from which kernels it runs, TILE from their configs.
+            sizes = {"BM", "BN", "TILE", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES"}
+            assert constants <= sizes | {"PRECISE", "REST"} | tuned
             for node in ast.walk(function):
                 if isinstance(node, ast.If):
                     assert (
                         not {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
-                        <= constants - {"PRECISE"} - tuned
+                        <= constants - {"PRECISE", "REST"} - tuned
                     )
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_only_a_file_with_learned_inputs_adds_up_their_gradients(name: str) -> None:
+    assert ("LEARNED" in TEXTS[name]) == ("_backward_inputs" in TEXTS[name]) == (name in ("alibi", "relative_bias"))
 
 
 @pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "dilated"])

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from flashgen import build
 from flashgen.problems import Problem, make_inputs
 from flashgen.runtime import Config
 from flashgen.spec import load
@@ -82,3 +83,23 @@ def test_repeated_keys_and_strides_of_no_use_read_as_copies_do(gallery_module: C
     copies = (tensor.clone(memory_format=torch.contiguous_format) for tensor in (q, k, v))
     for one, other in zip(gradients(q, k, v), gradients(*copies), strict=True):
         assert torch.equal(one, other)
+
+
+RELATIVE = {
+    "name": "relative_causal",
+    "causal": True,
+    "params": {"W": 64},
+    "inputs": {"rel": {"shape": ["heads", "2*W + 1"], "dtype": "float32", "grad": True}},
+    "score": "score + rel[h, clamp(q - k, -W, W) + W]",
+}
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_sums_of_tiles_and_the_rest_make_the_gradient_of_a_learned_input(dim: int, tmp_path: Path) -> None:
+    module = build(RELATIVE, out=tmp_path, verify=False, compile=False, tune=False)
+    config = next(c for c in hopper_configs(dim, dim) if c.fuse_dq == 1)
+    for deterministic in (False, True):
+        backward = Backward(kv=config, deterministic=deterministic)
+        case = Case("learned", Problem(1, 8, 4, 700, 901, dim, dim, "bfloat16"), backward=backward)
+        result = run_case(module, load(RELATIVE), case, "cuda")
+        assert result.ok, str(result)

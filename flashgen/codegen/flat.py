@@ -1,0 +1,75 @@
+"""Tiles all of whose pairs read an input at one place, as far from the diagonal of a clamped relative bias: it is read
+once a tile, not once a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flashgen.codegen.forward import Function
+from flashgen.lang.fold import fold
+from flashgen.lang.intervals import Ranges
+from flashgen.lang.learned import one_place, steps_with_each
+from flashgen.lang.log2 import K, logits
+from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, op, substitute, transform, var, variables, walk
+from flashgen.lang.show import show
+from flashgen.lang.triton_emitter import Prologue
+from flashgen.spec.variant import Variant
+
+_Q, _K_FIRST = var("q", Type.INT), var("k_first", Type.INT)
+_CORNERS = {var("q_first", Type.INT): var("q_start", Type.INT), var("q_last", Type.INT): var("q_end", Type.INT)}
+
+
+@dataclass(frozen=True)
+class Flat:
+    """`test` says of a tile's corners, q_first, q_last, k_first and k_last, whether all its pairs read at one place;
+    then `score` is the function for their logits.
+    """
+
+    test: Function
+    score: Function
+
+    @property
+    def functions(self) -> tuple[Function, Function]:
+        return self.test, self.score
+
+    @property
+    def free(self) -> set[str]:
+        """The names that both read."""
+        return {*self.test.body.free, *self.score.body.free}
+
+
+def flat_score(variant: Variant, prologue: Prologue, known: Sequence[Function], along_queries: bool) -> Flat | None:
+    """For a kernel whose loop goes along queries or along keys, after functions that are `known`; None where no tile is
+    known to be flat from its place alone.
+    """
+    pair = logits(variant.score, variant.mask).pair
+    reads = [node for node in walk(pair) if isinstance(node, Gather) and {"q", "k"} <= variables(node)]
+    places = [one_place(_indices(read, variant, prologue.ranges)) for read in reads]
+    if not reads or any(steps_with_each(read) for read in reads):
+        return None
+    test: Expr = TRUE
+    for place in places:
+        if place is None or inputs(place):
+            return None
+        test = op("and", test, place)
+    score = transform(pair, lambda node: _at_corner(node) if node in reads else node)
+    if along_queries:
+        test, score = (substitute(each, _CORNERS) for each in (test, score))
+    names = ", ".join(dict.fromkeys(show(read, variant.lets) for read in reads))
+    found = Flat(
+        Function("_is_flat", prologue.body(fold(test)), f"Whether all pairs of a tile read at one place: {names}."),
+        Function("_flat_score", prologue.body(score), "The same as _score for such a tile."),
+    )
+    suffix = "" if all(f.says_the_same(g) for f in found.functions for g in known if f.name == g.name) else "_by_key"
+    return Flat(*(replace(f, name=f.name + suffix) for f in found.functions))
+
+
+def _indices(read: Gather, variant: Variant, ranges: Ranges) -> list[Expr]:
+    sizes = next(tensor.dims for tensor in variant.inputs if tensor.name == read.input)
+    return [ranges.kept_inside(read, axis, dim.size) for axis, dim in enumerate(sizes)]
+
+
+def _at_corner(read: Expr) -> Expr:
+    return fold(substitute(read, {_Q: var("q_first", Type.INT), K: _K_FIRST}))

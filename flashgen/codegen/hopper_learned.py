@@ -1,0 +1,121 @@
+"""What templates/hopper_learned.py.jinja needs to know: how the Hopper kernel for dK and dV adds up the gradients of
+learned inputs.
+
+It has ds_out in registers. What is one sum for all pairs of a head or of a tile costs it an addition a pair; the tiles
+whose pairs do not share one element are left to the kernel of templates/learned.py.jinja.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashgen.codegen.forward import Function
+from flashgen.codegen.hopper import in_gluon
+from flashgen.codegen.learned import SiteTexts, placements, summed_by_key
+from flashgen.lang.learned import Placement, Sharing
+from flashgen.lang.nodes import Expr, Type, substitute, var
+from flashgen.lang.show import show
+from flashgen.lang.triton_emitter import Prologue
+from flashgen.spec.variant import Variant
+
+# The corners of the tile at hand, which change from step to step where the loop walks along queries.
+_CORNERS: dict[Expr, Expr] = {
+    var("q_first", Type.INT): var("q_start", Type.INT),
+    var("q_last", Type.INT): var("q_end", Type.INT),
+}
+
+
+@dataclass(frozen=True)
+class HopperSite:
+    """One place where a learned input is read. Every string is Triton text.
+
+    `gradient` is that of the pairs of a tile, from `ds_out`; it gets the name `value` where it is not that itself.
+    Where `by_tile`, all pairs of a tile share the element at `offset` if `uniform` says so, after `lines`, which is
+    then called `shared`; else all pairs of a head do. `sums` are those of the element that is at hand, number `at`.
+    """
+
+    input: str
+    read: str
+    pointer: str
+    by_tile: bool
+    gradient: str
+    value: str
+    sums: str
+    at: str
+    shared: str
+    lines: tuple[str, ...]
+    uniform: str
+    offset: str
+
+
+@dataclass(frozen=True)
+class HopperLearned:
+    """All places. `functions` are their helpers, `prologue` statements in front of the loop over tiles, `epilogue`
+    those before what is added behind it.
+
+    `free` are the names that the text reads.
+    """
+
+    sites: tuple[HopperSite, ...]
+    functions: tuple[Function, ...]
+    prologue: tuple[str, ...]
+    epilogue: tuple[str, ...]
+    free: frozenset[str]
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """The kernel's arguments for them."""
+        return tuple(site.pointer for site in self.sites)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(site.input for site in self.sites))
+
+    @property
+    def by_tile(self) -> bool:
+        return any(site.by_tile for site in self.sites)
+
+
+def hopper_learned(variant: Variant, prologue: Prologue) -> HopperLearned | None:
+    """Work the texts out; None where the kernel adds up nothing. What they need before the loop goes to `prologue`."""
+    found = placements(variant)
+    if not found or not summed_by_key(variant, found):
+        return None
+    texts = SiteTexts(variant, prologue)
+    sites = tuple(_site(each, variant, texts, prologue) for each in found)
+    return HopperLearned(
+        sites,
+        tuple(texts.functions),
+        in_gluon(prologue.lines),
+        in_gluon(texts.epilogue.lines),
+        frozenset(texts.free | texts.epilogue.free),
+    )
+
+
+def _site(found: Placement, variant: Variant, texts: SiteTexts, prologue: Prologue) -> HopperSite:
+    name = texts.name(found.site.gather)
+    gradient = texts.gradient(name, found.site, "_by_key")
+    lines: Sequence[str] = ()
+    uniform = ""
+    if found.sharing is Sharing.ALL:
+        offset = texts.epilogue.inline(found.offset)
+    else:
+        assert found.uniform is not None
+        body = prologue.body(*(substitute(e, _CORNERS) for e in (found.uniform, found.corner)), inlined=True)
+        lines, (uniform, offset) = body.lines, body.results
+        texts.free |= {*body.free}
+    return HopperSite(
+        input=found.site.gather.input,
+        read=show(found.site.gather, variant.lets),
+        pointer=f"{name}_ptr",
+        by_tile=found.sharing is not Sharing.ALL,
+        gradient=gradient,
+        value="ds_out" if gradient == "ds_out" else name,
+        sums=f"{name}_sums",
+        at=f"{name}_at",
+        shared=f"{name}_shared",
+        lines=in_gluon(lines),
+        uniform="".join(in_gluon([uniform])),
+        offset="".join(in_gluon([offset])),
+    )
