@@ -20,8 +20,9 @@ Asked = TypeVar("Asked", bound=Hashable)
 COMPILE_SECONDS = 90.0
 # For each GPU that waits for what they compile; nobody has more GPUs than that.
 MOST_PROCESSES, ALL_GPUS = 16, 64
-# What the drivers of NVIDIA's and AMD's GPUs make.
+# What the drivers of NVIDIA's and AMD's GPUs make: a device for all of them, or one for each.
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+EACH_GPU = "nvidia[0-9]*"
 
 
 class CompilePool:
@@ -128,4 +129,12 @@ def compilers(variant: Any, module_path: Path, gpus: int | None = 1) -> CompileP
     """
     arguments = (str(Path(module_path).resolve()), variant)
     pool = CompilePool("flashgen.tuning.prune:compiler", *arguments, gpus=ALL_GPUS if gpus is None else gpus)
-    return pool.start() if any(Path(device).exists() for device in GPU_DEVICES) else pool
+    return pool.start() if gpus_in_sight() else pool
+
+
+def gpus_in_sight() -> int:
+    """How many GPUs this machine seems to have, without asking a library; 0 where there is no driver."""
+    if not any(Path(device).exists() for device in GPU_DEVICES):
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    return len(visible.split(",")) if visible else max(1, len(list(Path("/dev").glob(EACH_GPU))))

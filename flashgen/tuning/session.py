@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from flashgen.problems import Problem
 from flashgen.runtime.backward import unfused
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import built_in
+from flashgen.runtime.defaults import Default, built_in
 from flashgen.runtime.lookup import cache_folder, read_record
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
@@ -41,13 +41,19 @@ Watch = Callable[[Workload, Trial, int], None]
 class Options:
     """What a session does beside its preset.
 
-    `scheduled` are the kernels that walk a schedule of tiles. `storage` is the URL of a database that hosts share.
+    `scheduled` are the kernels that walk a schedule of tiles, `defaults` the built-in defaults by kernel, as far as the
+    variant has its own. `storage` is the URL of a database that hosts share.
     """
 
     scheduled: frozenset[str] = frozenset()
+    defaults: Mapping[str, Default] = field(default_factory=dict)
     seed: int = 0
     storage: str | None = None
     force: bool = False
+
+    def default(self, kernel: str) -> Default:
+        """The built-in default of a kernel."""
+        return self.defaults.get(kernel) or built_in(kernel, kernel in self.scheduled)
 
 
 class Session:
@@ -63,7 +69,7 @@ class Session:
         self._tools, self._preset, self._roots = tools, preset, roots
         self._options, self._watch = options, watch
         self._begun, self._likely = set[Group](), set[Group]()
-        self._candidates = Candidates(preset, roots, options.scheduled)
+        self._candidates = Candidates(preset, roots, options.scheduled, options.default)
         self._dq_us: dict[Problem, float] = {}
         self._right: set[tuple[Hashable, ...]] = set()
 
@@ -157,8 +163,7 @@ class Session:
         key = workload.key
         if key.kernel != "backward_q":
             return []
-        default = built_in("backward_kv", "backward_kv" in self._options.scheduled)
-        config = default(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        config = self._options.default("backward_kv")(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         return [CompileRequest("backward_kv", workload.problem, unfused(config), key.capability)]
 
     def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], budget: Budget) -> Searched:

@@ -236,6 +236,13 @@ def test_the_default_of_each_backend_is_tried_whatever_the_time(cache, preset, s
         assert len(set(tried)) >= LEAST_TRIALS
 
 
+def test_the_first_config_is_the_variants_own_default(cache):
+    own = Config(128, 32, 4, 2)
+    tools = FakeTools()
+    session(tools, cache, "quick", defaults={"forward": lambda *_: own}).tune(workload(LONG), None)
+    assert tools.timed[0] == (LONG, own)
+
+
 def test_the_compilers_begin_with_a_few_of_each_and_end_with_what_is_likely(cache):
     tools = FakeTools()
     one = session(tools, cache, "default")
