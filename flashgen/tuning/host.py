@@ -71,7 +71,7 @@ class Host:
         self.device = device
         self._indices, self._pool = indices, crew.compilers
         self._sampler = Sampler(indices)
-        self._aside = ThreadPoolExecutor(len(indices))
+        self._aside = ThreadPoolExecutor(len(indices) + 1)
         self._idle = True
         self.gpus = [GpuWorker(crew.bench(index)) for index in indices]
 
@@ -79,6 +79,7 @@ class Host:
         for gpu in self.gpus:
             gpu.start()
         self._sampler.start()
+        self._aside.submit(self.versions)  # The driver's takes a while to be told.
         return self
 
     def __exit__(self, *_: object) -> None:

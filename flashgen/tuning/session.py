@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -100,10 +101,13 @@ class Session:
             finalists = self._finals(workload, searched)
         self._candidates.ranked(workload, [trial.config for trial in searched.ranking])
         lost: dict[str, int] = {}
-        winner = self._proven(workload, [config for config, _ in finalists], lost)
+        with ThreadPoolExecutor(1) as aside:
+            # On another GPU than the proof, where there is one.
+            work = aside.submit(self._work, workload)
+            winner = self._proven(workload, [config for config, _ in finalists], lost)
         ranking = tuple(Entry.of(config, pruned.compiled.get(config), timing) for config, timing in finalists)
         entries = _entries(searched.trials, pruned)
-        found = (ranking, entries, lost, left_out, self._work(workload))
+        found = (ranking, entries, lost, left_out, work.result())
         if winner is None:
             self._forget(workload)  # What spoiled every config may be gone at the next run.
             return Outcome(workload, "failed", None, time.monotonic() - start, *found)
@@ -216,7 +220,7 @@ class Session:
 
     def _work(self, workload: Workload) -> Work | None:
         try:
-            return self._tools.gpus[0].work(workload)
+            return self._tools.gpus[-1].work(workload)
         except RequestFailed:
             return None
 
