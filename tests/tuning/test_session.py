@@ -11,7 +11,8 @@ from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_config, portable_default
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.records import Device
+from flashgen.runtime.records import Device, Record
+from flashgen.tuning.cache import write_record
 from flashgen.tuning.clocks import Observation
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.presets import LEAST_TRIALS, PRESETS
@@ -180,6 +181,18 @@ def test_a_neighbours_winner_is_tried_early(cache):
     tools = FakeTools()
     session(tools, cache, "quick").tune(workload(LONG), None)
     assert (LONG, BEST) in tools.timed[:2]
+
+
+@pytest.mark.parametrize("problem", [SHORT, LONG])
+def test_the_winner_of_a_sibling_gpu_is_tried_early(cache, problem):
+    odd = Config(32, 32, 8, 1)
+    key = replace(workload(problem).key, gpu="NVIDIA H100 PCIe")
+    write_record(Record(key, odd, 100.0, 0.01, 20), cache)
+    tools = FakeTools()
+    one = session(tools, cache, "quick")
+    assert one.existing(workload(LONG)) is None
+    one.tune(workload(LONG), None)
+    assert (LONG, odd) in tools.timed[:3]
 
 
 def test_winners_of_a_run_help_its_other_dtypes_and_compilations_are_shared(cache):
