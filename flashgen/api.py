@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 from flashgen.errors import CompilationFailed, VerificationFailed
 
 if TYPE_CHECKING:
+    from flashgen.codegen.rehearsal import Wanted
     from flashgen.compiling import Compiled, Job
     from flashgen.spec.variant import Variant
     from flashgen.tuning.crew import Crew
     from flashgen.tuning.outcome import Outcome
-    from flashgen.tuning.pool import CompilePool
     from flashgen.tuning.tune import Tuner
     from flashgen.verify import Report
 
@@ -110,10 +110,16 @@ def construct(
         targets = targets or (DEFAULT_TARGETS if gpu is None else ())
         jobs = compilation(variant, targets) if compile and targets else ()
         tuner = stack.enter_context(tuner_for(variant, path, preset, crew)) if tune and gpu is not None else None
-        if tuner is not None:
-            tuner.prepare()
-        compilers = None if crew is None else crew.compilers
-        report = prove(variant, path, gpu, "quick", progress, compilers) if verify else None
+
+        def ahead(wanted: Sequence[Wanted]) -> None:
+            """Compile what the proof waits for, and behind it what the searches will ask for."""
+            if crew is not None:
+                crew.compilers.begin(wanted)
+                if tuner is not None:
+                    tuner.prepare()
+                crew.compilers.answers(wanted)
+
+        report = prove(variant, path, gpu, "quick", progress, ahead) if verify else None
         compiled = compile_for(path, jobs, progress)
         tuned = find_configs(tuner, variant, preset, progress) if tuner is not None else ()
     return Built(variant, path, gpu, report, compiled, tuned, time.monotonic() - start)
@@ -128,17 +134,17 @@ def gpu_name() -> str | None:
 
 def prove(
     variant: Variant, path: Path, gpu: str | None, level: str = "quick", progress: Progress = silent,
-    pool: CompilePool | None = None,
+    ahead: Callable[[Sequence[Wanted]], object] | None = None,
 ) -> Report:  # fmt: skip
     """Verify a rendered module where it can run; VerificationFailed names the cases that failed.
 
-    A `pool` of the module's compilers compiles side by side what the proof needs on a GPU.
+    On a GPU `ahead` is given what the proof needs compiled, before it begins.
     """
     from flashgen.verify import verify
 
     where = gpu or "the CPU (Triton's interpreter)"
     progress(f"verifying {variant.name} on {where}, level {level}")
-    report = verify(path, variant, level=level, ahead=None if pool is None else pool.answers)
+    report = verify(path, variant, level=level, ahead=ahead)
     if not report.passed:
         raise VerificationFailed(f"{path} does not compute its formula: {report}")
     return report

@@ -34,7 +34,7 @@ def verify(
             from flashgen.codegen import generate
 
             generate(variant, out)
-            report = prove(variant, path, gpu_name(), level, progress, pool)
+            report = prove(variant, path, gpu_name(), level, progress, pool.answers)
         for case in report.cases:
             output.line(f"  {case}")
         output.line(f"{variant.name}: {report}", style="green")
