@@ -136,5 +136,7 @@ def gpus_in_sight() -> int:
     """How many GPUs this machine seems to have, without asking a library; 0 where there is no driver."""
     if not any(Path(device).exists() for device in GPU_DEVICES):
         return 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
-    return len(visible.split(",")) if visible else max(1, len(list(Path("/dev").glob(EACH_GPU))))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return sum(1 for part in visible.split(",") if part.strip() not in ("", "-1"))
+    return max(1, len(list(Path("/dev").glob(EACH_GPU))))

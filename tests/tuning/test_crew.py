@@ -37,8 +37,9 @@ def test_gpus_are_counted_without_a_library(tmp_path, monkeypatch):
     assert pool.gpus_in_sight() == 0
     (tmp_path / "control").touch()
     assert pool.gpus_in_sight() >= 1
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5")
-    assert pool.gpus_in_sight() == 3
+    for visible, count in (("2,3,5", 3), ("0", 1), ("-1", 0), ("", 0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert pool.gpus_in_sight() == count
 
 
 @pytest.mark.parametrize(("seen", "gpus", "started"), [(2, None, [0, 1]), (2, [1], [1]), (0, [0], []), (2, (), [])])
