@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,13 +111,13 @@ def construct(
         jobs = compilation(variant, targets) if compile and targets else ()
         tuner = stack.enter_context(tuner_for(variant, path, preset, crew)) if tune and gpu is not None else None
 
-        def ahead(wanted: Sequence[Wanted]) -> None:
+        def ahead(wanted: Iterable[Wanted]) -> None:
             """Compile what the proof waits for, and behind it what the searches will ask for."""
             if crew is not None:
-                crew.compilers.begin(wanted)
+                begun = crew.compilers.begin_each(wanted)
                 if tuner is not None:
                     tuner.prepare()
-                crew.compilers.answers(wanted)
+                crew.compilers.answers(begun)
 
         report = prove(variant, path, gpu, "quick", progress, ahead) if verify else None
         compiled = compile_for(path, jobs, progress)
@@ -134,11 +134,11 @@ def gpu_name() -> str | None:
 
 def prove(
     variant: Variant, path: Path, gpu: str | None, level: str = "quick", progress: Progress = silent,
-    ahead: Callable[[Sequence[Wanted]], object] | None = None,
+    ahead: Callable[[Iterable[Wanted]], object] | None = None,
 ) -> Report:  # fmt: skip
     """Verify a rendered module where it can run; VerificationFailed names the cases that failed.
 
-    On a GPU `ahead` is given what the proof needs compiled, before it begins.
+    On a GPU `ahead` is given what the proof needs compiled, one after the other, before it begins.
     """
     from flashgen.verify import verify
 

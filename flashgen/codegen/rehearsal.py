@@ -27,11 +27,6 @@ class Wanted:
     specialization: str
     target: str
 
-    @property
-    def is_long(self) -> bool:
-        """Whether it takes several times as long to compile as others."""
-        return "_hopper" in self.kernel
-
 
 @contextmanager
 def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
