@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -74,6 +77,25 @@ def test_no_process_stays_behind_and_a_closed_nursery_forks_no_more(nursery, wor
     assert all(gone(pid) for pid in pids)
     with pytest.raises(RequestFailed, match="crashed"):
         worker.ask("pid", 30)
+
+
+HOLD = """
+    import sys, time
+    from flashgen.tuning.pool import CompilePool
+    pool = CompilePool("fake_bench:make", "good day", processes=1)
+    print(pool.answers(["pid"])["pid"], pool._nursery.pid, flush=True)
+    pool.begin(["hang"])
+    time.sleep(60)
+"""
+
+
+def test_with_a_parent_killed_with_9_all_of_them_go():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", textwrap.dedent(HOLD)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        pids = list(map(int, parent.stdout.readline().split()))
+        parent.kill()
+    assert len(pids) == 2 and all(gone(pid) for pid in pids)
 
 
 def gone(pid):
