@@ -40,7 +40,8 @@ def test_the_formula_in_another_order_of_sums_agrees(
         with_attention(module, lambda q, k, v: module.reference(q.flip(-1), k.flip(-1), v)), settings(gpt)
     )
     assert comparison.agree, comparison
-    assert comparison.generated.losses[-1] < 0.9 * comparison.generated.losses[0]
+    losses = comparison.generated.losses
+    assert losses[-10:].mean() < 0.95 * losses[:10].mean()
     assert "causal: the curves agree" in str(comparison)
 
 
