@@ -90,7 +90,7 @@ def _backward(problem: Problem) -> tuple[Comparison, ...]:
         *beside(CUDNN, PLAIN, problem, BACKWARD),
         *beside(FLEX, (*PLAIN, *MODIFIED), problem, BACKWARD),
         *as_causal(("alibi", "prefix_lm", "softcap"), problem, BACKWARD),
-        *deterministic((*PLAIN, *MODIFIED), problem),
+        *deterministic((*PLAIN, *MODIFIED, "relative_bias"), problem),
     )
 
 
@@ -108,9 +108,8 @@ GROUPS: Mapping[str, tuple[Comparison, ...]] = {
     ),
     "backward-d128": _backward(D128),
     "backward-d64": _backward(D64),
-    "backward-sizes": (
-        *(each for problem in (GROUPED, SHORT, D256) for each in beside(CUDNN, ("causal",), problem, BACKWARD)),
-        *deterministic(("causal",), D256),
+    "backward-sizes": tuple(
+        each for problem in (GROUPED, SHORT, D256) for each in beside(CUDNN, ("causal",), problem, BACKWARD)
     ),
     "learned": (
         *beside(FLEX, ("relative_bias",), D128, BOTH),
