@@ -5,7 +5,7 @@
 Each variant's kernels run in parts (see `exercise.PARTS`). A part runs once without the tool, which compiles its
 kernels, then under each tool, in a process of its own with a time limit. Tensors get memory of their own rather than
 torch's pool, so that an access beyond one is seen. Prints a line for each run and, at the end, a table by kernel. With
---rows and --resume what was clean before, of the same generated text, is not run again. Exit status 0 where all is
+--rows and --resume what was clean before, with the same kernels, is not run again. Exit status 0 where all is
 clean, 1 where a run is not or was left, 2 where the tool or a GPU is missing.
 
 racecheck does not follow mbarriers, nor how Triton's warp_specialize starts its roles. It reports what the Hopper
@@ -20,6 +20,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -59,7 +60,9 @@ class Job:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(self.source.encode()).hexdigest()[:12]
+        """Changes with the spec and the kernels."""
+        identity = re.findall(r"^    (?:spec|templates)=.*", self.source, re.MULTILINE)
+        return hashlib.sha256("".join(identity).encode()).hexdigest()[:12]
 
     @property
     def command(self) -> list[str]:
@@ -70,7 +73,7 @@ class Job:
 class Outcome:
     """One run. `tool` is "" for that without one; `found` says in a few words what came out, of that the kernels.
 
-    `digest` is that of the module's text.
+    `digest` is that of the job.
     """
 
     variant: str

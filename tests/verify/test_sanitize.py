@@ -151,8 +151,10 @@ def test_what_was_clean_is_not_run_again_and_the_rest_waits_for_its_time(tmp_pat
     assert now == [*known[:3], None]
     assert show(iter(now), [job, other], ["memcheck"], rows, known) == 1
     assert read(rows) == known
-    # Another text is another module.
+    # Other kernels are another module, another text around them is not.
     job.module.write_text(job.source + "# more\n")
+    assert list(runs(tmp_path, "none", tools=()).of([job], known)) == known[:1]
+    job.module.write_text(job.source.replace('templates={"forward": "', 'templates={"forward": "0'))
     assert list(runs(tmp_path, "none").of([job], known, lambda: True)) == [None]
 
 
