@@ -209,6 +209,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flashgen.verify.sanitize", description=__doc__.split("\n", 1)[0])
     parser.add_argument("variants", nargs="*", default=VARIANTS, metavar="VARIANT", help="of the gallery")
     parser.add_argument("--tool", action="append", choices=TOOLS, help="memcheck and racecheck by default; repeatable")
+    parser.add_argument(
+        "--part", action="append", metavar="PART", help="only these, such as 'hopper, D256'; repeatable"
+    )
     parser.add_argument("--rows", type=Path, metavar="FILE", help="append the outcomes to this file, as JSON lines")
     parser.add_argument("--resume", action="store_true", help="skip what was clean according to the rows file")
     parser.add_argument("--seconds", type=float, metavar="S", help="start no further run after this time")
@@ -225,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sanitizer, chosen.tool or TOOLS[:2], chosen.jobs, chosen.limit, chosen.logs or Path(folder, "logs")
             )
             end = time.monotonic() + (chosen.seconds or float("inf"))
-            jobs = jobs_of(chosen.variants, on, Path(folder))
+            jobs = jobs_of(chosen.variants, on, chosen.part, Path(folder))
             known = read(chosen.rows) if chosen.resume else []
             return show(runs.of(jobs, known, lambda: time.monotonic() > end), jobs, runs.tools, chosen.rows, known)
     except FlashgenError as error:
@@ -233,12 +236,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
-def jobs_of(variants: Sequence[str], on: Sequence[str], folder: Path) -> list[Job]:
-    """The parts that these backends run, of modules that are generated below `folder`."""
+def jobs_of(variants: Sequence[str], on: Sequence[str], parts: Sequence[str] | None, folder: Path) -> list[Job]:
+    """The parts of these names, all for None, that these backends run, of modules that are generated below `folder`."""
     from flashgen.verify.exercise import PARTS
 
+    unknown = [name for name in parts or () if name not in PARTS]
+    if unknown:
+        raise UsageError(f"no part {unknown[0]!r}; expected one of {'; '.join(PARTS)}")
     paths = [Path("variants") / f"{name}.yaml" for name in variants]
-    parts = [name for name, part in PARTS.items() if part.backend in on]
+    parts = [name for name, part in PARTS.items() if part.backend in on and name in (parts or PARTS)]
     modules: Mapping[Path, Path] = {path: generate(load(path), folder) for path in paths}
     return [Job(path, module, part) for path, module in modules.items() for part in parts]
 

@@ -11,13 +11,24 @@ from types import ModuleType
 import pytest
 
 from flashgen.codegen import generate
-from flashgen.errors import EnvironmentProblem
+from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems import Problem
 from flashgen.runtime import Config
 from flashgen.spec import load
 from flashgen.verify import sanitize
 from flashgen.verify.exercise import PARTS, Part, exercise
-from flashgen.verify.sanitize import Job, Outcome, Runs, by_kernel, find_sanitizer, kernels_of, main, read, show
+from flashgen.verify.sanitize import (
+    Job,
+    Outcome,
+    Runs,
+    by_kernel,
+    find_sanitizer,
+    jobs_of,
+    kernels_of,
+    main,
+    read,
+    show,
+)
 from flashgen.verify.sanitizer_log import judge
 
 CLEAN = "kernels: _forward _delta\n========= ERROR SUMMARY: 0 errors\n"
@@ -156,6 +167,18 @@ def test_what_was_clean_is_not_run_again_and_the_rest_waits_for_its_time(tmp_pat
     assert list(runs(tmp_path, "none", tools=()).of([job], known)) == known[:1]
     job.module.write_text(job.source.replace('templates={"forward": "', 'templates={"forward": "0'))
     assert list(runs(tmp_path, "none").of([job], known, lambda: True)) == [None]
+
+
+def test_parts_are_chosen_by_name(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(repository)
+    assert [job.part for job in jobs_of(["causal"], ["portable"], None, tmp_path)] == [
+        "portable",
+        "portable, deterministic",
+    ]
+    (job,) = jobs_of(["causal"], ["portable", "hopper"], ["hopper, D256"], tmp_path)
+    assert job.part == "hopper, D256" and job.module.is_file()
+    with pytest.raises(UsageError, match="no part 'wide'; expected one of portable; portable, deterministic; "):
+        jobs_of(["causal"], ["hopper"], ["wide"], tmp_path)
 
 
 def test_the_table_counts_clean_runs_and_names_kernels_that_none_launched(job: Job) -> None:
