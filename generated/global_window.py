@@ -7,6 +7,14 @@
 Inputs:
     is_global [batch, kv_len] bool
 
+In this file:
+    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _classify                          which tiles of queries and keys the mask leaves out, mixes or leaves whole
+    _delta                             what the backward kernels need of each row
+    _backward_q, _backward_q_hopper    dq
+    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    attention, plan, reference         what callers use, after the launches of the kernels
+
 Generated from variants/global_window.yaml by
 
     flashgen build variants/global_window.yaml

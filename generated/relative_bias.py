@@ -7,6 +7,14 @@
 Inputs:
     rel [heads, 2*W + 1] float32
 
+In this file:
+    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _delta                             what the backward kernels need of each row
+    _backward_q, _backward_q_hopper    dq
+    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    _backward_inputs                   the gradient of rel
+    attention, reference               what callers use, after the launches of the kernels
+
 Generated from variants/relative_bias.yaml by
 
     flashgen build variants/relative_bias.yaml

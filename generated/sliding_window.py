@@ -4,6 +4,13 @@
     key k is visible to query q where (k >= q - 1023) & (k <= q)
     query i stands at key position i + kv_len - q_len
 
+In this file:
+    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _delta                             what the backward kernels need of each row
+    _backward_q, _backward_q_hopper    dq
+    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    attention, reference               what callers use, after the launches of the kernels
+
 Generated from variants/sliding_window.yaml by
 
     flashgen build variants/sliding_window.yaml
