@@ -42,7 +42,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "ef030ea73e82", "backward_q": "113913fe9fa2", "backward_kv": "904b54b17e98"},
+    templates={"forward": "ef030ea73e82", "backward_q": "113913fe9fa2", "backward_kv": "aa9f94263a1e"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -1459,7 +1459,11 @@ def _anew(value):
 
 @gluon.jit
 def _meet(BARRIER):
-    """Wait at a named barrier until all 256 threads of the consumers are there or have been there."""
+    """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
+
+    Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
+    tiles and the next one for its odd tiles. Barrier 12: both have read the keys.
+    """
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
     gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
 

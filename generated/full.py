@@ -35,7 +35,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "ac883b8ec3b6", "backward_q": "75247043aff7", "backward_kv": "46058c17f7ce"},
+    templates={"forward": "ac883b8ec3b6", "backward_q": "75247043aff7", "backward_kv": "852f4d796944"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -1212,7 +1212,11 @@ def _anew(value):
 
 @gluon.jit
 def _meet(BARRIER):
-    """Wait at a named barrier until all 256 threads of the consumers are there or have been there."""
+    """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
+
+    Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
+    tiles and the next one for its odd tiles. Barrier 12: both have read the keys.
+    """
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
     gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
 

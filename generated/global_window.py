@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "c1bae8e054da", "backward_q": "d11ea1ba02c7", "backward_kv": "d07b9881496c"},
+    templates={"forward": "c1bae8e054da", "backward_q": "d11ea1ba02c7", "backward_kv": "062e5e87b49e"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -1544,7 +1544,11 @@ def _anew(value):
 
 @gluon.jit
 def _meet(BARRIER):
-    """Wait at a named barrier until all 256 threads of the consumers are there or have been there."""
+    """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
+
+    Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
+    tiles and the next one for its odd tiles. Barrier 12: both have read the keys.
+    """
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
     gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
 
