@@ -9,8 +9,9 @@ torch's pool, so that an access beyond one is seen. Prints a line for each run a
 clean, 1 where a run is not or was left, 2 where the tool or a GPU is missing.
 
 racecheck does not follow mbarriers, nor how Triton's warp_specialize starts its roles. It reports what the Hopper
-kernels hand over by them: the number of a tile (`_announce`, `_announced`) and the arguments of a role, which have the
-line of the kernel itself. Such hazards are counted apart; any other is a finding.
+kernels hand over by them: the number of a tile (`_announce`, `_announced`), P of wide heads (`_leave_p`, `_take_p`) and
+the arguments of a role, which have the line of the kernel itself. Such hazards are counted apart; any other is a
+finding.
 """
 
 from __future__ import annotations

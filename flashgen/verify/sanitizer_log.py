@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 # The functions whose accesses mbarriers or warp_specialize order, which racecheck does not follow.
-HANDOVERS = re.compile(r"_announced?|_(forward|backward_q|backward_kv)_hopper(_wide)?")
+HANDOVERS = re.compile(r"_announced?|_leave_p|_take_p|_(forward|backward_q|backward_kv)_hopper(_wide)?")
 KERNELS = "kernels: "
 
 

@@ -85,9 +85,10 @@ def test_races_are_findings_unless_mbarriers_order_all_their_accesses(repository
 
     announced = HANDED_OVER.format(line("index_s.index(turn % 2).store"), *[line("index_s.index(turn % 2).load")] * 2)
     started = HANDED_OVER.format(*[line("gl.warp_specialize([")] * 2, line("def _forward_hopper") - 1)
+    left = HANDED_OVER.format(line("p_s.store("), *[line("p = p_s.load(")] * 2)
     other = HANDED_OVER.format(line("def _forward_hopper"), line("def _forward_hopper"), line("out_tile.slice"))
-    clean, found = judge(announced + started + RACES.format(2, 2), 0, "racecheck", source)
-    assert clean and "2 hazards displayed" in found and "hand over" in found
+    clean, found = judge(announced + started + left + RACES.format(3, 3), 0, "racecheck", source)
+    assert clean and "3 hazards displayed" in found and "hand over" in found
     clean, found = judge(announced + other + RACES.format(2, 2), 0, "racecheck", source)
     assert not clean and found.endswith("; 1 in _forward_hopper and _consumer"), found
     # A race of which the log does not say where.
