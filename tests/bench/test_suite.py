@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +10,13 @@ from types import ModuleType
 
 import pytest
 
+from flashgen.bench import suite
 from flashgen.bench.candidates import CANDIDATES, FLASHGEN, OURS, sdpa_causal
 from flashgen.bench.comparisons import D64, D128, GROUPS, Comparison, Timed, sizes, timed_in
 from flashgen.bench.passes import BACKWARD, FORWARD
 from flashgen.bench.rows import Case, Row, read
 from flashgen.bench.run import Prepared
-from flashgen.bench.suite import Suite, main, report, report_once, table
+from flashgen.bench.suite import Suite, compile_ahead, main, report, report_once, table
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
@@ -80,9 +82,9 @@ CHOSEN = {
 def test_what_is_measured_together_is_printed_and_a_second_run_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows, suite = tmp_path / "rows.jsonl", Fake(tmp_path)
-    assert report(suite, CHOSEN, rows, None, 1) == 0
-    assert suite.groups == [["causal", "full"], ["full"]]
+    rows, fake = tmp_path / "rows.jsonl", Fake(tmp_path)
+    assert report(fake, CHOSEN, rows, None, 1) == 0
+    assert fake.groups == [["causal", "full"], ["full"]]
     first = capsys.readouterr().out
     assert first.splitlines()[2:] == [
         "| forward | causal, D64, S8192 | 110 | torch cuDNN | 100 | 1.10 |",
@@ -112,6 +114,28 @@ def test_a_comparison_that_was_not_measured_has_no_row() -> None:
     assert len(table([each for group in GROUPS.values() for each in group], {})) == 2
     assert {each.step for group in GROUPS.values() for each in timed_in(group)} >= {FORWARD, BACKWARD}
     assert all(each.ours.candidate in OURS for group in GROUPS.values() for each in group)
+
+
+def test_each_variant_of_a_group_is_compiled_in_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        main_module, rest = command[1:3], command[3:]
+        assert main_module == ["-m", "flashgen.bench.suite"] and "--once" in rest
+        parts.append(rest[-3:])
+        failed = rest[-1] == "full"
+        return subprocess.CompletedProcess(command, int(failed), "", "Traceback\nValueError: no\n" if failed else "")
+
+    monkeypatch.setattr(suite.subprocess, "run", run)
+    compile_ahead(["odd", "learned"], ["--out", "there"], 1)
+    assert parts == [
+        ["odd", "--variant", "full"],
+        ["odd", "--variant", "causal"],
+        ["learned", "--variant", "relative_bias"],
+    ]
+    assert capsys.readouterr().err == "odd, full: ValueError: no\n"
 
 
 def test_unknown_groups_are_named(capsys: pytest.CaptureFixture[str]) -> None:
