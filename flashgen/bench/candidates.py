@@ -29,17 +29,13 @@ class Unavailable(Exception):
 
 
 def prepare(
-    name: str, variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise, step: str,
-    kernel_options: dict[str, int] | None = None,
-) -> Forward:  # fmt: skip
-    """The candidate's forward pass as a call, compiled and planned; raises Unavailable where it cannot do the case.
-
-    `kernel_options` are for FlexAttention.
-    """
+    name: str, variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise, step: str
+) -> Forward:
+    """The candidate's forward pass as a call, compiled and planned; raises Unavailable where it cannot do the case."""
     if name in OURS:
         return _generated(name, module, call)
     if name == FLEX:
-        return flex_attention(variant, problem, call, pairwise, kernel_options=kernel_options)
+        return flex_attention(variant, problem, call, pairwise)
     if name == EAGER:
         return _eager(module, problem, call, step)
     return _sdpa(name, variant, problem, call)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flashgen.codegen.pairwise import Pairwise
 from flashgen.lang.nodes import TRUE, Type, var, variables
@@ -18,27 +17,18 @@ Attend = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
 
 
 def flex_attention(
-    variant: Variant,
-    problem: Problem,
-    call: Call,
-    pairwise: Pairwise,
-    compiled: bool = True,
-    kernel_options: dict[str, int] | None = None,
+    variant: Variant, problem: Problem, call: Call, pairwise: Pairwise, compiled: bool = True
 ) -> Callable[[], Tensor]:
     """A call that runs FlexAttention on the problem; the block mask is made once, before."""
     sinks = call.inputs["sinks"] if variant.sink else None
-    attend = flex_function(variant, problem, pairwise, sinks, str(call.q.device), compiled, kernel_options)
+    attend = flex_function(variant, problem, pairwise, sinks, str(call.q.device), compiled)
     return lambda: attend(call.q, call.k, call.v)
 
 
 def flex_function(
-    variant: Variant, problem: Problem, pairwise: Pairwise, sinks: Tensor | None, device: str, compiled: bool = True,
-    kernel_options: dict[str, int] | None = None,
-) -> Attend:  # fmt: skip
-    """FlexAttention as a function of q, k, v of the problem's sizes on `device`; `sinks` float32 [heads], if any.
-
-    `kernel_options` are FlexAttention's, what it chooses where they say nothing.
-    """
+    variant: Variant, problem: Problem, pairwise: Pairwise, sinks: Tensor | None, device: str, compiled: bool = True
+) -> Attend:
+    """FlexAttention as a function of q, k, v of the problem's sizes on `device`; `sinks` float32 [heads], if any."""
     import torch
     from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
     from torch.nn.attention.flex_attention import flex_attention as flex
@@ -47,7 +37,7 @@ def flex_function(
     if variant.mask is not TRUE:
         used = variables(variant.mask)
         # Compiled, or it would hold the whole mask in memory.
-        block_mask = (compile_apart(create_block_mask) if compiled else create_block_mask)(
+        block_mask = (torch.compile(create_block_mask) if compiled else create_block_mask)(
             pairwise.mask,
             problem.batch if "b" in used else None,
             problem.heads if used & {"h", "kv_h"} else None,
@@ -56,31 +46,18 @@ def flex_function(
             device=device,
         )
     score_mod = None if variant.score is var("score", Type.FLOAT) else pairwise.score
-    options: dict[str, Any] = {"enable_gqa": problem.heads != problem.kv_heads, "kernel_options": kernel_options}
+    grouped = problem.heads != problem.kv_heads
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if sinks is None:
-            return flex(q, k, v, score_mod=score_mod, block_mask=block_mask, **options)
-        out, aux = flex(q, k, v, score_mod=score_mod, block_mask=block_mask, return_aux=AuxRequest(lse=True), **options)
+            return flex(q, k, v, score_mod=score_mod, block_mask=block_mask, enable_gqa=grouped)
+        out, aux = flex(
+            q, k, v, score_mod=score_mod, block_mask=block_mask, enable_gqa=grouped,
+            return_aux=AuxRequest(lse=True),
+        )  # fmt: skip
         assert aux.lse is not None
         # FlexAttention has no sink: the further logit shrinks every row by a factor that its LSE gives.
         kept = torch.sigmoid(aux.lse - sinks[None, :, None])
         return (out * kept[..., None]).to(q.dtype)
 
-    return compile_apart(attend, fullgraph=True, dynamic=False) if compiled else attend
-
-
-def compile_apart(function: Any, **options: Any) -> Any:
-    """torch.compile, apart from what else was compiled of the same function.
-
-    torch keeps what it compiles with a function's code, up to a limit, and looks through it on each call: a copy of the
-    code has room of its own.
-    """
-    import torch
-
-    own = FunctionType(
-        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__,
-        function.__closure__,
-    )  # fmt: skip
-    own.__kwdefaults__ = function.__kwdefaults__
-    return torch.compile(own, **options)
+    return torch.compile(attend, fullgraph=True, dynamic=False) if compiled else attend

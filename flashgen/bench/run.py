@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.bench.agreement import disagreements
-from flashgen.bench.candidates import CANDIDATES, DETERMINISTIC, FLASHGEN, FLEX, OURS, Unavailable, prepare
+from flashgen.bench.candidates import CANDIDATES, DETERMINISTIC, FLASHGEN, OURS, Unavailable, prepare
 from flashgen.bench.passes import FORWARD, PASSES, Run, flops, leaves, run_of, trainable
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
@@ -127,23 +127,12 @@ def ready_candidates(
     """The candidates whose pass ran once, compiled and planned, and why the others did not."""
     ready: dict[str, Run] = {}
     notes: dict[str, str] = {}
-
-    def attempt(name: str, kernel_options: dict[str, int] | None = None) -> None:
-        forward = prepare(name, variant, module, problem, call, pairwise, step, kernel_options)
-        run = run_of(step, forward, variant, call)
-        run()
-        ready[name] = run
-
     for name in names:
         try:
-            try:
-                attempt(name)
-            except RuntimeError as error:
-                if name != FLEX or "out of resource" not in str(error):
-                    raise
-                option = "num_stages" if step == FORWARD else "bwd_num_stages"
-                attempt(name, {option: 1})
-                notes[name] = f"with {option}=1: its own choice does not fit the shared memory"
+            forward = prepare(name, variant, module, problem, call, pairwise, step)
+            run = run_of(step, forward, variant, call)
+            run()
+            ready[name] = run
         except Unavailable as reason:
             notes[name] = str(reason)
         except (RuntimeError, ValueError) as error:

@@ -14,10 +14,9 @@ import torch
 from torch.nn.attention.flex_attention import create_mask
 
 from flashgen.bench import Bench, Session
-from flashgen.bench import run as bench_run
 from flashgen.bench.agreement import disagreement, disagreements, gradient_disagreement
 from flashgen.bench.candidates import CANDIDATES, Unavailable, sdpa_causal
-from flashgen.bench.flex import compile_apart, flex_attention
+from flashgen.bench.flex import flex_attention
 from flashgen.bench.passes import BACKWARD, BOTH, FORWARD, digests, flops, leaves, run_of, trainable
 from flashgen.bench.picture import draw
 from flashgen.bench.rows import Case, Row, read, write
@@ -302,41 +301,6 @@ def test_candidates_that_cannot_do_the_variant_say_why(gallery_module: Callable[
         assert set(ready) == set(names) - set(expected)
         assert disagreements(ready, "flashgen", FORWARD, call.v, ()) == {}
         assert len(ready) == 2
-
-
-@pytest.mark.parametrize(("step", "option"), [(FORWARD, "num_stages"), (BACKWARD, "bwd_num_stages")])
-def test_flex_attention_gets_a_second_chance_where_its_tiles_do_not_fit(
-    monkeypatch: pytest.MonkeyPatch, step: str, option: str
-) -> None:
-    def prepare(name: str, *rest: object) -> Callable[[], torch.Tensor]:
-        if rest[-1] is None or name == "torch flash":
-            raise RuntimeError("No valid triton configs. out of resource: kernel Required: 253952")
-        assert rest[-1] == {option: 1}
-        return lambda: call.q * 2
-
-    variant = load({"name": "plain"})
-    call = trainable(variant, make_inputs(variant, PROBLEM))
-    monkeypatch.setattr(bench_run, "prepare", prepare)
-    monkeypatch.setattr(bench_run, "run_of", lambda step, forward, variant, call: lambda: (forward(),))
-    names, pairwise = ("FlexAttention", "torch flash"), make(variant, dict.fromkeys(SIZES, 1), {})
-    ready, notes = ready_candidates(names, variant, ModuleType("plain"), PROBLEM, call, pairwise, step)
-    assert list(ready) == ["FlexAttention"]
-    assert notes["FlexAttention"].startswith(f"with {option}=1: ") and "out of resource" in notes["torch flash"]
-
-
-def test_functions_of_one_code_are_compiled_apart() -> None:
-    """More of them than torch keeps for a function."""
-    torch.compiler.reset()
-
-    def times(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
-        def product(tensor: torch.Tensor, *, more: float = 1.0) -> torch.Tensor:
-            return tensor * factor + more
-
-        return compile_apart(product, fullgraph=True, dynamic=False, backend="eager")
-
-    count = torch._dynamo.config.recompile_limit + 2
-    compiled = [times(float(factor)) for factor in range(count)]
-    assert [function(torch.ones(1)).item() for function in compiled] == [factor + 1 for factor in range(count)]
 
 
 def test_a_failure_of_our_own_kernel_is_not_a_note(gallery_module: Callable[[str], ModuleType]) -> None:
