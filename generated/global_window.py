@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "c1bae8e054da", "backward_q": "d11ea1ba02c7", "backward_kv": "d07b9881496c"},
+    templates={"forward": "d0739b399346", "backward_q": "d11ea1ba02c7", "backward_kv": "d07b9881496c"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -285,8 +285,29 @@ def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
 
 
 @gluon.jit
-def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
+def _paired(p, dtype: gl.constexpr):
+    """p rounded to dtype, the neighbours of a row in one int32: [ROWS, BN] becomes [ROWS, BN / 2].
+
+    So a loop carries them in the very registers that the next product reads; two of 16 bits each would change places
+    twice in between.
+    """
+    pairs = gl.reshape(p.to(dtype).to(gl.int16, bitcast=True), [p.shape[0], p.shape[1] // 2, 2])
+    low, high = gl.split(pairs)
+    return gl.inline_asm_elementwise("mov.b32 $0, {$1, $2};", "=r,h,h", [low, high], gl.int32, True, 1)
+
+
+@gluon.jit
+def _unpaired(pairs, dtype: gl.constexpr, layout: gl.constexpr):
+    """p [ROWS, BN] as an operand of a product."""
+    low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.int16, gl.int16), True, 1)
+    p = gl.reshape(gl.join(low, high), [pairs.shape[0], 2 * pairs.shape[1]])
+    return gl.convert_layout(p.to(dtype, bitcast=True), layout, assert_trivial=True)
+
+
+@gluon.jit
+def _issue_pv(pairs, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start acc + P V, for the MAIN and the REST columns of V."""
+    p = _unpaired(pairs, v_tile.dtype, gl.DotOperandLayout(0, acc[0].type.layout, 2))
     main = warpgroup_mma(p, v_tile.slice(0, MAIN, 1), acc[0], is_async=True)
     if REST > 0:
         return main, warpgroup_mma(p, v_tile.slice(MAIN, REST, 1), acc[1], is_async=True)
@@ -453,7 +474,6 @@ def _consumer(
     l_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])
-    p_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
     out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
@@ -466,7 +486,7 @@ def _consumer(
     row0 = 0
     m = gl.zeros([ROWS], gl.float32, row_layout)
     l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-    p = gl.zeros([ROWS, BN], out_desc.dtype, p_layout)
+    pairs = _paired(zero, out_desc.dtype)
     acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
     if CONSUMER == CONSUMERS - 1:
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
@@ -486,7 +506,7 @@ def _consumer(
         _await_turn(CONSUMER, PING_PONG)
         scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
         mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
-        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+        product = _issue_pv(pairs, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
@@ -542,7 +562,7 @@ def _consumer(
             fence_async_shared()
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
         acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
-        p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
+        pairs = _paired(p, out_desc.dtype)
 
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
@@ -555,7 +575,7 @@ def _consumer(
             _await_turn(CONSUMER, PING_PONG)
             scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
             mbarrier.wait(v_full.index(last), last_phase)
-            product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            product = _issue_pv(pairs, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
             k = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
@@ -570,7 +590,7 @@ def _consumer(
             acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
-            p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
+            pairs = _paired(p, out_desc.dtype)
 
         # Full tiles: each row sees each key, no mask.
         for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
@@ -583,7 +603,7 @@ def _consumer(
             _await_turn(CONSUMER, PING_PONG)
             scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
             mbarrier.wait(v_full.index(last), last_phase)
-            product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            product = _issue_pv(pairs, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
@@ -592,7 +612,7 @@ def _consumer(
             acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
-            p = gl.convert_layout(p.to(out_desc.dtype), p_layout)
+            pairs = _paired(p, out_desc.dtype)
 
         mbarrier.arrive(q_empty.index(slot))
         n += 1
