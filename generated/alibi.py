@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "834bd2e724f4", "backward_q": "113913fe9fa2", "backward_kv": "904b54b17e98"},
+    templates={"forward": "c5897743edb9", "backward_q": "113913fe9fa2", "backward_kv": "904b54b17e98"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -242,13 +242,14 @@ def _announced(turn, index_s, index_full, index_empty):
 
 
 @gluon.jit
-def _softmax_step(x, m, l):
+def _softmax_step(qk, m, l, qk_scale, shift):
     """One step of the online softmax; m as in _online_softmax. Returns p, alpha = exp2(old m - m), m and l.
 
     l [ROWS, 8] are the sums of every eighth column, which each thread has of its own: they meet after the last step.
     """
-    m_new = gl.maximum(m, gl.max(x, 1))
-    p = gl.exp2(x - m_new[:, None])
+    # x = qk * qk_scale + shift
+    m_new = gl.maximum(m, gl.max(qk, 1) * qk_scale + shift)
+    p = gl.exp2(qk * qk_scale - (m_new - shift)[:, None])
     alpha = gl.exp2(m - m_new)
     layout: gl.constexpr = l.type.layout
     sums = gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), 1)
@@ -268,10 +269,25 @@ def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
-    """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
+def _tilted(tilt, ROWS: gl.constexpr, BN: gl.constexpr, layout: gl.constexpr):
+    """tilt * (number of the column) [ROWS, BN], one FMA a column.
+
+    What threads share of a number, the multiple of eight, is a constant; LLVM must not compute it all ahead of a loop.
+    """
+    in_eights: gl.constexpr = gl.reshape(gl.zeros([ROWS, BN], gl.float32, layout), [ROWS, BN // 8, 8]).type.layout
+    eights = 8 * gl.arange(0, BN // 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, in_eights)))
+    within = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, in_eights)))
+    tilt = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, gl.SliceLayout(2, in_eights))) + tilt
+    tilt = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [tilt], gl.float32, False, 1)[:, None, None]
+    sums = eights.to(gl.float32)[None, :, None] * tilt + within.to(gl.float32)[None, None, :] * tilt
+    return gl.convert_layout(gl.reshape(sums, [ROWS, BN]), layout, assert_trivial=True)
+
+
+@gluon.jit
+def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
+    """Start sums + Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
+    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, sums, use_acc=True, is_async=True)
     if REST > 0:
         k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
         scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)
@@ -513,20 +529,25 @@ def _consumer(
         qk_scale = scale * 1.4426950408889634
         slopes_h = gl.load(slopes_ptr + h)
         slopes_h_scaled = slopes_h * 1.4426950408889634
+        # What a score gains from one key to the next goes into the dot products, in their units: their sums begin with
+        # it. Scales below 1e-30 are taken as that; then no dot product counts.
+        qk_scale = gl.maximum(qk_scale, 1e-30)
+        tilt = slopes_h_scaled / qk_scale
 
         # Its first tile of keys, as if it were mixed.
         i = 0
         start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
+        qk += _tilted(tilt, ROWS, BN, qk_layout)
         k = _keys(start, BN, col_layout)
-        x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
-        x = gl.where(_visible(q, k), x, -float("inf"))
+        shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
+        qk = gl.where(_visible(q, k), qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
         l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-        p, alpha, m, l = _softmax_step(x, m, l)
+        p, alpha, m, l = _softmax_step(qk, m, l, qk_scale, shift)
 
         # The output of the tile before, which TMA writes as far as there are rows and columns.
         acc = _scaled(_await_pv(product, V_REST), factor, V_REST)
@@ -544,6 +565,7 @@ def _consumer(
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
         acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
         pairs = _paired(p, out_desc.dtype)
+        tilted = _tilted(tilt, ROWS, BN, qk_layout)
 
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
@@ -554,7 +576,7 @@ def _consumer(
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
             _await_turn(CONSUMER, PING_PONG)
-            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), tilted, MAIN, REST)
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(pairs, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
@@ -562,14 +584,15 @@ def _consumer(
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
             k = _keys(start, BN, col_layout)
-            x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
-            x = gl.where(_visible(q, k), x, -float("inf"))
+            shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
+            qk = gl.where(_visible(q, k), qk, -float("inf"))
 
-            p, alpha, m, l = _softmax_step(x, m, l)
+            p, alpha, m, l = _softmax_step(qk, m, l, qk_scale, shift)
             acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
             pairs = _paired(p, out_desc.dtype)
+            tilted = _tilted(tilt, ROWS, BN, qk_layout)
 
         # Full tiles: each row sees each key, no mask.
         for i in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
@@ -580,21 +603,21 @@ def _consumer(
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
             _await_turn(CONSUMER, PING_PONG)
-            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), tilted, MAIN, REST)
             mbarrier.wait(v_full.index(last), last_phase)
             product = _issue_pv(pairs, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            k = start + gl.arange(0, BN, layout=col_layout)[None, :]
-            x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
+            shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
 
-            p, alpha, m, l = _softmax_step(x, m, l)
+            p, alpha, m, l = _softmax_step(qk, m, l, qk_scale, shift)
             acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
             pairs = _paired(p, out_desc.dtype)
+            tilted = _tilted(tilt, ROWS, BN, qk_layout)
 
         mbarrier.arrive(q_empty.index(slot))
         row_shift = gl.convert_layout(gl.reshape(-((q - q_first).to(gl.float32) * slopes_h_scaled), [ROWS]), row_layout)

@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "81bbb2d70993", "backward_q": "fcbd31a0e517", "backward_kv": "20b3603778ec"},
+    templates={"forward": "6aa5f421e2cf", "backward_q": "fcbd31a0e517", "backward_kv": "20b3603778ec"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -264,10 +264,10 @@ def _softmax_step(qk, m, l, qk_scale):
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
+    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
     if REST > 0:
         k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
         scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)

@@ -28,7 +28,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "63ca8982314c", "backward_q": "75247043aff7", "backward_kv": "46058c17f7ce"},
+    templates={"forward": "ed581d6c7b16", "backward_q": "75247043aff7", "backward_kv": "46058c17f7ce"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -199,10 +199,10 @@ def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
+    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
     if REST > 0:
         k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
         scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)

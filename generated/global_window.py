@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "d0739b399346", "backward_q": "d11ea1ba02c7", "backward_kv": "d07b9881496c"},
+    templates={"forward": "cbd4c484bdb3", "backward_q": "d11ea1ba02c7", "backward_kv": "d07b9881496c"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -274,10 +274,10 @@ def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
+    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
     if REST > 0:
         k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
         scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)

@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "ac3cf07c9e11", "backward_q": "554942481aba", "backward_kv": "0f6a8dc84f78"},
+    templates={"forward": "b30cb2697a9d", "backward_q": "554942481aba", "backward_kv": "0f6a8dc84f78"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -258,10 +258,10 @@ def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
+    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
     if REST > 0:
         k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
         scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)

@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "5f7074d53d9d", "backward_q": "9f5448dbb934", "backward_kv": "7cb1e20a0220"},
+    templates={"forward": "302b78d8d2a2", "backward_q": "9f5448dbb934", "backward_kv": "7cb1e20a0220"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -208,10 +208,10 @@ def _softmax_step(x, m, l):
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
+    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
     if REST > 0:
         k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
         scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)

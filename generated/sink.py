@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "c6c4626961e4", "backward_q": "ff75d3d1bb29", "backward_kv": "0e604a71c962"},
+    templates={"forward": "e5ab5a302679", "backward_q": "ff75d3d1bb29", "backward_kv": "0e604a71c962"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -262,10 +262,10 @@ def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
+    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
     if REST > 0:
         k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
         scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)

@@ -31,7 +31,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "513365356d1e", "backward_q": "5d205b87fc8b", "backward_kv": "be41b5087e5d"},
+    templates={"forward": "2d0cfc7acacc", "backward_q": "5d205b87fc8b", "backward_kv": "be41b5087e5d"},
     source="variants/softcap.yaml",
     arguments={},
 )
@@ -288,10 +288,10 @@ def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, zero, use_acc=False, is_async=True)
+    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
     if REST > 0:
         k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
         scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)
