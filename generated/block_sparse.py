@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "6aa5f421e2cf", "backward_q": "fcbd31a0e517", "backward_kv": "20b3603778ec"},
+    templates={"forward": "3e55fb3cd3f1", "backward_q": "fcbd31a0e517", "backward_kv": "20b3603778ec"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -356,6 +356,16 @@ def _pass_turn(CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.co
 
 
 @gluon.jit
+def _load_v(v_desc, b, kv_h, start, n, v_s, v_full, v_empty):
+    """Bring tile n of V into its stage once that is free."""
+    STAGES: gl.constexpr = v_s.type.shape[0]
+    stage = n % STAGES
+    mbarrier.wait(v_empty.index(stage), (n // STAGES & 1) ^ 1)
+    mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
+    tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
+
+
+@gluon.jit
 def _producer(
     q_desc,
     k_desc,
@@ -381,7 +391,12 @@ def _producer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    n = 0  # tiles of keys so far; the next one goes to stage n % STAGES
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
+    # free later: until K of the next tile of queries is on its way.
+    n = 0
+    v_b = 0
+    v_head = 0
+    v_start = 0
     while index < num_q_tiles:
         _announce(index, turn, index_s, index_full, index_empty)
         b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
@@ -391,10 +406,12 @@ def _producer(
         for i in range(num_tiles):
             start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
             stage = n % STAGES
-            freed = (n // STAGES & 1) ^ 1
-            mbarrier.wait(k_empty.index(stage), freed)
+            mbarrier.wait(k_empty.index(stage), (n // STAGES & 1) ^ 1)
             mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
             tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
+            if n > 0:
+                _load_v(v_desc, v_b, v_head, v_start, n - 1, v_s, v_full, v_empty)
+            v_b, v_head, v_start = b, kv_h, start
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
@@ -402,14 +419,12 @@ def _producer(
                     mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
                     mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes)
                     tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(slot), q_s.index(slot))
-            mbarrier.wait(v_empty.index(stage), freed)
-            mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
-            tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
             n += 1
         turn += 1
         # Tiles differ in length: whoever is done takes the next one.
         index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
     _announce(index, turn, index_s, index_full, index_empty)
+    _load_v(v_desc, v_b, v_head, v_start, n - 1, v_s, v_full, v_empty)
     # The last program to end sets the counters back, for the launch that follows on this stream.
     if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
         gl.store(counter_ptr, 0)

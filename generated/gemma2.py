@@ -31,7 +31,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "e8c6b0a3e5d7", "backward_q": "dc2b249e7955", "backward_kv": "915324b008c7"},
+    templates={"forward": "02b8ce03509e", "backward_q": "dc2b249e7955", "backward_kv": "915324b008c7"},
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -361,6 +361,16 @@ def _pass_turn(CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.co
 
 
 @gluon.jit
+def _load_v(v_desc, b, kv_h, start, n, v_s, v_full, v_empty):
+    """Bring tile n of V into its stage once that is free."""
+    STAGES: gl.constexpr = v_s.type.shape[0]
+    stage = n % STAGES
+    mbarrier.wait(v_empty.index(stage), (n // STAGES & 1) ^ 1)
+    mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
+    tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
+
+
+@gluon.jit
 def _producer(
     q_desc,
     k_desc,
@@ -382,7 +392,12 @@ def _producer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    n = 0  # tiles of keys so far; the next one goes to stage n % STAGES
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
+    # free later: until K of the next tile of queries is on its way.
+    n = 0
+    v_b = 0
+    v_head = 0
+    v_start = 0
     while index < num_q_tiles:
         b, h, row0, num_tiles, num_mixed, num_right, full_start, full_end = _work(
             index, batch, heads, q_len, kv_len, BM, BN
@@ -391,10 +406,12 @@ def _producer(
         for i in range(num_tiles):
             start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
             stage = n % STAGES
-            freed = (n // STAGES & 1) ^ 1
-            mbarrier.wait(k_empty.index(stage), freed)
+            mbarrier.wait(k_empty.index(stage), (n // STAGES & 1) ^ 1)
             mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
             tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
+            if n > 0:
+                _load_v(v_desc, v_b, v_head, v_start, n - 1, v_s, v_full, v_empty)
+            v_b, v_head, v_start = b, kv_h, start
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
@@ -402,12 +419,10 @@ def _producer(
                     mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
                     mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes)
                     tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(slot), q_s.index(slot))
-            mbarrier.wait(v_empty.index(stage), freed)
-            mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
-            tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
             n += 1
         turn += 1
         index += gl.num_programs(0)
+    _load_v(v_desc, v_b, v_head, v_start, n - 1, v_s, v_full, v_empty)
 
 
 @gluon.jit

@@ -30,7 +30,7 @@ from flashgen.codegen.forward import (
 )
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
 from flashgen.lang.log2 import K, logits, tilted
-from flashgen.lang.nodes import Expr, Gather, substitute, walk
+from flashgen.lang.nodes import Expr, Gather, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
 from flashgen.lang.triton_emitter import COL, Prologue, level
 from flashgen.spec.variant import Variant
@@ -118,9 +118,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Tilt:
-    """What scores that are dot products and a term affine in k add, as texts, in units of log2.
+    """What scores that are dot products and a term affine in k add, as texts.
 
-    `per_key` is by how much from one key to the next, `shift` how much for the first key of a tile.
+    `per_key` is by how much from one key to the next, in units of the dot products; `shift` how much for the first key
+    of a tile, in units of log2.
     """
 
     per_key: str
@@ -273,7 +274,8 @@ def _tilt(variant: Variant, prologue: Prologue) -> Tilt | None:
         return None
     prologue.name(found.scaled, "qk_scale")
     shift = re.sub(r"\bk_first\b", "start", prologue.inline(substitute(found.column, {K: CORNERS["k"][0]})))
-    return Tilt(*in_gluon((prologue.inline(found.per_key), shift)))
+    per_key = prologue.inline(op("truediv", found.per_key, found.scaled))
+    return Tilt(*in_gluon((per_key, shift)))
 
 
 def _named(function: Function | None, portable: Function | None) -> Function | None:

@@ -24,8 +24,8 @@ KERNEL_NAMES = frozenset({
     "q_last", "q_len", "q_s", "q_tile", "qk", "qk_layout", "qk_scale", "rest_layout", "right", "row", "row0",
     "row_layout", "row_shift", "rows", "scale", "schedule_heads", "scores", "shared", "sheared", "shift", "shown",
     "sink", "sizes", "slope", "slot", "some", "stage", "start", "state", "stop", "tile", "tiles", "tilt", "tilted",
-    "turn", "v", "v_base", "v_block", "v_desc", "v_dims", "v_empty", "v_full", "v_head_dim", "v_s", "v_tile", "work",
-    "wrap", "x", "zero",
+    "turn", "v", "v_b", "v_base", "v_block", "v_desc", "v_dims", "v_empty", "v_full", "v_head", "v_head_dim", "v_s",
+    "v_start", "v_tile", "work", "wrap", "x", "zero",
 })  # fmt: skip
 
 # The variables of the language and of its rewriting passes.
