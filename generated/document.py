@@ -40,7 +40,7 @@ IDENTITY = runtime.Identity(
 CONFIGS = runtime.Lookup(
     IDENTITY,
     "forward",
-    runtime.default_scheduled_config,
+    runtime.default_by_key_config,
     runtime.shipped_root(__file__),
 )
 BACKWARD_Q = runtime.Lookup(

@@ -36,7 +36,7 @@ IDENTITY = runtime.Identity(
 CONFIGS = runtime.Lookup(
     IDENTITY,
     "forward",
-    runtime.default_config,
+    runtime.default_plain_config,
     runtime.shipped_root(__file__),
 )
 BACKWARD_Q = runtime.Lookup(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from flashgen.codegen.backward import rows_scheduled
 from flashgen.codegen.forward import forward_view, uses_schedule
+from flashgen.runtime import defaults
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import built_in, default_plain_config
 from flashgen.spec.variant import Variant
 
 
@@ -19,6 +19,7 @@ def scheduled_kernels(variant: Variant) -> frozenset[str]:
 
 def default_of(variant: Variant, kernel: str) -> Callable[[str, str, int, int], Config]:
     """The built-in default of a variant's kernel, as its module has it: by capability, dtype and head dimensions."""
-    if kernel == "forward" and forward_view(variant).plain:
-        return default_plain_config
-    return built_in(kernel, kernel in scheduled_kernels(variant))
+    if kernel == "forward":
+        chosen: Callable[[str, str, int, int], Config] = getattr(defaults, forward_view(variant).default)
+        return chosen
+    return defaults.built_in(kernel, kernel in scheduled_kernels(variant))
