@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "f6e31e7d7bc9", "backward_q": "113913fe9fa2", "backward_kv": "904b54b17e98"},
+    templates={"forward": "2e72c7396e1f", "backward_q": "113913fe9fa2", "backward_kv": "904b54b17e98"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -408,8 +408,8 @@ def _producer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
-    # free later: until K of the next tile of queries is on its way.
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0

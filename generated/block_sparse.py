@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "3e55fb3cd3f1", "backward_q": "fcbd31a0e517", "backward_kv": "20b3603778ec"},
+    templates={"forward": "c0b17ad6a2fa", "backward_q": "fcbd31a0e517", "backward_kv": "20b3603778ec"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -391,8 +391,8 @@ def _producer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
-    # free later: until K of the next tile of queries is on its way.
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0

@@ -30,7 +30,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "c24546bf7633", "backward_q": "a36ff3e7348d", "backward_kv": "646064404310"},
+    templates={"forward": "2d09a5e308e9", "backward_q": "a36ff3e7348d", "backward_kv": "646064404310"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -388,8 +388,8 @@ def _producer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
-    # free later: until K of the next tile of queries is on its way.
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0

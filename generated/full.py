@@ -28,7 +28,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "ba1c8e7bd837", "backward_q": "75247043aff7", "backward_kv": "46058c17f7ce"},
+    templates={"forward": "c954096ab87e", "backward_q": "75247043aff7", "backward_kv": "46058c17f7ce"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -323,8 +323,8 @@ def _producer(
     num_tiles = gl.cdiv(kv_len, BN)
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
-    # free later: until K of the next tile of queries is on its way.
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0

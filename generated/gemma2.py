@@ -31,7 +31,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "02b8ce03509e", "backward_q": "dc2b249e7955", "backward_kv": "915324b008c7"},
+    templates={"forward": "c5e9d9646478", "backward_q": "dc2b249e7955", "backward_kv": "915324b008c7"},
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -392,8 +392,8 @@ def _producer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
-    # free later: until K of the next tile of queries is on its way.
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0

@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "159ba025f51c", "backward_q": "d11ea1ba02c7", "backward_kv": "d07b9881496c"},
+    templates={"forward": "e871a4cffd5c", "backward_q": "d11ea1ba02c7", "backward_kv": "d07b9881496c"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -401,8 +401,8 @@ def _producer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
-    # free later: until K of the next tile of queries is on its way.
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0

@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "161ec31e731d", "backward_q": "554942481aba", "backward_kv": "0f6a8dc84f78"},
+    templates={"forward": "0c4ab6b993a0", "backward_q": "554942481aba", "backward_kv": "0f6a8dc84f78"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -383,8 +383,8 @@ def _producer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
-    # free later: until K of the next tile of queries is on its way.
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0

@@ -33,7 +33,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "45a0502ff205", "backward_q": "9f5448dbb934", "backward_kv": "7cb1e20a0220"},
+    templates={"forward": "c502bcf4c9b3", "backward_q": "9f5448dbb934", "backward_kv": "7cb1e20a0220"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -332,8 +332,8 @@ def _producer(
     num_tiles = gl.cdiv(kv_len, BN)
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
-    # free later: until K of the next tile of queries is on its way.
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0

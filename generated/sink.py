@@ -34,7 +34,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "343bc9bad4b2", "backward_q": "ff75d3d1bb29", "backward_kv": "0e604a71c962"},
+    templates={"forward": "be26a4551f67", "backward_q": "ff75d3d1bb29", "backward_kv": "0e604a71c962"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -386,8 +386,8 @@ def _producer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
-    # free later: until K of the next tile of queries is on its way.
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0

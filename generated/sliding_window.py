@@ -29,7 +29,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "c91f44b8ab3c", "backward_q": "bad94b410601", "backward_kv": "78d1da4c26d7"},
+    templates={"forward": "ef8ceb23ff9b", "backward_q": "bad94b410601", "backward_kv": "78d1da4c26d7"},
     source="variants/sliding_window.yaml",
     arguments={},
 )
@@ -356,8 +356,8 @@ def _producer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V follows one tile later, since its places are
-    # free later: until K of the next tile of queries is on its way.
+    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0
