@@ -67,7 +67,8 @@ class ForwardView:
     """The holes of the forward kernel. Every string is Triton text; names are those of the kernel.
 
     `score` is None where the logit is the dot product times `qk_scale`: `scaled`. `mask` is None without one.
-    `precision` is that of products of float32 inputs. `shown` is what a mixed tile keeps. `limits` are statements that
+    `precision` is that of products of float32 inputs. `shown` is what a mixed tile keeps. `by_key`: the mask reads
+    inputs of each key, such as doc[b, k]. `limits` are statements that
     name the loops' ends. `arguments` are the kernel's arguments beyond those that every variant has,
     `unspecialized` those of all that change from call to call.
     """
@@ -81,6 +82,7 @@ class ForwardView:
     clamps_k: bool
     score_reads_k: bool
     scheduled: bool
+    by_key: bool
     two_sided: bool
     longest_first: bool
     q_vector: bool
@@ -101,9 +103,12 @@ class ForwardView:
     ln2: str = LN2
 
     @property
-    def plain(self) -> bool:
-        """Whether every pair is visible and its score the scaled dot product."""
-        return self.scaled and self.mask is None
+    def default(self) -> str:
+        """The function of runtime/defaults.py that has the built-in configs."""
+        if self.scheduled:
+            return "default_by_key_config" if self.by_key else "default_scheduled_config"
+        plain = self.scaled and (self.mask is None or self.longest_first)
+        return "default_plain_config" if plain else "default_config"
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -212,6 +217,7 @@ def forward_view(variant: Variant) -> ForwardView:
         clamps_k=found.clamps_k,
         score_reads_k=found.score_reads_k,
         scheduled=not keys.closed,
+        by_key=any(isinstance(node, Gather) and level(node) == COL for node in walk(variant.mask)),
         two_sided=bool(keys.lower),
         longest_first=longest_first(keys),
         q_vector="q" in free,

@@ -29,8 +29,9 @@ from flashgen.codegen.forward import (
     unspecialized,
 )
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
-from flashgen.lang.log2 import logits
-from flashgen.lang.nodes import Expr, Gather, walk
+from flashgen.lang.log2 import K, logits, tilted
+from flashgen.lang.nodes import Expr, Gather, op, substitute, walk
+from flashgen.lang.tiles import CORNERS
 from flashgen.lang.triton_emitter import COL, Prologue, level
 from flashgen.spec.variant import Variant
 
@@ -116,6 +117,18 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Tilt:
+    """What scores that are dot products and a term affine in k add, as texts.
+
+    `per_key` is by how much from one key to the next, in units of the dot products; `shift` how much for the first key
+    of a tile, in units of log2.
+    """
+
+    per_key: str
+    shift: str
+
+
+@dataclass(frozen=True)
 class HopperView:
     """The holes of the Hopper forward kernel, as `ForwardView` has them; `keys` is None where nothing is masked.
 
@@ -126,6 +139,7 @@ class HopperView:
     """
 
     scaled: bool
+    tilt: Tilt | None
     score: Function | None
     score_call: str
     score_reads_k: bool
@@ -178,6 +192,9 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     score, mask = _named(found.score, portable.score), _named(found.mask, portable.mask)
     shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
     found = replace(found, score=score, mask=mask, shown=shown)
+    tilt = _tilt(variant, prologue)
+    if tilt is not None:
+        found = replace(found, score=None, spread=False)
     keys = None if found.mask is None else _key_tiles(variant, ranges)
     epilogue = prologue.fork()
     row_shift: list[str] = []
@@ -200,9 +217,10 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     read = SCHEDULE + extra if not ranges.closed else extra
     return HopperView(
         scaled=found.score is None,
+        tilt=tilt,
         score=found.score,
         score_call=_score_call(found),
-        score_reads_k=found.score_reads_k or bool(columns.of_score),
+        score_reads_k=tilt is not None or found.score_reads_k or bool(columns.of_score),
         columns=columns,
         mask=found.mask,
         logit=found.logit,
@@ -248,6 +266,16 @@ def _columns(variant: Variant, prologue: Prologue) -> Columns:
     lines = in_gluon(per_tile.lines)
     free = frozenset(per_tile.free) if given else frozenset[str]()
     return Columns(given, lines[: ends[0]], lines[ends[0] :], free, frozenset(per_tile.helpers))
+
+
+def _tilt(variant: Variant, prologue: Prologue) -> Tilt | None:
+    found = tilted(logits(variant.score, variant.mask).pair)
+    if found is None:
+        return None
+    prologue.name(found.scaled, "qk_scale")
+    shift = re.sub(r"\bk_first\b", "start", prologue.inline(substitute(found.column, {K: CORNERS["k"][0]})))
+    per_key = prologue.inline(op("truediv", found.per_key, found.scaled))
+    return Tilt(*in_gluon((per_key, shift)))
 
 
 def _named(function: Function | None, portable: Function | None) -> Function | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flashgen.codegen.backward import rows_scheduled
 from flashgen.codegen.forward import forward_view, uses_schedule
-from flashgen.runtime.defaults import Default, built_in, default_plain_config
+from flashgen.runtime import defaults
+from flashgen.runtime.defaults import Default
 from flashgen.spec.variant import Variant
 
 
@@ -16,6 +17,7 @@ def scheduled_kernels(variant: Variant) -> frozenset[str]:
 
 def default_of(variant: Variant, kernel: str) -> Default:
     """The built-in default of a variant's kernel, as its module has it: by capability, dtype and head dimensions."""
-    if kernel == "forward" and forward_view(variant).plain:
-        return default_plain_config
-    return built_in(kernel, kernel in scheduled_kernels(variant))
+    if kernel == "forward":
+        chosen: Default = getattr(defaults, forward_view(variant).default)
+        return chosen
+    return defaults.built_in(kernel, kernel in scheduled_kernels(variant))

@@ -55,6 +55,30 @@ def logits(score: Expr, mask: Expr) -> Logits:
     return Logits(pair, _sum(row_terms), _factor(pair))
 
 
+@dataclass(frozen=True)
+class Tilted:
+    """pair = qk * scaled + column: the column's part is affine in k and grows by `per_key` from one key to the next.
+
+    All three are uniform but for k in `column`; `scaled` is as in Logits.
+    """
+
+    scaled: Expr
+    column: Expr
+    per_key: Expr
+
+
+def tilted(pair: Expr) -> Tilted | None:
+    """The parts of such a pair, as of ALiBi's; None for any other."""
+    terms = _terms(pair)
+    products = [term for term in terms if "qk" in variables(term)]
+    steps = [_per_key(term) for term in terms if term not in products]
+    scaled = _factor(products[0]) if len(products) == 1 else None
+    column, per_key = _sum([term for term in terms if term not in products]), _sum([s for s in steps if s is not None])
+    if scaled is None or column is None or per_key is None or None in steps:
+        return None
+    return Tilted(scaled, column, per_key)
+
+
 def slope(derivative: Expr, mask: Expr) -> Expr:
     """d score_out / d score as a function of qk; what it has in common with the logits is the same expression."""
     return _scaled(_of_qk(derivative, mask), const(1.0))
@@ -178,6 +202,20 @@ def _split(term: Expr) -> tuple[Expr | None, Expr | None]:
     pair = op("to_float", expression(Linear({K: slope}, 0) - anchor))
     row = op("to_float", expression(rest + anchor))
     return (pair, row) if factor is None else (op("mul", pair, factor), op("mul", row, factor))
+
+
+def _per_key(term: Expr, sign: int = 1) -> Expr | None:
+    """By how much an addend that is affine in k, and else uniform, grows from one key to the next, times sign."""
+    if isinstance(term, Op) and term.name == "neg":
+        return _per_key(term.args[0], -sign)
+    if isinstance(term, Op) and term.name == "mul" and is_uniform(term.args[1]):
+        step = _per_key(term.args[0], sign)
+        return step and _product(step, term.args[1])
+    if not (isinstance(term, Op) and term.name == "to_float" and term.args[0].type is Type.INT):
+        return None
+    form = linear(term.args[0])
+    rest = variables(expression(form.without(K)))
+    return const(float(sign * form.terms[K])) if K in form.terms and not rest & PAIR_NAMES else None
 
 
 def _factor(pair: Expr) -> Expr | None:

@@ -20,11 +20,12 @@ KERNEL_NAMES = frozenset({
     "last_phase", "left", "loads", "lse", "lse_rows", "m", "m_new", "m_sink", "n", "nothing", "num_chunks", "num_full",
     "num_k_tiles", "num_mixed", "num_q_tiles", "num_right", "num_rows", "num_stages", "num_tiles", "num_warps", "out",
     "out_b", "out_block", "out_cols", "out_desc", "out_h", "out_row0", "out_rows", "out_s", "out_tile", "p", "p_layout",
-    "pair", "phase", "place", "product", "q", "q_base", "q_block", "q_desc", "q_empty", "q_first", "q_full", "q_last",
-    "q_len", "q_s", "q_tile", "qk", "qk_layout", "qk_scale", "rest_layout", "right", "row", "row0", "row_layout",
-    "row_shift", "rows", "scale", "schedule_heads", "scores", "shared", "sheared", "shown", "sink", "sizes", "slope",
-    "slot", "some", "stage", "start", "state", "stop", "tile", "tiles", "turn", "v", "v_base", "v_block", "v_desc",
-    "v_dims", "v_empty", "v_full", "v_head_dim", "v_s", "v_tile", "work", "wrap", "x", "zero",
+    "pair", "pairs", "phase", "place", "product", "q", "q_base", "q_block", "q_desc", "q_empty", "q_first", "q_full",
+    "q_last", "q_len", "q_s", "q_tile", "qk", "qk_layout", "qk_scale", "rest_layout", "right", "row", "row0",
+    "row_layout", "row_shift", "rows", "scale", "schedule_heads", "scores", "shared", "sheared", "shift", "shown",
+    "sink", "sizes", "slope", "slot", "some", "stage", "start", "state", "stop", "tile", "tiles", "tilt", "tilted",
+    "turn", "v", "v_b", "v_base", "v_block", "v_desc", "v_dims", "v_empty", "v_full", "v_head", "v_head_dim", "v_s",
+    "v_start", "v_tile", "work", "wrap", "x", "zero",
 })  # fmt: skip
 
 # The variables of the language and of its rewriting passes.

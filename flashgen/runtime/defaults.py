@@ -72,7 +72,10 @@ _HOPPER: _Row = (
     Config(128, 64, 4, 2, "hopper", ping_pong=1),
 )
 # Three consumers suit long rows of full tiles: they share the registers of two, and a narrow mask wastes their rows.
+# Scores of their own want more registers.
 _HOPPER_PLAIN: _Row = (Config(192, 128, 4, 2, "hopper", ping_pong=1), *_HOPPER[1:])
+# A mask of what is loaded for each key takes registers, and its mixed tiles are many.
+_HOPPER_BY_KEY: _Row = (_HOPPER[0], Config(128, 64, 4, 2, "hopper", ping_pong=1), _HOPPER[2])
 
 
 _HOPPER_BACKWARD_KV = (
@@ -144,7 +147,7 @@ def default_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) 
 
 
 def default_plain_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
-    """The same for a variant without a mask whose scores are the scaled dot products."""
+    """The same for scores that are the scaled dot products, all visible or up to a key that rises with the query."""
     if not hopper_refuses(capability, dtype, v_head_dim):
         return _HOPPER_PLAIN[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
     return default_config(capability, dtype, head_dim, v_head_dim)
@@ -153,6 +156,13 @@ def default_plain_config(capability: str, dtype: str, head_dim: int, v_head_dim:
 def default_scheduled_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The same for a variant with a schedule."""
     return _scheduled(default_config(capability, dtype, head_dim, v_head_dim))
+
+
+def default_by_key_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    """The same for a variant with a schedule whose mask reads inputs of each key."""
+    if not hopper_refuses(capability, dtype, v_head_dim):
+        return _HOPPER_BY_KEY[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
+    return default_scheduled_config(capability, dtype, head_dim, v_head_dim)
 
 
 def default_backward_kv_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:

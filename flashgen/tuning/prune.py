@@ -115,9 +115,10 @@ def prune(
 def spill_limit(config: Config) -> int:
     """Bytes of spills a thread beyond which a config is dropped.
 
-    Three consumers of the Hopper forward have 160 registers a thread, and two do as well where these do not suffice.
+    Three consumers of the Hopper forward have 160 registers a thread, and two do as well where these do not suffice:
+    beyond what waits for a row of tiles to end.
     """
-    return 0 if config.backend == "hopper" and config.consumers == 3 else SPILL_LIMIT
+    return 32 if config.backend == "hopper" and config.consumers == 3 else SPILL_LIMIT
 
 
 def verdict(compiled: Compiled, capability: str, most_spills: int = SPILL_LIMIT) -> str:

@@ -22,7 +22,7 @@ VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] 
 # Bytes a thread for registers that wait for the roles to part, or for a tile of queries to end, with Triton 3.6; masks
 # and scores that gather need more. At 256 the output takes half of all registers while the next tile begins. Newer
 # Tritons spill more, most with three consumers.
-FEW, FEW_AT_256, FEW_ON_NEWER = 16, 64, 288
+FEW, FEW_AT_256, FEW_ON_NEWER = 32, 64, 672
 OLDEST = triton.__version__.startswith("3.6.")
 
 _COMPILE = """

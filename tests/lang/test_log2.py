@@ -10,8 +10,8 @@ from language_world import SCOPE, TENSORS, compile, pairs
 from mask_strategies import drawn
 
 from flashgen.lang.evaluate import evaluate
-from flashgen.lang.log2 import LOG2E, QK, is_uniform, logits
-from flashgen.lang.nodes import TRUE, Type, op, variables
+from flashgen.lang.log2 import LOG2E, QK, is_uniform, logits, tilted
+from flashgen.lang.nodes import TRUE, Expr, Type, op, variables
 
 SCALES = st.sampled_from([0.125, 0.3, 1.0, 2.5])
 
@@ -23,6 +23,7 @@ def check(score: str, mask: str, at: dict, scale: float, q_first: int) -> None:
     event("row term" if found.row is not None else "no row term")
     if found.row is not None:
         assert not variables(found.row) & {"k", "qk", "score"}
+    check_tilt(found.pair, {**at, "qk": at["score"] / scale, "scale": scale, "q_first": q_first})
     if evaluate(shown, at, TENSORS):
         value = evaluate(meaning, at, TENSORS)
         assume(math.isfinite(value))
@@ -31,6 +32,20 @@ def check(score: str, mask: str, at: dict, scale: float, q_first: int) -> None:
         # What cancels between the parts is lost to rounding.
         largest = max(map(abs, [1.0, value, *parts]))
         assert sum(parts) == pytest.approx(value * math.log2(math.e), rel=0, abs=1e-9 * largest)
+
+
+def check_tilt(pair: Expr, kernel: dict) -> None:
+    """A tilted pair is the dot product and a column's part that grows evenly from key to key."""
+    found = tilted(pair)
+    event("tilted" if found is not None else "not tilted")
+    if found is None:
+        return
+    assert is_uniform(found.scaled)
+    assert is_uniform(found.per_key)
+    scaled, column, per_key = (evaluate(part, kernel, TENSORS) for part in (found.scaled, found.column, found.per_key))
+    following = evaluate(found.column, {**kernel, "k": kernel["k"] + 1}, TENSORS)
+    assert kernel["qk"] * scaled + column == pytest.approx(evaluate(pair, kernel, TENSORS), rel=1e-9, abs=1e-9)
+    assert following - column == pytest.approx(per_key, rel=1e-9, abs=1e-9 * max(1, abs(column)))
 
 
 @given(score=expressions(Type.FLOAT, SCOPE), at=pairs(), scale=SCALES, q_first=st.integers(-9, 9))
@@ -90,3 +105,27 @@ def test_a_term_of_the_row_alone_leaves_the_loop() -> None:
     found = logits(compile("score + rel[h, q]"), TRUE)
     assert found.scaled is not None
     assert found.row is op("mul", compile("rel[h, q]"), LOG2E)
+
+
+@pytest.mark.parametrize(
+    "score",
+    ["score - rel[h, 1] * (q - k)", "score + cap * (2 * k - 3 * q)", "score - (q - k) / cap + half * k", "score + k"],
+)
+def test_a_bias_linear_in_the_key_is_a_tilt(score: str) -> None:
+    assert tilted(logits(compile(score), TRUE).pair) is not None
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        "score",
+        "score + rel[h, q]",
+        "score - half * abs(q - k)",
+        "score + k * k",
+        "score + q * k",
+        "cap * score + k",
+        "-score + k",
+    ],
+)
+def test_other_scores_are_not_tilted(score: str) -> None:
+    assert tilted(logits(compile(score), TRUE).pair) is None
