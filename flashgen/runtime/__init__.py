@@ -5,7 +5,8 @@ from flashgen.runtime.arguments import Sizes, check_input, check_scalar, check_t
 from flashgen.runtime.autocast import autocast
 from flashgen.runtime.backward import (
     backward_configs,
-    delta_rows,
+    delta_blocks,
+    delta_programs,
     for_scale,
     from_sums,
     incoming,
@@ -60,7 +61,7 @@ from flashgen.runtime.hopper_backward import (
 )
 from flashgen.runtime.hopper_backward_q import hopper_query_blocks, hopper_query_tiles
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.kernels import launch
+from flashgen.runtime.kernels import Rest, launch, relaunch
 from flashgen.runtime.lookup import Lookup, shipped_root
 from flashgen.runtime.operator import operator
 from flashgen.runtime.schedule import Plan, by_key, check_plan, compact, plan_parts, state_shape
@@ -71,6 +72,7 @@ __all__ = [
     "Identity",
     "Lookup",
     "Plan",
+    "Rest",
     "Sizes",
     "alibi_slopes",
     "attention_operator",
@@ -93,7 +95,8 @@ __all__ = [
     "default_scheduled_backward_kv_config",
     "default_scheduled_backward_q_config",
     "default_scheduled_config",
-    "delta_rows",
+    "delta_blocks",
+    "delta_programs",
     "eager_attention",
     "for_scale",
     "from_sums",
@@ -129,6 +132,7 @@ __all__ = [
     "prepare",
     "query_gradient",
     "query_sums",
+    "relaunch",
     "rest_config",
     "shipped_root",
     "sink_gradient",

@@ -37,6 +37,11 @@ class Incoming(NamedTuple):
     tile_lse: torch.Tensor | None
 
     @property
+    def lse_by_tile(self) -> torch.Tensor:
+        """What the kernels for dK and dV read: lse without the terms that are constant along a row."""
+        return self.lse if self.tile_lse is None else self.tile_lse
+
+    @property
     def num_rows(self) -> int:
         """Rows of lse and delta for each head."""
         return self.lse.shape[2]
@@ -149,6 +154,16 @@ def sink_gradient(sinks: torch.Tensor, rows: Incoming) -> torch.Tensor:
     return -(weights * rows.delta).sum((0, 2)).to(sinks.dtype)
 
 
-def delta_rows(call: Call) -> int:
-    """Rows of a tile of `_delta`: about 8192 elements."""
-    return max(16, 8192 // triton.next_power_of_2(call.V_HEAD_DIM))
+def delta_programs(call: Call, incoming: Incoming) -> int:
+    """One program for each tile of rows of `_delta`."""
+    return -(-incoming.num_rows // _delta_rows(call)) * call.sizes.batch * call.sizes.heads
+
+
+def delta_blocks(call: Call) -> dict[str, int]:
+    """The constants that `_delta` is compiled for."""
+    return {"BM": _delta_rows(call), "V_HEAD_DIM": call.layout.V_HEAD_DIM}
+
+
+def _delta_rows(call: Call) -> int:
+    """Rows of a tile: about 8192 elements."""
+    return max(16, 8192 // triton.next_power_of_2(call.layout.V_HEAD_DIM))

@@ -34,7 +34,7 @@ def seen_by_triton(value: object) -> object:
 
 
 def described(value: object) -> object:
-    return kernels._describe(SimpleNamespace(), 0, (value,), {})[0][1:]
+    return kernels._describe(SimpleNamespace(), 0, (value,), ())[0][1:]
 
 
 def test_what_triton_tells_apart_is_told_apart() -> None:
@@ -62,7 +62,7 @@ def test_lengths_that_grow_need_few_kernels_to_be_found() -> None:
 def test_kernels_are_told_apart_by_constants_and_by_what_they_are() -> None:
     one, other = SimpleNamespace(), SimpleNamespace()
     seen = {kernels._describe(kernel, gpu, (), constants)[0] for kernel in (one, other) for gpu in (0, 1)
-            for constants in ({"BM": 64}, {"BM": 32}, {"BN": 64})}  # fmt: skip
+            for constants in (("BM", 64), ("BM", 32), ("BN", 64))}  # fmt: skip
     assert len(seen) == 12
 
 
@@ -93,7 +93,7 @@ def test_a_launch_runs_the_kernel() -> None:
 
 
 def test_a_tuple_of_integers_stands_for_its_elements() -> None:
-    passed = kernels._describe(SimpleNamespace(), 0, (MEMORY, (3, 5), 7, ()), {})[1]
+    passed = kernels._describe(SimpleNamespace(), 0, (MEMORY, (3, 5), 7, ()), ())[1]
     assert passed == [MEMORY.data_ptr(), *kernels.flat_arguments(((3, 5), 7, ()))] == [MEMORY.data_ptr(), 3, 5, 7]
     x = torch.zeros(40, device="cuda" if torch.cuda.is_available() else "cpu")
     for value in (1, 16, 3):
