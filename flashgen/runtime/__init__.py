@@ -32,7 +32,6 @@ from flashgen.runtime.call import (
     prepare,
 )
 from flashgen.runtime.config import Config
-from flashgen.runtime.counter import tile_counter
 from flashgen.runtime.defaults import (
     built_in,
     default_backward_kv_config,
@@ -65,6 +64,7 @@ from flashgen.runtime.kernels import Rest, launch, relaunch
 from flashgen.runtime.lookup import Lookup, shipped_root
 from flashgen.runtime.operator import operator
 from flashgen.runtime.schedule import Plan, by_key, check_plan, compact, plan_parts, state_shape
+from flashgen.runtime.streams import tile_counter
 
 __all__ = [
     "Call",

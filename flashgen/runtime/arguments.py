@@ -130,7 +130,7 @@ def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
     The interpreter asks for what TMA does.
     """
     tensor = _contiguous_last(name, tensor)
-    if _is_ready(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % 16):
+    if is_ready(tensor):
         return tensor
     say_once(name, f"{name} is not aligned to 16 bytes in each row; it is copied on each call")
     unit = 16 // tensor.element_size()
@@ -139,10 +139,17 @@ def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return padded[..., :dim].copy_(tensor)
 
 
+def is_ready(tensor: torch.Tensor) -> bool:
+    """Whether a kernel reads q, k, v or the like as it is."""
+    return _is_ready(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % 16)
+
+
 @lru_cache(maxsize=256)
 def _is_ready(
     shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype, device: torch.device, misaligned: int
 ) -> bool:  # fmt: skip
+    if shape[3] > 1 and strides[3] != 1:
+        return False
     if device.type == "cuda" and not _loads_by_tma(device.index):
         return True
     fitting = _row_strides(shape, strides)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 import triton
 
-from flashgen.runtime.arguments import kernel_ready, row_strides
-from flashgen.runtime.call import FLOAT32, Call, choose_config, config_of
+from flashgen.runtime.arguments import is_ready, kernel_ready, row_strides
+from flashgen.runtime.call import FLOAT32, Call, choose_config, config_of, room_like
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_backward_inputs_config
 from flashgen.runtime.lookup import Lookup, current_device
@@ -52,26 +52,28 @@ def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming
 
     `by_tile` tells whether the variant has a `tile_lse`.
     """
-    if d_out.stride(3) != 1 or d_out.stride(2) == 0:
+    if not is_ready(d_out):
         # The gradient of a sum is one number, seen as many.
-        d_out = d_out.contiguous()
-    d_out = kernel_ready("the gradient of out", d_out)
-    batch, heads, q_len, _ = d_out.shape
-    num_rows = -(-q_len // LARGEST_TILE) * LARGEST_TILE
-    rows = d_out.new_empty((3 if by_tile else 2, batch, heads, num_rows), dtype=torch.float32)
+        d_out = kernel_ready("the gradient of out", d_out.contiguous())
+    s = call.layout.sizes
+    num_rows = -(-s.q_len // LARGEST_TILE) * LARGEST_TILE
+    rows = d_out.new_empty((3 if by_tile else 2, s.batch, s.heads, num_rows), dtype=torch.float32)
     return Incoming(d_out, row_strides(d_out), rows[0], rows[1], rows[2] if by_tile else None)
 
 
 def backward_configs(
     text: str | None, for_kv: Lookup, for_q: Lookup, call: Call, fuse_dq: bool
-) -> tuple[Config, Config]:  # fmt: skip
+) -> tuple[Config, Config | None]:
     """The configs of `_backward_kv` and `_backward_q`: those that the caller names, else those on record.
 
-    Without `fuse_dq` a config that fuses is taken with a dQ of its own.
+    Without `fuse_dq` a config that fuses is taken with a dQ of its own. With it `_backward_q` has nothing to do: None,
+    unless the caller names one.
     """
     kv = choose_config(config_of(text, "backward_kv"), for_kv, call)
-    q = choose_config(config_of(text, "backward_q"), for_q, call)
-    return (kv if fuse_dq else unfused(kv)), q
+    kv = kv if fuse_dq else unfused(kv)
+    if kv.fuse_dq and text is None:
+        return kv, None
+    return kv, choose_config(config_of(text, "backward_q"), for_q, call)
 
 
 @lru_cache(maxsize=1024)
@@ -121,8 +123,7 @@ def sum_of_groups(call: Call, gradient: torch.Tensor) -> torch.Tensor:
 
 def query_gradient(call: Call) -> torch.Tensor:
     """Where `_backward_q` writes dq."""
-    s = call.sizes
-    return torch.empty((s.batch, s.heads, s.q_len, s.head_dim), dtype=call.q.dtype, device=call.q.device)
+    return room_like(call.q)
 
 
 def query_sums(call: Call) -> torch.Tensor:

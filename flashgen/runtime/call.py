@@ -123,17 +123,17 @@ def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
 
 def outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """out [batch, heads, q_len, v_head_dim] in q's dtype and lse [batch, heads, q_len] in float32, not yet written."""
-    s, device = call.layout.sizes, call.q.device
-    rows, columns = s.heads * s.q_len, s.v_head_dim
-    # Contiguous; torch.empty takes half as long again.
+    s, q = call.layout.sizes, call.q
+    out = room_like(q) if s.v_head_dim == s.head_dim else q.new_empty((s.batch, s.heads, s.q_len, s.v_head_dim))
     lse = torch.empty_strided(
-        (s.batch, s.heads, s.q_len), (rows, s.q_len, 1), dtype=torch.float32, device=device
-    )  # fmt: skip
-    out = torch.empty_strided(
-        (s.batch, s.heads, s.q_len, columns), (rows * columns, s.q_len * columns, columns, 1),
-        dtype=call.q.dtype, device=device,
-    )  # fmt: skip
+        (s.batch, s.heads, s.q_len), (s.heads * s.q_len, s.q_len, 1), dtype=torch.float32, device=q.device
+    )
     return out, lse
+
+
+def room_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor of this shape and dtype, not yet written: in half the time that it takes with a shape."""
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def is_empty(call: Call) -> bool:

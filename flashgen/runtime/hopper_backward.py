@@ -9,7 +9,7 @@ import triton
 from triton.experimental.gluon import language as gl
 
 from flashgen.runtime.backward import Incoming
-from flashgen.runtime.call import Call
+from flashgen.runtime.call import Call, room_like
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling, rows_tiling
 from flashgen.runtime.hopper import even_share, product_width
@@ -70,10 +70,7 @@ def hopper_backward_types(dtype: torch.dtype, v_head_dim: int, config: Config) -
 
 def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the kernel writes dk and dv: it sums over the heads that share keys."""
-    s = call.sizes
-    dk = call.q.new_empty((s.batch, s.kv_heads, s.kv_len, s.head_dim))
-    dv = call.q.new_empty((s.batch, s.kv_heads, s.kv_len, s.v_head_dim))
-    return dk, dv
+    return room_like(call.k), room_like(call.v)
 
 
 def hopper_wide_tiles(

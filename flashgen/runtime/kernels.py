@@ -16,8 +16,10 @@ import triton
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
+from flashgen.runtime.described import Described
 from flashgen.runtime.descriptors import Tiled, Tiling
 from flashgen.runtime.memory import remember
+from flashgen.runtime.streams import scratch
 
 
 class Found(NamedTuple):
@@ -58,7 +60,16 @@ class Known(NamedTuple):
     programs: int
     tilings: list[tuple[int, Tiling]]
     last: tuple[Any, ...]
+    described: Described | None
     kernel: object
+
+    def tiled(self, passed: list[Any], arguments: tuple[Any, ...]) -> list[Any]:
+        """What is passed for arguments, descriptors in the place of addresses."""
+        if self.tilings:
+            passed = [*passed]
+            for place, tiling in self.tilings:
+                passed[place] = tiling.of(arguments[place])
+        return passed
 
 
 _found: dict[Hashable, Found] = {}
@@ -109,23 +120,26 @@ def _relaunch_here(
         found = _launch_here(kernel, asked.programs, gpu, asked.arguments(arguments), asked.constants)
         if found is not None:
             last = (*asked.numbers, *found.values)
-            remember(_known, described, Known(found.compiled, asked.programs, asked.tilings, last, kernel))
+            again = Described.of(found.compiled, [tiling for _, tiling in asked.tilings])
+            remember(_known, described, Known(found.compiled, asked.programs, asked.tilings, last, again, kernel))
         return
-    triton.set_allocator(_scratch)
-    for place, tiling in known.tilings:
-        passed[place] = tiling.of(arguments[place])
-    compiled = known.compiled
-    compiled.run(
-        known.programs, 1, 1, driver.active.get_current_stream(gpu), compiled.function, compiled.packed_metadata,
-        None, None, None, *passed, *known.last,
-    )  # fmt: skip
+    stream = driver.active.get_current_stream(gpu)
+    if known.described is None:
+        triton.set_allocator(scratch)
+        compiled = known.compiled
+        compiled.run(
+            known.programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
+            *known.tiled(passed, arguments), *known.last,
+        )  # fmt: skip
+    else:
+        known.described(known.programs, stream, passed, lambda: [*known.tiled(passed, arguments), *known.last])
 
 
 def _launch_here(
     kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]
 ) -> Found | None:
     """Launch; the kernel that was found for it, if it is to be remembered."""
-    triton.set_allocator(_scratch)
+    triton.set_allocator(scratch)
     description, passed = _describe(kernel, gpu, arguments, (*constants, *constants.values()))
     found = _found.get(description)
     if found is None or kernel.pre_run_hooks:
@@ -209,8 +223,3 @@ def _remember(
     found = Found(compiled, tuple(constants[name] for name in kernel.arg_names[len(arguments) :]), kernel)
     remember(_found, description, found)
     return found
-
-
-def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Where kernels put the descriptors that TMA reads."""
-    return torch.empty_strided((size,), (1,), dtype=torch.int8, device="cuda")
