@@ -29,14 +29,19 @@ class Described:
         self._launch = _launcher(compiled.run.launch)
 
     @staticmethod
-    def of(compiled: CompiledKernel, tilings: Sequence[Tiling]) -> Described | None:
-        """For tensors of these layouts; None where launches need memory of their own, or Triton describes elsewhere."""
+    def of(compiled: CompiledKernel, tilings: Sequence[Tiling], addresses: Sequence[Any]) -> Described | None:
+        """For tensors of these layouts, at addresses such as these; None where that is of no use, or not safe.
+
+        That is where launches need memory of their own, where Triton makes descriptors elsewhere, and where there are
+        floats among the addresses: 0.0 is found for -0.0.
+        """
         run = compiled.run
         own = run.global_scratch_size or run.profile_scratch_size or any(tiling.copies for tiling in tilings)
-        return Described(compiled) if tilings and not own and _launcher(run.launch) is not None else None
+        floats = any(isinstance(value, float) for value in addresses)
+        return Described(compiled) if tilings and not own and not floats and _launcher(run.launch) is not None else None
 
     def __call__(self, programs: int, stream: int, addresses: list[Any], arguments: Callable[[], list[Any]]) -> None:
-        """Launch as `compiled.run` does; `arguments` are asked for where these addresses are new."""
+        """Launch as `compiled.run` does; `arguments` are asked for where these addresses, and numbers, are new."""
         place = (self, stream, *addresses)
         made = _handed.get(place)
         if made is None:

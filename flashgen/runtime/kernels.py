@@ -120,7 +120,7 @@ def _relaunch_here(
         found = _launch_here(kernel, asked.programs, gpu, asked.arguments(arguments), asked.constants)
         if found is not None:
             last = (*asked.numbers, *found.values)
-            again = Described.of(found.compiled, [tiling for _, tiling in asked.tilings])
+            again = Described.of(found.compiled, [tiling for _, tiling in asked.tilings], passed)
             remember(_known, described, Known(found.compiled, asked.programs, asked.tilings, last, again, kernel))
         return
     stream = driver.active.get_current_stream(gpu)

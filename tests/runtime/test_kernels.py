@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
+from triton.experimental.gluon import language as gl
 
 from flashgen.runtime import kernels
+from flashgen.runtime.descriptors import Tile, Tiled, rows_tiling
 from flashgen.runtime.memory import MOST, remember
 
 MEMORY = torch.zeros(64, dtype=torch.uint8)
@@ -99,3 +101,27 @@ def test_a_tuple_of_integers_stands_for_its_elements() -> None:
     for value in (1, 16, 3):
         kernels.launch(_add, 3, x, (value, 40), BLOCK=16, num_warps=1)
     assert x.tolist() == [20.0] * 40
+
+
+def test_a_repeated_launch_asks_for_the_rest_once() -> None:
+    on_gpu = torch.cuda.is_available()
+    x = torch.zeros(40, device="cuda" if on_gpu else "cpu")
+    asked = []
+
+    def rest() -> kernels.Rest:
+        asked.append(True)
+        return kernels.Rest(3, (2, 40), BLOCK=16, num_warps=1)
+
+    for _ in range(3):
+        kernels.relaunch(_add, ("twos",), x, rest=rest)
+    assert x.tolist() == [6.0] * 40
+    assert len(asked) == (1 if on_gpu else 3)
+
+
+def test_the_rest_of_a_launch_puts_descriptors_in_the_place_of_tensors() -> None:
+    tile = Tile((1, 1, 16, 16), torch.float16, gl.NVMMASharedLayout.get_default_for([1, 1, 16, 16], gl.float16))
+    q = torch.zeros(1, 2, 16, 16, dtype=torch.float16)
+    rest = kernels.Rest(3, (2, 40), 7, tilings=(rows_tiling(q.shape, q.stride(), tile), None), BLOCK=16)
+    tiled, *others = rest.arguments((q, None, 5))
+    assert isinstance(tiled, Tiled) and tiled.base is q
+    assert others == [None, 5, 2, 40, 7] and rest.constants == {"BLOCK": 16} and rest.programs == 3
