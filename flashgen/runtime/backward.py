@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 import triton
 
-from flashgen.runtime.arguments import is_ready, kernel_ready, row_strides
+from flashgen.runtime.arguments import kernel_ready, ready_strides, row_strides
 from flashgen.runtime.call import FLOAT32, Call, choose_config, config_of, room_like
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_backward_inputs_config
@@ -52,13 +52,15 @@ def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming
 
     `by_tile` tells whether the variant has a `tile_lse`.
     """
-    if not is_ready(d_out):
+    strides = ready_strides(d_out)
+    if strides is None:
         # The gradient of a sum is one number, seen as many.
         d_out = kernel_ready("the gradient of out", d_out.contiguous())
+        strides = row_strides(d_out)
     s = call.layout.sizes
     num_rows = -(-s.q_len // LARGEST_TILE) * LARGEST_TILE
     rows = d_out.new_empty((3 if by_tile else 2, s.batch, s.heads, num_rows), dtype=torch.float32)
-    return Incoming(d_out, row_strides(d_out), rows[0], rows[1], rows[2] if by_tile else None)
+    return Incoming(d_out, strides, rows[0], rows[1], rows[2] if by_tile else None)
 
 
 def backward_configs(

@@ -20,7 +20,7 @@ from flashgen.runtime.defaults import (
     hopper_refuses,
 )
 from flashgen.runtime.interpreter import interpreted
-from flashgen.runtime.lookup import Lookup, current_device
+from flashgen.runtime.lookup import Lookup, choices, current_device
 from flashgen.runtime.memory import remember
 
 FLOAT32 = torch.finfo(torch.float32)
@@ -116,9 +116,9 @@ def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
     q, k, v = kernel_ready("q", q), kernel_ready("k", k), kernel_ready("v", v)
     copies = any(ready is not each for ready, each in zip((q, k, v), given, strict=True))
     lengths = (sizes.heads, sizes.kv_heads, sizes.q_len, sizes.kv_len, sizes.head_dim, sizes.v_head_dim)
-    tile_dims = (max(16, triton.next_power_of_2(size)) for size in (sizes.head_dim, sizes.v_head_dim))
+    width, v_width = (max(16, triton.next_power_of_2(size)) for size in (sizes.head_dim, sizes.v_head_dim))
     strides = (*row_strides(q), *row_strides(k), *row_strides(v))
-    return Call(q, k, v, Layout(float(scale), sizes, strides, lengths, *tile_dims, copies))
+    return Call(q, k, v, Layout(float(scale), sizes, strides, lengths, width, v_width, copies))
 
 
 def outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -188,10 +188,12 @@ def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
         return config
     if not q.is_cuda:
         return configs.default("", str(q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim)
-    heads = s.batch * s.heads
-    return configs(
-        q.device.index, q.dtype, s.head_dim, s.v_head_dim, heads, s.heads // s.kv_heads, s.q_len, s.kv_len
-    ).config
+    choice = choices.get((configs, call.layout))
+    if choice is None:
+        heads, group = s.batch * s.heads, s.heads // s.kv_heads
+        choice = configs(q.device.index, q.dtype, s.head_dim, s.v_head_dim, heads, group, s.q_len, s.kv_len)
+        remember(choices, (configs, call.layout), choice)
+    return choice.config
 
 
 def options(config: Config) -> dict[str, Any]:

@@ -7,7 +7,7 @@ addresses were seen before, what was handed to the driver for them is handed to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from types import CellType, FunctionType
 from typing import Any
@@ -18,7 +18,7 @@ from flashgen.runtime.descriptors import Tiling
 from flashgen.runtime.memory import remember
 
 # What the launcher in C gets, by the launches, the stream and the addresses.
-_handed: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+_handed: dict[Hashable, tuple[Any, ...]] = {}
 
 
 class Described:

@@ -95,7 +95,7 @@ class _Gradients:
         ctx.scale, ctx.deterministic, ctx.config = inputs[len(self.names)], *inputs[-2:]
 
     def backward(
-        self, run: Operator, ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None
+        self, backward: Operator, ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         """The gradient of each argument of the forward operator, None where it has none."""
         asked = ctx.needs_input_grad
@@ -105,9 +105,9 @@ class _Gradients:
         *tensors, out, lse = ctx.saved_tensors
         needs = [asked[place] for place in self.places]
         d_out = torch.zeros_like(out) if d_out is None else d_out
-        found = run(
-            d_out, d_lse, *tensors, *ctx.params, out, lse, ctx.scale, ctx.config, ctx.deterministic, needs
-        )  # fmt: skip
+        arguments = (d_out, d_lse, *tensors, *ctx.params, out, lse, ctx.scale, ctx.config, ctx.deterministic, needs)
+        # The forward pass went the same way with the others.
+        found = backward.run(arguments, (d_out, d_lse) if getattr(ctx, "direct", False) else arguments)
         for place, needed, gradient in zip(self.places, needs, found, strict=True):
             if needed:
                 gradients[place] = gradient

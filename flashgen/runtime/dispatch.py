@@ -32,10 +32,12 @@ def is_direct(arguments: Iterable[object]) -> bool:
     ):
         return False
     for value in arguments:
-        if type(value) in _PLAIN_TYPES:
-            if not (value.is_cuda or value.is_cpu) or value.is_neg() or torch._is_functional_tensor(value):
-                return False
-        elif isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and (
+            type(value) not in _PLAIN_TYPES
+            or not (value.is_cuda or value.is_cpu)
+            or value.is_neg()
+            or torch._is_functional_tensor(value)
+        ):
             return False
     return True
 
