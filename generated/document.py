@@ -2245,20 +2245,26 @@ def _launch(q, k, v, doc, scale, config, counts, tiles):
     else:
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, False), call.q)
     if config.backend == "hopper":
-        runtime.launch(
-            _forward_hopper, runtime.hopper_programs(call, config),
+        runtime.relaunch(
+            _forward_hopper, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-            call.strides, call.scale, call.sizes.batch, call.lengths, runtime.head_group(call),
-            **runtime.hopper_blocks(call, config), **runtime.options(config),
+            rest=lambda: runtime.Rest(
+                runtime.hopper_programs(call, config),
+                call.strides, call.scale, call.sizes.batch, call.lengths, runtime.head_group(call),
+                **runtime.hopper_blocks(call, config), **runtime.options(config),
+            ),
         )  # fmt: skip
         return out, lse
-    runtime.launch(
-        _forward, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+    runtime.relaunch(
+        _forward, (call.layout, config),
         call.q, call.k, call.v, out, lse,
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-        call.strides, call.scale, call.lengths,
-        **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+        rest=lambda: runtime.Rest(
+            -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+            call.strides, call.scale, call.lengths,
+            **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+        ),
     )  # fmt: skip
     return out, lse
 
@@ -2311,13 +2317,15 @@ def _launch_backward(
 def _incoming(call, out, lse, d_out, d_lse):
     """What the backward kernels need of each row: d_out, lse in units of log2, and delta."""
     incoming = runtime.incoming(call, d_out)
-    BM = runtime.delta_rows(call)
-    runtime.launch(
-        _delta, -(-incoming.num_rows // BM) * call.sizes.batch * call.sizes.heads,
+    runtime.relaunch(
+        _delta, (call.layout,),
         out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta,
-        *incoming.strides, *((0, 0, 0) if d_lse is None else d_lse.stride()),
-        call.sizes.heads, call.sizes.q_len, incoming.num_rows, call.sizes.v_head_dim,
-        BM=BM, V_HEAD_DIM=call.V_HEAD_DIM,
+        incoming.strides, (0, 0, 0) if d_lse is None else d_lse.stride(),
+        rest=lambda: runtime.Rest(
+            runtime.delta_programs(call, incoming),
+            call.sizes.heads, call.sizes.q_len, incoming.num_rows, call.sizes.v_head_dim,
+            **runtime.delta_blocks(call),
+        ),
     )  # fmt: skip
     return incoming
 
@@ -2327,13 +2335,16 @@ def _launch_backward_kv(call, incoming, doc, config):
     dq_sums = runtime.query_sums(call) if config.fuse_dq else None
     dk, dv = runtime.key_gradients(call)
     counts, tiles = _schedule(call, doc, config, by_key=True)
-    runtime.launch(
-        _backward_kv, -(-call.sizes.kv_len // config.BN) * call.sizes.batch * call.sizes.heads,
+    runtime.relaunch(
+        _backward_kv, (call.layout, incoming.strides, config),
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, dq_sums, dk, dv,
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-        *call.strides, *incoming.strides, incoming.num_rows, 0 if dq_sums is None else dq_sums.stride(2),
-        call.scale, *call.lengths,
-        **call.blocks(config), FUSE_DQ=config.fuse_dq, STAGES=config.num_stages, **runtime.options(config),
+        rest=lambda: runtime.Rest(
+            -(-call.sizes.kv_len // config.BN) * call.sizes.batch * call.sizes.heads,
+            call.strides, incoming.strides, incoming.num_rows, 0 if dq_sums is None else dq_sums.stride(2),
+            call.scale, call.lengths,
+            **call.blocks(config), FUSE_DQ=config.fuse_dq, STAGES=config.num_stages, **runtime.options(config),
+        ),
     )  # fmt: skip
     dq = runtime.from_sums(call, dq_sums) if config.fuse_dq else None
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
@@ -2345,30 +2356,42 @@ def _launch_backward_kv_hopper(call, incoming, doc, config):
     dk, dv = runtime.hopper_key_gradients(call)
     counts, tiles = _schedule(call, doc, config, by_key=True)
     if config.wide:
-        runtime.launch(
-            _backward_kv_hopper_wide, runtime.hopper_backward_programs(call, config),
-            *runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
+        runtime.relaunch(
+            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-            call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
-            **runtime.hopper_wide_blocks(call, config), **runtime.options(config),
+            rest=lambda: runtime.Rest(
+                runtime.hopper_backward_programs(call, config),
+                call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
+                call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+                tilings=runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
+                **runtime.hopper_wide_blocks(call, config), **runtime.options(config),
+            ),
         )  # fmt: skip
         return None, dk, dv
-    runtime.launch(
-        _backward_kv_hopper, runtime.hopper_backward_programs(call, config),
-        *runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+    runtime.relaunch(
+        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-        call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-        call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
-        BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
-        **runtime.options(config),
+        rest=lambda: runtime.Rest(
+            runtime.hopper_backward_programs(call, config),
+            call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
+            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+            tilings=runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
+            BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
+            **runtime.options(config),
+        ),
     )  # fmt: skip
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
-        runtime.launch(
-            _collect_dq, len(dq_sums),
-            dq_sums, dq, call.scale, call.sizes.q_len, incoming.num_rows, call.sizes.head_dim,
-            HEAD_DIM=8192 // config.BM,
+        runtime.relaunch(
+            _collect_dq, (call.layout, config),
+            dq_sums, dq,
+            rest=lambda: runtime.Rest(
+                len(dq_sums),
+                call.scale, call.sizes.q_len, incoming.num_rows, call.sizes.head_dim,
+                HEAD_DIM=8192 // config.BM,
+            ),
         )  # fmt: skip
     return dq, dk, dv
 
@@ -2377,12 +2400,15 @@ def _launch_backward_q(call, incoming, doc, config):
     """dq."""
     dq = runtime.query_gradient(call)
     counts, tiles = _schedule(call, doc, config)
-    runtime.launch(
-        _backward_q, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+    runtime.relaunch(
+        _backward_q, (call.layout, incoming.strides, config),
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, dq,
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-        *call.strides, *incoming.strides, incoming.num_rows, call.scale, *call.lengths,
-        **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+        rest=lambda: runtime.Rest(
+            -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+            call.strides, incoming.strides, incoming.num_rows, call.scale, call.lengths,
+            **call.blocks(config), STAGES=config.num_stages, **runtime.options(config),
+        ),
     )  # fmt: skip
     return dq
 
@@ -2391,13 +2417,17 @@ def _launch_backward_q_hopper(call, incoming, doc, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     counts, tiles = _schedule(call, doc, config)
-    runtime.launch(
-        _backward_q_hopper, -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
-        *runtime.hopper_query_tiles(call, incoming, dq, config), incoming.lse, incoming.delta,
+    runtime.relaunch(
+        _backward_q_hopper, (call.layout, incoming.strides, config),
+        call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
-        call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-        call.sizes.kv_len, incoming.num_rows, runtime.head_group(call),
-        **runtime.hopper_query_blocks(call, config), **runtime.options(config),
+        rest=lambda: runtime.Rest(
+            -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
+            call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
+            call.sizes.kv_len, incoming.num_rows, runtime.head_group(call),
+            tilings=runtime.hopper_query_tiles(call, incoming, dq, config),
+            **runtime.hopper_query_blocks(call, config), **runtime.options(config),
+        ),
     )  # fmt: skip
     return dq
 

@@ -45,7 +45,8 @@ def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
     before, hooks.jit_cache_hook = hooks.jit_cache_hook, note
     # A kernel that is compiled already must not run either: what it reads was not written.
     launch, kernels._launch_here = kernels._launch_here, ask
+    known, kernels._known = kernels._known, {}
     try:
         yield wanted
     finally:
-        hooks.jit_cache_hook, kernels._launch_here = before, launch
+        hooks.jit_cache_hook, kernels._launch_here, kernels._known = before, launch, known

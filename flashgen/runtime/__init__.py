@@ -5,7 +5,8 @@ from flashgen.runtime.arguments import Sizes, check_input, check_scalar, check_t
 from flashgen.runtime.autocast import autocast
 from flashgen.runtime.backward import (
     backward_configs,
-    delta_rows,
+    delta_blocks,
+    delta_programs,
     for_scale,
     from_sums,
     incoming,
@@ -31,7 +32,6 @@ from flashgen.runtime.call import (
     prepare,
 )
 from flashgen.runtime.config import Config
-from flashgen.runtime.counter import tile_counter
 from flashgen.runtime.defaults import (
     built_in,
     default_backward_kv_config,
@@ -61,10 +61,11 @@ from flashgen.runtime.hopper_backward import (
 )
 from flashgen.runtime.hopper_backward_q import hopper_query_blocks, hopper_query_tiles
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.kernels import launch
+from flashgen.runtime.kernels import Rest, launch, relaunch
 from flashgen.runtime.lookup import Lookup, shipped_root
 from flashgen.runtime.operator import operator
 from flashgen.runtime.schedule import Plan, by_key, check_plan, compact, plan_parts, state_shape
+from flashgen.runtime.streams import tile_counter
 
 __all__ = [
     "Call",
@@ -72,6 +73,7 @@ __all__ = [
     "Identity",
     "Lookup",
     "Plan",
+    "Rest",
     "Sizes",
     "alibi_slopes",
     "attention_operator",
@@ -95,7 +97,8 @@ __all__ = [
     "default_scheduled_backward_kv_config",
     "default_scheduled_backward_q_config",
     "default_scheduled_config",
-    "delta_rows",
+    "delta_blocks",
+    "delta_programs",
     "eager_attention",
     "for_scale",
     "from_sums",
@@ -131,6 +134,7 @@ __all__ = [
     "prepare",
     "query_gradient",
     "query_sums",
+    "relaunch",
     "rest_config",
     "shipped_root",
     "sink_gradient",

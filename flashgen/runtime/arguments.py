@@ -130,7 +130,7 @@ def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
     The interpreter asks for what TMA does.
     """
     tensor = _contiguous_last(name, tensor)
-    if _is_ready(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % 16):
+    if ready_strides(tensor) is not None:
         return tensor
     say_once(name, f"{name} is not aligned to 16 bytes in each row; it is copied on each call")
     unit = 16 // tensor.element_size()
@@ -139,14 +139,22 @@ def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return padded[..., :dim].copy_(tensor)
 
 
+def ready_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """What row_strides gives for q, k, v or the like where a kernel reads it as it is, else None."""
+    return _ready_strides(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % 16)
+
+
 @lru_cache(maxsize=256)
-def _is_ready(
+def _ready_strides(
     shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype, device: torch.device, misaligned: int
-) -> bool:  # fmt: skip
-    if device.type == "cuda" and not _loads_by_tma(device.index):
-        return True
+) -> tuple[int, ...] | None:  # fmt: skip
     fitting = _row_strides(shape, strides)
-    return not misaligned and all(s % (16 // dtype.itemsize) == 0 for s in fitting) and fitting[2] > 0
+    if shape[3] > 1 and strides[3] != 1:
+        return None
+    if device.type == "cuda" and not _loads_by_tma(device.index):
+        return fitting
+    ready = not misaligned and all(s % (16 // dtype.itemsize) == 0 for s in fitting) and fitting[2] > 0
+    return fitting if ready else None
 
 
 def row_strides(tensor: torch.Tensor) -> tuple[int, ...]:

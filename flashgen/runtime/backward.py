@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 import triton
 
-from flashgen.runtime.arguments import kernel_ready, row_strides
-from flashgen.runtime.call import FLOAT32, Call, choose_config, config_of
+from flashgen.runtime.arguments import kernel_ready, ready_strides, row_strides
+from flashgen.runtime.call import FLOAT32, Call, choose_config, config_of, room_like
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_backward_inputs_config
 from flashgen.runtime.lookup import Lookup, current_device
@@ -37,6 +37,11 @@ class Incoming(NamedTuple):
     tile_lse: torch.Tensor | None
 
     @property
+    def lse_by_tile(self) -> torch.Tensor:
+        """What the kernels for dK and dV read: lse without the terms that are constant along a row."""
+        return self.lse if self.tile_lse is None else self.tile_lse
+
+    @property
     def num_rows(self) -> int:
         """Rows of lse and delta for each head."""
         return self.lse.shape[2]
@@ -47,26 +52,30 @@ def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming
 
     `by_tile` tells whether the variant has a `tile_lse`.
     """
-    if d_out.stride(3) != 1 or d_out.stride(2) == 0:
+    strides = ready_strides(d_out)
+    if strides is None:
         # The gradient of a sum is one number, seen as many.
-        d_out = d_out.contiguous()
-    d_out = kernel_ready("the gradient of out", d_out)
-    batch, heads, q_len, _ = d_out.shape
-    num_rows = -(-q_len // LARGEST_TILE) * LARGEST_TILE
-    rows = d_out.new_empty((3 if by_tile else 2, batch, heads, num_rows), dtype=torch.float32)
-    return Incoming(d_out, row_strides(d_out), rows[0], rows[1], rows[2] if by_tile else None)
+        d_out = kernel_ready("the gradient of out", d_out.contiguous())
+        strides = row_strides(d_out)
+    s = call.layout.sizes
+    num_rows = -(-s.q_len // LARGEST_TILE) * LARGEST_TILE
+    rows = d_out.new_empty((3 if by_tile else 2, s.batch, s.heads, num_rows), dtype=torch.float32)
+    return Incoming(d_out, strides, rows[0], rows[1], rows[2] if by_tile else None)
 
 
 def backward_configs(
     text: str | None, for_kv: Lookup, for_q: Lookup, call: Call, fuse_dq: bool
-) -> tuple[Config, Config]:  # fmt: skip
+) -> tuple[Config, Config | None]:
     """The configs of `_backward_kv` and `_backward_q`: those that the caller names, else those on record.
 
-    Without `fuse_dq` a config that fuses is taken with a dQ of its own.
+    Without `fuse_dq` a config that fuses is taken with a dQ of its own. With it `_backward_q` has nothing to do: None,
+    unless the caller names one.
     """
     kv = choose_config(config_of(text, "backward_kv"), for_kv, call)
-    q = choose_config(config_of(text, "backward_q"), for_q, call)
-    return (kv if fuse_dq else unfused(kv)), q
+    kv = kv if fuse_dq else unfused(kv)
+    if kv.fuse_dq and text is None:
+        return kv, None
+    return kv, choose_config(config_of(text, "backward_q"), for_q, call)
 
 
 @lru_cache(maxsize=1024)
@@ -116,8 +125,7 @@ def sum_of_groups(call: Call, gradient: torch.Tensor) -> torch.Tensor:
 
 def query_gradient(call: Call) -> torch.Tensor:
     """Where `_backward_q` writes dq."""
-    s = call.sizes
-    return torch.empty((s.batch, s.heads, s.q_len, s.head_dim), dtype=call.q.dtype, device=call.q.device)
+    return room_like(call.q)
 
 
 def query_sums(call: Call) -> torch.Tensor:
@@ -149,6 +157,16 @@ def sink_gradient(sinks: torch.Tensor, rows: Incoming) -> torch.Tensor:
     return -(weights * rows.delta).sum((0, 2)).to(sinks.dtype)
 
 
-def delta_rows(call: Call) -> int:
-    """Rows of a tile of `_delta`: about 8192 elements."""
-    return max(16, 8192 // triton.next_power_of_2(call.V_HEAD_DIM))
+def delta_programs(call: Call, incoming: Incoming) -> int:
+    """One program for each tile of rows of `_delta`."""
+    return -(-incoming.num_rows // _delta_rows(call)) * call.sizes.batch * call.sizes.heads
+
+
+def delta_blocks(call: Call) -> dict[str, int]:
+    """The constants that `_delta` is compiled for."""
+    return {"BM": _delta_rows(call), "V_HEAD_DIM": call.layout.V_HEAD_DIM}
+
+
+def _delta_rows(call: Call) -> int:
+    """Rows of a tile: about 8192 elements."""
+    return max(16, 8192 // triton.next_power_of_2(call.layout.V_HEAD_DIM))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,36 +20,65 @@ from flashgen.runtime.defaults import (
     hopper_refuses,
 )
 from flashgen.runtime.interpreter import interpreted
-from flashgen.runtime.lookup import Lookup, current_device
+from flashgen.runtime.lookup import Lookup, choices, current_device
 from flashgen.runtime.memory import remember
 
 FLOAT32 = torch.finfo(torch.float32)
 _BACKWARD = ("backward_kv", "backward_q")
 
 
-class Call(NamedTuple):
-    """One call of attention(), checked: tensors as a kernel reads them, and scale > 0."""
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What a call is but for the values of its tensors.
 
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
+    Calls that are alike share one: its identity stands for all that it says.
+    """
+
+    # > 0.
     scale: float
     sizes: Sizes
-    # Strides of batch, heads and length of q, k and v, in elements.
+    # Strides of batch, heads and length of q, k and v as kernels read them, in elements.
     strides: tuple[int, ...]
     # heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, as kernels take them.
     lengths: tuple[int, ...]
     # head_dim and v_head_dim rounded up to the sizes of tiles.
     HEAD_DIM: int
     V_HEAD_DIM: int
+    # Whether kernels read other tensors than were given.
+    copies: bool
+
+
+class Call(NamedTuple):
+    """One call of attention(), checked: tensors as a kernel reads them, and what else there is to know of them."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    layout: Layout
+
+    @property
+    def sizes(self) -> Sizes:
+        return self.layout.sizes
+
+    @property
+    def scale(self) -> float:
+        return self.layout.scale
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.layout.strides
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return self.layout.lengths
 
     def blocks(self, config: Config) -> dict[str, int]:
         """The tile sizes that a kernel is compiled for."""
-        return {"BM": config.BM, "BN": config.BN, "HEAD_DIM": self.HEAD_DIM, "V_HEAD_DIM": self.V_HEAD_DIM}
+        head_dim, v_head_dim = self.layout.HEAD_DIM, self.layout.V_HEAD_DIM
+        return {"BM": config.BM, "BN": config.BN, "HEAD_DIM": head_dim, "V_HEAD_DIM": v_head_dim}
 
 
-# What checking a call told, all of Call but its tensors, for calls whose tensors are taken as they are.
-_checked: dict[Hashable, tuple[Any, ...]] = {}
+_layouts: dict[Hashable, Layout] = {}
 
 
 def prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> Call:
@@ -59,17 +89,16 @@ def prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | No
         v.shape, v.stride(), v.dtype, v.device, v.data_ptr() % 16,
         scale,
     )  # fmt: skip
-    facts = _checked.get(description)
-    if facts is not None:
-        return Call(q, k, v, *facts)
-    call = _prepare(q, k, v, scale)
-    if call.q is q and call.k is k and call.v is v:
-        remember(_checked, description, call[3:])
-    return call
+    layout = _layouts.get(description)
+    if layout is None:
+        call = _prepare(q, k, v, scale)
+        remember(_layouts, description, call.layout)
+        return call
+    return _prepare(q, k, v, scale)._replace(layout=layout) if layout.copies else Call(q, k, v, layout)
 
 
 def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> Call:
-    sizes = sizes_of(q, k, v)
+    sizes, given = sizes_of(q, k, v), (q, k, v)
     if q.device.type != "cuda" and not interpreted():
         raise ValueError(
             f"q is on {q.device}; expected a CUDA device (TRITON_INTERPRET=1, set before Python starts, runs it on "
@@ -85,30 +114,32 @@ def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
     elif scale < 0:
         q, scale = -q, -scale
     q, k, v = kernel_ready("q", q), kernel_ready("k", k), kernel_ready("v", v)
+    copies = any(ready is not each for ready, each in zip((q, k, v), given, strict=True))
     lengths = (sizes.heads, sizes.kv_heads, sizes.q_len, sizes.kv_len, sizes.head_dim, sizes.v_head_dim)
-    tile_dims = (max(16, triton.next_power_of_2(size)) for size in (sizes.head_dim, sizes.v_head_dim))
+    width, v_width = (max(16, triton.next_power_of_2(size)) for size in (sizes.head_dim, sizes.v_head_dim))
     strides = (*row_strides(q), *row_strides(k), *row_strides(v))
-    return Call(q, k, v, float(scale), sizes, strides, lengths, *tile_dims)
+    return Call(q, k, v, Layout(float(scale), sizes, strides, lengths, width, v_width, copies))
 
 
 def outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """out [batch, heads, q_len, v_head_dim] in q's dtype and lse [batch, heads, q_len] in float32, not yet written."""
-    s, device = call.sizes, call.q.device
-    rows, columns = s.heads * s.q_len, s.v_head_dim
-    # Contiguous; torch.empty takes half as long again.
+    s, q = call.layout.sizes, call.q
+    out = room_like(q) if s.v_head_dim == s.head_dim else q.new_empty((s.batch, s.heads, s.q_len, s.v_head_dim))
     lse = torch.empty_strided(
-        (s.batch, s.heads, s.q_len), (rows, s.q_len, 1), dtype=torch.float32, device=device
-    )  # fmt: skip
-    out = torch.empty_strided(
-        (s.batch, s.heads, s.q_len, columns), (rows * columns, s.q_len * columns, columns, 1),
-        dtype=call.q.dtype, device=device,
-    )  # fmt: skip
+        (s.batch, s.heads, s.q_len), (s.heads * s.q_len, s.q_len, 1), dtype=torch.float32, device=q.device
+    )
     return out, lse
+
+
+def room_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor of this shape and dtype, not yet written: in half the time that it takes with a shape."""
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def is_empty(call: Call) -> bool:
     """Whether there is nothing to launch: no rows, or no keys."""
-    return not (call.sizes.batch and call.sizes.heads and call.sizes.q_len and call.sizes.kv_len)
+    s = call.layout.sizes
+    return not (s.batch and s.heads and s.q_len and s.kv_len)
 
 
 def nothing_seen(out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,7 +170,7 @@ def config_of(text: str | None, kernel: str) -> str | None:
 
 def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
     """The config that the caller names, else the one that is on record for this GPU and these sizes."""
-    s, q = call.sizes, call.q
+    s, q = call.layout.sizes, call.q
     if text is not None:
         config = _named_config(text, configs.kernel)
         if config.backend == "hopper":
@@ -157,10 +188,12 @@ def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
         return config
     if not q.is_cuda:
         return configs.default("", str(q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim)
-    heads = s.batch * s.heads
-    return configs(
-        q.device.index, q.dtype, s.head_dim, s.v_head_dim, heads, s.heads // s.kv_heads, s.q_len, s.kv_len
-    ).config
+    choice = choices.get((configs, call.layout))
+    if choice is None:
+        heads, group = s.batch * s.heads, s.heads // s.kv_heads
+        choice = configs(q.device.index, q.dtype, s.head_dim, s.v_head_dim, heads, group, s.q_len, s.kv_len)
+        remember(choices, (configs, call.layout), choice)
+    return choice.config
 
 
 def options(config: Config) -> dict[str, Any]:

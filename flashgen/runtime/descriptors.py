@@ -36,19 +36,28 @@ class Tiled(TensorDescriptor):
         self.tile = tile
 
 
-def tiled_rows(tensor: torch.Tensor, tile: Tile) -> Tiled:
-    """What kernel_ready gave, [batch, heads, length, dim], by tiles.
+@dataclass(frozen=True, eq=False)
+class Tiling:
+    """How tensors of one layout are seen by tiles. `copies`: TMA has no such strides."""
 
-    A tensor that repeats along a dimension is copied: TMA has no such strides.
-    """
-    strides = _tma_strides(tensor.shape, tensor.stride(), tile.shape[3])
-    if 0 in strides:
-        tensor = tensor.contiguous()
-        strides = _tma_strides(tensor.shape, tensor.stride(), tile.shape[3])
-    return Tiled(tensor, tensor.shape, strides, tile)
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    tile: Tile
+    copies: bool = False
+
+    def of(self, tensor: torch.Tensor) -> Tiled:
+        """A tensor of this layout, or else its copy, by tiles."""
+        return Tiled(tensor.contiguous() if self.copies else tensor, self.shape, self.strides, self.tile)
 
 
 @lru_cache(maxsize=256)
-def _tma_strides(shape: torch.Size, strides: tuple[int, ...], width: int) -> tuple[int, ...]:
+def rows_tiling(shape: torch.Size, strides: tuple[int, ...], tile: Tile) -> Tiling:
+    """For what kernel_ready gave, [batch, heads, length, dim]; what repeats along a dimension is copied."""
     # Of a dimension of size 1 a tensor may have any stride, TMA only a multiple of 16 bytes.
-    return *(stride if size > 1 else width for stride, size in zip(strides[:3], shape[:3], strict=True)), 1
+    fitting = [stride if size > 1 else tile.shape[3] for stride, size in zip(strides[:3], shape[:3], strict=True)]
+    copies = 0 in fitting
+    if copies:
+        _, heads, length, dim = shape
+        fitting = [heads * length * dim, length * dim, dim]
+        fitting = [stride if size > 1 else tile.shape[3] for stride, size in zip(fitting, shape[:3], strict=True)]
+    return Tiling(tuple(shape), (*fitting, 1), tile, copies)

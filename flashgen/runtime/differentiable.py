@@ -49,7 +49,7 @@ def attention_operator(
             inputs(q, sizes, *rest[:tensors])
         return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(q.shape[:3], dtype=torch.float32)
 
-    gradients = _Gradients(name, tuple(names), places, launch_backward)
+    gradients = _Gradients(name, tuple(names), 3 + tensors, places, launch_backward)
     backward = operator(
         f"{name}_backward",
         f"(Tensor d_out, Tensor? d_lse, {common}Tensor out, Tensor lse, float? scale, str? config, "
@@ -72,39 +72,45 @@ def attention_operator(
 
 @dataclass(frozen=True)
 class _Gradients:
-    """How gradients come about: `names` of q, k, v and extra, `places` of those among them that have a gradient."""
+    """How gradients come about: `names` of q, k, v and extra, of which the first are `tensors`; `places` of those among
+    them that have a gradient.
+    """
 
     operator_name: str
     names: tuple[str, ...]
+    tensors: int
     places: tuple[int, ...]
     launch_backward: Function
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Keep what the backward pass reads: the arguments, out and lse."""
-        own = inputs[: len(self.names)]
-        for value, name in zip(own[3:], self.names[3:], strict=True):
-            if isinstance(value, torch.Tensor) and value.requires_grad and self.names.index(name) not in self.places:
+        tensors = inputs[: self.tensors]
+        for place in range(3, self.tensors):
+            if place not in self.places and tensors[place] is not None and tensors[place].requires_grad:
+                name = self.names[place]
                 say_once(name, f"{name} requires a gradient and gets none; `grad: true` in the spec gives it one")
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*[value if isinstance(value, torch.Tensor) else None for value in own], *output)
-        ctx.params = [None if isinstance(value, torch.Tensor) else value for value in own]
+        ctx.save_for_backward(*tensors, *output)
+        ctx.params = inputs[self.tensors : len(self.names)]
         ctx.scale, ctx.deterministic, ctx.config = inputs[len(self.names)], *inputs[-2:]
-        ctx.arguments = len(inputs)
 
     def backward(
-        self, run: Operator, ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None
+        self, backward: Operator, ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         """The gradient of each argument of the forward operator, None where it has none."""
-        gradients: list[torch.Tensor | None] = [None] * ctx.arguments
+        asked = ctx.needs_input_grad
+        gradients: list[torch.Tensor | None] = [None] * len(asked)
         if d_out is None and d_lse is None:
             return tuple(gradients)
         *tensors, out, lse = ctx.saved_tensors
-        own = [param if tensor is None else tensor for tensor, param in zip(tensors, ctx.params, strict=True)]
-        needs = [ctx.needs_input_grad[place] for place in self.places]
+        needs = [asked[place] for place in self.places]
         d_out = torch.zeros_like(out) if d_out is None else d_out
-        found = run(d_out, d_lse, *own, out, lse, ctx.scale, ctx.config, ctx.deterministic, needs)
+        arguments = (d_out, d_lse, *tensors, *ctx.params, out, lse, ctx.scale, ctx.config, ctx.deterministic, needs)
+        # The forward pass went the same way with the others.
+        found = backward.run(arguments, (d_out, d_lse) if getattr(ctx, "direct", False) else arguments)
         for place, needed, gradient in zip(self.places, needs, found, strict=True):
-            gradients[place] = gradient if needed else None
+            if needed:
+                gradients[place] = gradient
         return tuple(gradients)
 
     def launch(self, *arguments: Any) -> tuple[torch.Tensor, ...]:

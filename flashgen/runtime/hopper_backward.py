@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashgen.runtime.backward import Incoming
-from flashgen.runtime.call import Call
+from flashgen.runtime.call import Call, room_like
 from flashgen.runtime.config import Config
-from flashgen.runtime.descriptors import Tile, Tiled, tiled_rows
+from flashgen.runtime.descriptors import Tile, Tiling, rows_tiling
 from flashgen.runtime.hopper import even_share, product_width
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
@@ -33,19 +31,19 @@ def hopper_backward_programs(call: Call, config: Config) -> int:
 
 def hopper_backward_tiles(
     call: Call, incoming: Incoming, sums: torch.Tensor | None, dk: torch.Tensor, dv: torch.Tensor, config: Config
-) -> tuple[Any, ...]:
-    """What the kernel reads and writes, as descriptors of tiles: q, d_out, k, v, lse, delta, dq, dk, dv.
+) -> tuple[Tiling | None, ...]:
+    """How the kernel sees what it reads and writes: q, d_out, k, v, lse, delta, dq, dk, dv.
 
     dq is a tensor where threads add to it, None where it is left to another kernel.
     """
     BM, rows = config.BM, config.BN // 2
     width, v_width = block_width(config), v_block_width(call.sizes.v_head_dim)
     return (
-        tile_descriptor(call.q, BM, width), tile_descriptor(incoming.d_out, BM, v_width),
-        tile_descriptor(call.k, rows, width), tile_descriptor(call.v, rows, v_width),
-        _rows(_tile_lse(incoming), BM), _rows(incoming.delta, BM),
-        _fragments(sums) if sums is not None and config.fuse_dq == 2 else sums,
-        tile_descriptor(dk, rows, width), tile_descriptor(dv, rows, v_width),
+        tiling(call.q, BM, width), tiling(incoming.d_out, BM, v_width),
+        tiling(call.k, rows, width), tiling(call.v, rows, v_width),
+        _rows(incoming.delta, BM), _rows(incoming.delta, BM),
+        _fragments(sums) if sums is not None and config.fuse_dq == 2 else None,
+        tiling(dk, rows, width), tiling(dv, rows, v_width),
     )  # fmt: skip
 
 
@@ -72,23 +70,20 @@ def hopper_backward_types(dtype: torch.dtype, v_head_dim: int, config: Config) -
 
 def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the kernel writes dk and dv: it sums over the heads that share keys."""
-    s = call.sizes
-    dk = call.q.new_empty((s.batch, s.kv_heads, s.kv_len, s.head_dim))
-    dv = call.q.new_empty((s.batch, s.kv_heads, s.kv_len, s.v_head_dim))
-    return dk, dv
+    return room_like(call.k), room_like(call.v)
 
 
 def hopper_wide_tiles(
     call: Call, incoming: Incoming, dk: torch.Tensor, dv: torch.Tensor, config: Config
-) -> tuple[TensorDescriptor, ...]:
-    """What the kernel for wide heads reads and writes, as descriptors of tiles: q, d_out, k, v, lse, delta, dk, dv."""
+) -> tuple[Tiling, ...]:
+    """How the kernel for wide heads sees what it reads and writes: q, d_out, k, v, lse, delta, dk, dv."""
     BM, BN = config.BM, config.BN
     width, v_width = v_block_width(call.sizes.head_dim), v_block_width(call.sizes.v_head_dim)
     return (
-        tile_descriptor(call.q, BM, width), tile_descriptor(incoming.d_out, BM, v_width),
-        tile_descriptor(call.k, BN, width), tile_descriptor(call.v, BN, v_width),
-        _rows(_tile_lse(incoming), BM), _rows(incoming.delta, BM),
-        tile_descriptor(dk, BN, width), tile_descriptor(dv, BN, v_width),
+        tiling(call.q, BM, width), tiling(incoming.d_out, BM, v_width),
+        tiling(call.k, BN, width), tiling(call.v, BN, v_width),
+        _rows(incoming.delta, BM), _rows(incoming.delta, BM),
+        tiling(dk, BN, width), tiling(dv, BN, v_width),
     )  # fmt: skip
 
 
@@ -127,9 +122,9 @@ def key_head_group(call: Call) -> int:
     return even_share(s.batch * s.kv_heads, max(1, _QUERY_GROUP_BYTES // bytes_each))
 
 
-def tile_descriptor(tensor: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
+def tiling(tensor: torch.Tensor, rows: int, width: int) -> Tiling:
     """A tensor [batch, heads, length, dim] by tiles; what lies beyond its ends reads as zero and is not written."""
-    return tiled_rows(tensor, _tile_of(rows, width, tensor.dtype))
+    return rows_tiling(tensor.shape, tensor.stride(), _tile_of(rows, width, tensor.dtype))
 
 
 @lru_cache(maxsize=64)
@@ -148,14 +143,9 @@ def _tile_layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLay
     return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], _DTYPES[dtype])
 
 
-def _tile_lse(incoming: Incoming) -> torch.Tensor:
-    """The log-sum-exps that the kernels for dK and dV read, which know no term that is constant along a row."""
-    return incoming.lse if incoming.tile_lse is None else incoming.tile_lse
-
-
-def _rows(values: torch.Tensor, rows: int) -> TensorDescriptor:
+def _rows(values: torch.Tensor, rows: int) -> Tiling:
     """Float32 values of rows, one after the other, by tiles."""
-    return Tiled(values, (values.numel(),), (1,), _tile_of_rows(rows))
+    return Tiling((values.numel(),), (1,), _tile_of_rows(rows))
 
 
 @lru_cache(maxsize=64)
@@ -163,6 +153,6 @@ def _tile_of_rows(rows: int) -> Tile:
     return Tile((rows,), torch.float32, _ROWS_LAYOUT)
 
 
-def _fragments(sums: torch.Tensor) -> TensorDescriptor:
+def _fragments(sums: torch.Tensor) -> Tiling:
     """The sums of dq by tiles of 4096 elements, wherever these belong."""
-    return Tiled(sums, (sums.numel() // 256, 256), (256, 1), _FRAGMENTS)
+    return Tiling((sums.numel() // 256, 256), (256, 1), _FRAGMENTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
@@ -11,20 +10,21 @@ import triton
 from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
+from flashgen.runtime.descriptors import Tiling
 from flashgen.runtime.hopper import product_width
-from flashgen.runtime.hopper_backward import tile_descriptor, tile_type
+from flashgen.runtime.hopper_backward import tile_type, tiling
 
 # A consumer's rows.
 _ROWS = 64
 
 
-def hopper_query_tiles(call: Call, incoming: Incoming, dq: torch.Tensor, config: Config) -> tuple[Any, ...]:
-    """What the kernel reads and writes, as descriptors of tiles: q, d_out, k, v, dq."""
+def hopper_query_tiles(call: Call, incoming: Incoming, dq: torch.Tensor, config: Config) -> tuple[Tiling, ...]:
+    """How the kernel sees what it reads and writes: q, d_out, k, v, dq."""
     width, v_width = tile_width(call.sizes.head_dim), tile_width(call.sizes.v_head_dim)
     return (
-        tile_descriptor(call.q, _ROWS, width), tile_descriptor(incoming.d_out, _ROWS, v_width),
-        tile_descriptor(call.k, config.BN, width), tile_descriptor(call.v, config.BN, v_width),
-        tile_descriptor(dq, _ROWS, width),
+        tiling(call.q, _ROWS, width), tiling(incoming.d_out, _ROWS, v_width),
+        tiling(call.k, config.BN, width), tiling(call.v, config.BN, v_width),
+        tiling(dq, _ROWS, width),
     )  # fmt: skip
 
 

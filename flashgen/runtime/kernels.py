@@ -7,7 +7,7 @@ that is at least as fine as what Triton compiles for: a description seen before 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,8 +16,10 @@ import triton
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
-from flashgen.runtime.descriptors import Tiled
+from flashgen.runtime.described import Described
+from flashgen.runtime.descriptors import Tiled, Tiling
 from flashgen.runtime.memory import remember
+from flashgen.runtime.streams import scratch
 
 
 class Found(NamedTuple):
@@ -31,7 +33,47 @@ class Found(NamedTuple):
     kernel: object
 
 
+class Rest:
+    """What a launch has beside its first arguments: how many programs, the numbers that come after them, constants.
+
+    `tilings` are for the first arguments, None where an argument is no descriptor.
+    """
+
+    def __init__(self, programs: int, *numbers: Any, tilings: Sequence[Tiling | None] = (), **constants: Any) -> None:
+        self.programs = programs
+        self.numbers = flat_arguments(numbers)
+        self.tilings = [(place, tiling) for place, tiling in enumerate(tilings) if tiling is not None]
+        self.constants = constants
+
+    def arguments(self, first: tuple[Any, ...]) -> tuple[Any, ...]:
+        """All arguments, descriptors in the place of tensors."""
+        tiled = list(first)
+        for place, tiling in self.tilings:
+            tiled[place] = tiling.of(tiled[place])
+        return (*tiled, *self.numbers)
+
+
+class Known(NamedTuple):
+    """What a launch needs beside its first arguments, `numbers` and the values of compile-time arguments in one."""
+
+    compiled: CompiledKernel
+    programs: int
+    tilings: list[tuple[int, Tiling]]
+    last: tuple[Any, ...]
+    described: Described | None
+    kernel: object
+
+    def tiled(self, passed: list[Any], arguments: tuple[Any, ...]) -> list[Any]:
+        """What is passed for arguments, descriptors in the place of addresses."""
+        if self.tilings:
+            passed = [*passed]
+            for place, tiling in self.tilings:
+                passed[place] = tiling.of(arguments[place])
+        return passed
+
+
 _found: dict[Hashable, Found] = {}
+_known: dict[Hashable, Known] = {}
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
@@ -51,15 +93,59 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
             _launch_here(kernel, programs, gpu, arguments, constants)
 
 
-def _launch_here(kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
-    triton.set_allocator(_scratch)
-    description, passed = _describe(kernel, gpu, arguments, constants)
+def relaunch(kernel: Any, key: tuple[Hashable, ...], *arguments: Any, rest: Callable[[], Rest]) -> None:
+    """The same for launches that are repeated: what follows from `key`, `rest`, is asked for once.
+
+    `arguments` are those in front of the numbers of `rest`, as `launch` takes them; the first is a tensor.
+    """
+    gpu = arguments[0].get_device()
+    if gpu < 0:
+        found = rest()
+        kernel[(found.programs,)](*found.arguments(flat_arguments(arguments)), **found.constants)
+    elif torch._C._cuda_getDevice() == gpu:
+        _relaunch_here(kernel, gpu, key, arguments, rest)
+    else:
+        with torch.cuda.device(gpu):
+            _relaunch_here(kernel, gpu, key, arguments, rest)
+
+
+def _relaunch_here(
+    kernel: Any, gpu: int, key: tuple[Hashable, ...], arguments: tuple[Any, ...], rest: Callable[[], Rest]
+) -> None:
+    described, passed = _describe(kernel, gpu, arguments, key)
+    known = _known.get(described)
+    hooks = triton.knobs.runtime
+    if known is None or kernel.pre_run_hooks or hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
+        asked = rest()
+        found = _launch_here(kernel, asked.programs, gpu, asked.arguments(arguments), asked.constants)
+        if found is not None:
+            last = (*asked.numbers, *found.values)
+            again = Described.of(found.compiled, [tiling for _, tiling in asked.tilings], passed)
+            remember(_known, described, Known(found.compiled, asked.programs, asked.tilings, last, again, kernel))
+        return
+    stream = driver.active.get_current_stream(gpu)
+    if known.described is None:
+        triton.set_allocator(scratch)
+        compiled = known.compiled
+        compiled.run(
+            known.programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
+            *known.tiled(passed, arguments), *known.last,
+        )  # fmt: skip
+    else:
+        known.described(known.programs, stream, passed, lambda: [*known.tiled(passed, arguments), *known.last])
+
+
+def _launch_here(
+    kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]
+) -> Found | None:
+    """Launch; the kernel that was found for it, if it is to be remembered."""
+    triton.set_allocator(scratch)
+    description, passed = _describe(kernel, gpu, arguments, (*constants, *constants.values()))
     found = _found.get(description)
     if found is None or kernel.pre_run_hooks:
         arguments = flat_arguments(arguments)
         compiled = kernel[(programs,)](*arguments, **constants)
-        _remember(description, kernel, compiled, arguments, constants)
-        return
+        return _remember(description, kernel, compiled, arguments, constants)
     stream = driver.active.get_current_stream(gpu)
     compiled = found.compiled
     hooks = triton.knobs.runtime
@@ -70,10 +156,11 @@ def _launch_here(kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...
             programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
             *passed, *found.values,
         )  # fmt: skip
+    return found
 
 
 def _describe(
-    kernel: Any, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]
+    kernel: Any, gpu: int, arguments: tuple[Any, ...], others: tuple[Hashable, ...]
 ) -> tuple[tuple[object, ...], list[Any]]:
     """All that Triton may compile a kernel of its own for, and the arguments with addresses instead of tensors.
 
@@ -83,21 +170,21 @@ def _describe(
     knobs = triton.knobs
     described: list[object] = [
         id(kernel), gpu, knobs.runtime.debug, knobs.runtime.add_stages_inspection_hook,
-        knobs.compilation.instrumentation_mode, *constants, *constants.values(),
+        knobs.compilation.instrumentation_mode, *others,
     ]  # fmt: skip
     passed: list[Any] = []
     for value in arguments:
         kind = value.__class__
-        if kind is int:
+        if isinstance(value, torch.Tensor):
+            address = value.data_ptr()
+            described.append(value.dtype if address % 16 == 0 else (value.dtype,))
+            passed.append(address)
+        elif kind is int:
             described.append(value & 63 | 64 if 64 <= value < 2**31 else value)
             passed.append(value)
         elif kind is tuple:
             described.append(_integer_traits(value))
             passed.extend(value)
-        elif isinstance(value, torch.Tensor):
-            address = value.data_ptr()
-            described.append(value.dtype if address % 16 == 0 else (value.dtype,))
-            passed.append(address)
         else:
             described.append(value.tile if kind is Tiled else _trait(value))
             passed.append(value)
@@ -129,13 +216,10 @@ def _trait(value: Any) -> object:
 
 def _remember(
     description: Hashable, kernel: Any, compiled: object, arguments: tuple[Any, ...], constants: dict[str, Any]
-) -> None:
+) -> Found | None:
     # On AMD Triton also looks at the size of a tensor's memory; a kernel with hooks wants to be launched by itself.
-    if isinstance(compiled, CompiledKernel) and not torch.version.hip and not kernel.pre_run_hooks:
-        values = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
-        remember(_found, description, Found(compiled, values, kernel))
-
-
-def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Where kernels put the descriptors that TMA reads."""
-    return torch.empty_strided((size,), (1,), dtype=torch.int8, device="cuda")
+    if not isinstance(compiled, CompiledKernel) or torch.version.hip or kernel.pre_run_hooks:
+        return None
+    found = Found(compiled, tuple(constants[name] for name in kernel.arg_names[len(arguments) :]), kernel)
+    remember(_found, description, found)
+    return found

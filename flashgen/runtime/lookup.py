@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import Any
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
+from flashgen.runtime.memory import remember
 from flashgen.runtime.records import Bucket, Device, Key, Record, gpu_slug
 
 
@@ -156,12 +157,13 @@ def lookup(key: Key, roots: Mapping[str, Path], default: Config, spec: str = "SP
     return Choice(default, "default", detail)
 
 
-_choices: dict[tuple, Choice] = {}
+# By what was asked: of a bucket by Lookup itself, of a call's layout by those who have one.
+choices: dict[Hashable, Choice] = {}
 
 
 def forget() -> None:
     """Make every module look its configs up again: after tuning, or after the cache folder has changed."""
-    _choices.clear()
+    choices.clear()
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,12 +188,11 @@ class Lookup:
             self, index, dtype, head_dim, v_head_dim, (batch_heads - 1).bit_length(), (group - 1).bit_length(),
             (q_len - 1).bit_length(), (kv_len - 1).bit_length(),
         )  # fmt: skip
-        choice = _choices.get(question)
+        choice = choices.get(question)
         if choice is None:
             bucket = Bucket.of(batch_heads, group, q_len, kv_len)
-            choice = _choices[question] = self.find(
-                current_device(index), str(dtype).removeprefix("torch."), head_dim, v_head_dim, bucket
-            )
+            choice = self.find(current_device(index), str(dtype).removeprefix("torch."), head_dim, v_head_dim, bucket)
+            remember(choices, question, choice)
         return choice
 
     def key(self, device: Device, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket) -> Key:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -29,9 +29,13 @@ class Operator:
     recorded: type[torch.autograd.Function] | None
 
     def __call__(self, *arguments: Any) -> Any:
+        return self.run(arguments, arguments)
+
+    def run(self, arguments: Sequence[Any], strange: Sequence[Any]) -> Any:
+        """Call it. `strange` are the arguments of which it is not known yet that the dispatcher passes them on."""
         if torch.compiler.is_compiling():
             return self.overload(*arguments)
-        if not is_direct(arguments):
+        if not is_direct(strange):
             refuse_tangents(self.overload.name(), arguments)
             return self.overload(*arguments)
         if self.recorded is not None and records(arguments):
@@ -66,6 +70,7 @@ def _recorded(name: str, launch: Function, save: Function | None, backward: Func
     """The same derivative for calls that do not go through the dispatcher."""
 
     def forward(ctx: Any, *arguments: Any) -> Any:
+        ctx.direct = True
         output = launch(*arguments)
         if save is not None:
             save(ctx, arguments, output)

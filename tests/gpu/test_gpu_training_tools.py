@@ -12,7 +12,7 @@ import torch
 from data_parallel import train
 
 from flashgen.problems import Call, Problem, make_inputs
-from flashgen.runtime import kernels
+from flashgen.runtime import described, kernels
 from flashgen.spec import load
 
 GALLERY = [load(path) for path in sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))]
@@ -99,10 +99,16 @@ def test_a_kernel_that_was_found_for_one_layout_is_not_launched_for_another(gall
                     problem = Problem(2, 4, 2, q_len, kv_len, 64, 64, "bfloat16")
                     call = make_inputs(VARIANTS[name], problem, "cuda", layout=layout)
                     call = replace(call, inputs={key: shifted(value, by) for key, value in call.inputs.items()})
-                    found.append(module.attention(call.q, call.k, call.v, **call.keywords))
+                    leaves = [tensor.requires_grad_() for tensor in (call.q, call.k, call.v)]
+                    for deterministic in (True, False):
+                        out = module.attention(*leaves, **call.keywords, deterministic=deterministic)
+                        dq, dk, dv = torch.autograd.grad(out, leaves, out.detach())
+                        # Programs add to dQ in any order, unless asked not to.
+                        found += [out, dk, dv, dq] if deterministic else [out, dk, dv]
         return found
 
-    kernels._found.clear()
+    for memory in (kernels._found, kernels._known, described._handed):
+        memory.clear()
     first = answers()
     for one, other in zip(first, answers(), strict=True):
         assert torch.equal(one, other)

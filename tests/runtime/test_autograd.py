@@ -43,14 +43,17 @@ def near(left: list[torch.Tensor], right: list[torch.Tensor]) -> None:
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """How often each kernel is launched."""
     counts: Counter[str] = Counter()
-    launch = runtime.launch
 
-    def counting(kernel: Any, *rest: Any, **constants: Any) -> None:
-        counts[kernel.__name__] += 1
-        launch(kernel, *rest, **constants)
+    def counted(launch: Callable[..., None]) -> Callable[..., None]:
+        def counting(kernel: Any, *rest: Any, **others: Any) -> None:
+            counts[kernel.__name__] += 1
+            launch(kernel, *rest, **others)
+
+        return counting
 
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "launch", counting)
+        patch.setattr(runtime, "launch", counted(runtime.launch))
+        patch.setattr(runtime, "relaunch", counted(runtime.relaunch))
         yield counts
 
 

@@ -13,6 +13,7 @@ import torch
 
 from flashgen import runtime
 from flashgen.runtime import Config, arguments
+from flashgen.runtime.call import Layout
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Config(32, 32, 4, 1)
@@ -251,3 +252,26 @@ def test_torch_compile_takes_a_call_whole(gallery_module: Callable[[str], Module
         lambda q, k, v: attention(q, k, v, scale=0.3, config=SMALL), fullgraph=True, backend="aot_eager"
     )
     assert torch.equal(compiled(Q, K, V), attention(Q, K, V, scale=0.3, config=SMALL))
+
+
+def test_calls_that_are_alike_share_a_layout() -> None:
+    def layout(scale: float | None = None, **other: torch.Tensor) -> Layout:
+        return runtime.prepare(**{"q": Q, "k": K, "v": V, **other}, scale=scale).layout
+
+    assert layout() is layout(q=torch.empty_like(Q), k=K.clone(), v=torch.zeros_like(V))
+    others = [
+        layout(scale=0.5), layout(q=Q[:, :, :9]), layout(q=Q.transpose(1, 2).contiguous().transpose(1, 2)),
+        layout(q=Q.half(), k=K.half(), v=V.half()), layout(k=torch.zeros(2 * 2 * 12 * 16 + 1)[1:].view(K.shape)),
+    ]  # fmt: skip
+    assert len({id(each) for each in [layout(), *others]}) == 6
+
+
+def test_what_is_copied_shares_a_layout_too() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first, second = (runtime.prepare(Q.mT.contiguous().mT, K, V, None) for _ in range(2))
+    assert first.layout is second.layout and first.layout.copies
+    assert first.q is not second.q and first.q.is_contiguous()
+    negated = [runtime.prepare(Q, K, V, -0.5) for _ in range(2)]
+    assert negated[0].layout is negated[1].layout and negated[1].layout.scale == 0.5
+    assert torch.equal(negated[1].q, -Q)

@@ -13,7 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashgen.runtime import kernels
-from flashgen.runtime.descriptors import Tile, Tiled, tiled_rows
+from flashgen.runtime.descriptors import Tile, Tiled, rows_tiling
 
 BACKEND = type(make_backend(GPUTarget("cuda", 90, 32)))
 
@@ -23,7 +23,7 @@ def seen_by_triton(value: object) -> object:
 
 
 def described(value: object) -> object:
-    return kernels._describe(SimpleNamespace(), 0, (value,), {})[0][1:]
+    return kernels._describe(SimpleNamespace(), 0, (value,), ())[0][1:]
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
@@ -33,7 +33,11 @@ def tensor(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 def by_tiles(tensor: torch.Tensor, rows: int, width: int) -> Tiled:
     kind = gl.float16 if tensor.dtype == torch.float16 else gl.bfloat16
     shape = (1, 1, rows, width)
-    return tiled_rows(tensor, Tile(shape, tensor.dtype, gl.NVMMASharedLayout.get_default_for(list(shape), kind)))
+    return tiled(tensor, Tile(shape, tensor.dtype, gl.NVMMASharedLayout.get_default_for(list(shape), kind)))
+
+
+def tiled(tensor: torch.Tensor, tile: Tile) -> Tiled:
+    return rows_tiling(tensor.shape, tensor.stride(), tile).of(tensor)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -52,7 +56,7 @@ def test_descriptors_are_told_apart_by_what_a_kernel_is_compiled_for_alone() -> 
     q = tensor(2, 3, 40, 64)
     made = [by_tiles(q, 64, 64), by_tiles(q, 128, 64), by_tiles(q, 64, 128), by_tiles(q.bfloat16(), 64, 64)]
     assert len({described(each) for each in made}) == len({seen_by_triton(each) for each in made}) == 4
-    assert described(tiled_rows(tensor(1, 1, 7, 64), made[0].tile)) == described(made[0])
+    assert described(tiled(tensor(1, 1, 7, 64), made[0].tile)) == described(made[0])
 
 
 def test_dimensions_of_size_one_have_strides_that_tma_takes() -> None:

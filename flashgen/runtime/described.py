@@ -1,0 +1,66 @@
+"""Launches with tensor descriptors that were made before.
+
+Triton makes descriptors anew on each launch, which takes longer than all else of it. What it makes, a CUtensorMap, says
+where a tensor is and how it lies, and holds on to nothing: for one address it is the same on every launch. So where all
+addresses were seen before, what was handed to the driver for them is handed to it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from types import CellType, FunctionType
+from typing import Any
+
+from triton.compiler import CompiledKernel
+
+from flashgen.runtime.descriptors import Tiling
+from flashgen.runtime.memory import remember
+
+# What the launcher in C gets, by the launches, the stream and the addresses.
+_handed: dict[Hashable, tuple[Any, ...]] = {}
+
+
+class Described:
+    """The launches of a compiled kernel that differ in the stream and in addresses alone."""
+
+    def __init__(self, compiled: CompiledKernel) -> None:
+        self._compiled = compiled
+        self._launch = _launcher(compiled.run.launch)
+
+    @staticmethod
+    def of(compiled: CompiledKernel, tilings: Sequence[Tiling], addresses: Sequence[Any]) -> Described | None:
+        """For tensors of these layouts, at addresses such as these; None where that is of no use, or not safe.
+
+        That is where launches need memory of their own, where Triton makes descriptors elsewhere, and where there are
+        floats among the addresses: 0.0 is found for -0.0.
+        """
+        run = compiled.run
+        own = run.global_scratch_size or run.profile_scratch_size or any(tiling.copies for tiling in tilings)
+        floats = any(isinstance(value, float) for value in addresses)
+        return Described(compiled) if tilings and not own and not floats and _launcher(run.launch) is not None else None
+
+    def __call__(self, programs: int, stream: int, addresses: list[Any], arguments: Callable[[], list[Any]]) -> None:
+        """Launch as `compiled.run` does; `arguments` are asked for where these addresses, and numbers, are new."""
+        place = (self, stream, *addresses)
+        made = _handed.get(place)
+        if made is None:
+            made = self._make(programs, stream, arguments())
+            remember(_handed, place, made)
+        self._launch(*made)
+
+    def _make(self, programs: int, stream: int, arguments: list[Any]) -> tuple[Any, ...]:
+        """What Triton hands to the launcher in C."""
+        made: list[tuple[Any, ...]] = []
+        compiled, run = self._compiled, copy(self._compiled.run)
+        cells = dict(zip(run.launch.__code__.co_freevars, run.launch.__closure__, strict=True))
+        cells["launcher"] = CellType(lambda *handed: made.append(handed))
+        run.launch = FunctionType(run.launch.__code__, run.launch.__globals__, closure=tuple(cells.values()))
+        run(programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *arguments)
+        return made[0]
+
+
+def _launcher(describing: Any) -> Any:
+    """The launcher in C that the one which makes descriptors ends with."""
+    names = getattr(getattr(describing, "__code__", None), "co_freevars", ())
+    return describing.__closure__[names.index("launcher")].cell_contents if "launcher" in names else None
