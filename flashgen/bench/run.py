@@ -8,8 +8,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from flashgen.bench.agreement import disagreements
-from flashgen.bench.candidates import CANDIDATES, DETERMINISTIC, FLASHGEN, OURS, Unavailable, prepare
-from flashgen.bench.passes import FORWARD, PASSES, Run, flops, leaves, run_of, trainable
+from flashgen.bench.candidates import CANDIDATES, DETERMINISTIC, FLASHGEN, OURS, Unavailable, ways
+from flashgen.bench.flex import does_not_fit
+from flashgen.bench.passes import FORWARD, PASSES, Forward, Run, flops, leaves, run_of, trainable
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
@@ -93,15 +94,13 @@ def ready_candidates(
     names: Iterable[str], variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise,
     step: str,
 ) -> tuple[dict[str, Run], dict[str, str]]:  # fmt: skip
-    """The candidates whose pass ran once, compiled and planned, and why the others did not."""
+    """The candidates whose pass ran once, compiled and planned; notes, also why the others did not."""
     ready: dict[str, Run] = {}
     notes: dict[str, str] = {}
     for name in names:
         try:
-            forward = prepare(name, variant, module, problem, call, pairwise, step)
-            run = run_of(step, forward, variant, call)
-            run()
-            ready[name] = run
+            forwards = ways(name, variant, module, problem, call, pairwise, step)
+            notes[name], ready[name] = _first_that_fits(forwards, variant, call, step)
         except Unavailable as reason:
             notes[name] = str(reason)
         except (RuntimeError, ValueError) as error:
@@ -109,7 +108,25 @@ def ready_candidates(
                 raise
             # A rival's own limit (a head dimension, memory) is a result, not a failure of the benchmark.
             notes[name] = first_line(error)
-    return ready, notes
+    return ready, {name: note for name, note in notes.items() if note}
+
+
+def _first_that_fits(
+    forwards: Iterable[tuple[str, Forward]], variant: Variant, call: Call, step: str
+) -> tuple[str, Run]:  # fmt: skip
+    """The pass by the first of these forward passes, with its note, whose kernels fit the GPU. It ran once."""
+    refused: RuntimeError | None = None
+    for note, forward in forwards:
+        try:
+            run = run_of(step, forward, variant, call)
+            run()
+            return note, run
+        except RuntimeError as error:
+            if not does_not_fit(error):
+                raise
+            refused = error
+    assert refused is not None
+    raise refused
 
 
 def time_all(ready: Mapping[str, Run], problem: Problem, rounds: int, timer: Timer) -> dict[str, Timing]:
