@@ -55,6 +55,9 @@ def flat_score(variant: Variant, prologue: Prologue, known: Sequence[Function], 
             return None
         test = op("and", test, place)
     score = transform(pair, lambda node: _at_corner(node) if node in reads else node)
+    if along_queries and "q" in variables(score):
+        # The kernel works positions of queries out where a tile is not flat, and there alone.
+        return None
     if along_queries:
         test, score = (substitute(each, _CORNERS) for each in (test, score))
     names = ", ".join(dict.fromkeys(show(read, variant.lets) for read in reads))
