@@ -18,13 +18,20 @@ Options = Mapping[str, int]
 
 # Options of its kernels to try in turn, each where the kernels before it do not fit a GPU's shared memory: torch
 # chooses tiles by dtype and head dimension alone. What a score gathers for each pair is loaded in stages too, for
-# 64 x 128 pairs 32 KiB in each. So stages go first, then the size of tiles.
+# 128 x 128 pairs 64 KiB in each. So stages go first, of either pass alone where that is enough, then the size of tiles.
 OPTIONS: tuple[Options, ...] = (
     {},
     {"bwd_num_stages": 2},
-    {"bwd_num_stages": 1},
-    *({f"bwd_BLOCK_{side}": size for side in ("M1", "N1", "M2", "N2")} | {"bwd_num_stages": 1} for size in (64, 32)),
-    {"num_stages": 1, "BLOCK_M": 64, "BLOCK_N": 64},
+    {"fwd_num_stages": 2},
+    {"fwd_num_stages": 2, "bwd_num_stages": 2},
+    {"fwd_num_stages": 2, "bwd_num_stages": 1},
+    {"fwd_num_stages": 1, "bwd_num_stages": 1},
+    *(
+        {f"fwd_BLOCK_{side}": size for side in "MN"}
+        | {f"bwd_BLOCK_{side}": size for side in ("M1", "N1", "M2", "N2")}
+        | {"num_stages": 1, "num_warps": 4}
+        for size in (64, 32)
+    ),
 )
 
 

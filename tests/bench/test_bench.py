@@ -305,7 +305,7 @@ def test_candidates_that_cannot_do_the_variant_say_why(gallery_module: Callable[
 
 
 @pytest.mark.parametrize(
-    ("fits", "noted"), [({}, ""), ({"bwd_num_stages": 1}, "with bwd_num_stages=1"), (None, "out of resource")]
+    ("fits", "noted"), [({}, ""), ({"fwd_num_stages": 2}, "with fwd_num_stages=2"), (None, "out of resource")]
 )
 def test_flex_attention_gets_smaller_kernels_where_its_own_do_not_fit(
     fits: dict[str, int] | None,
