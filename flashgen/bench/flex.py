@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.codegen.pairwise import Pairwise
@@ -61,7 +62,7 @@ def flex_function(
     if variant.mask is not TRUE:
         used = variables(variant.mask)
         # Compiled, or it would hold the whole mask in memory.
-        block_mask = (torch.compile(create_block_mask) if compiled else create_block_mask)(
+        block_mask = (compile_apart(create_block_mask) if compiled else create_block_mask)(
             pairwise.mask,
             problem.batch if "b" in used else None,
             problem.heads if used & {"h", "kv_h"} else None,
@@ -86,7 +87,23 @@ def flex_function(
         kept = torch.sigmoid(aux.lse - sinks[None, :, None])
         return (out * kept[..., None]).to(q.dtype)
 
-    return torch.compile(attend, fullgraph=True, dynamic=False) if compiled else attend
+    return compile_apart(attend, fullgraph=True, dynamic=False) if compiled else attend
+
+
+def compile_apart(function: Any, **options: Any) -> Any:
+    """torch.compile, apart from what else was compiled of the same function.
+
+    torch keeps what it compiles with a function's code, up to a limit, and looks through it on each call: a copy of the
+    code has room of its own.
+    """
+    import torch
+
+    own = FunctionType(
+        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__,
+        function.__closure__,
+    )  # fmt: skip
+    own.__kwdefaults__ = function.__kwdefaults__
+    return torch.compile(own, **options)
 
 
 def does_not_fit(error: BaseException) -> bool:

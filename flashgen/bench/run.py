@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flashgen.bench.agreement import disagreements
 from flashgen.bench.candidates import CANDIDATES, DETERMINISTIC, FLASHGEN, OURS, Unavailable, ways
@@ -67,16 +67,24 @@ def machine() -> tuple[str, str, str]:
     return torch.cuda.get_device_name(), torch.__version__, triton.__version__
 
 
-def measure_case(variant: Variant, module: ModuleType, case: Case, bench: Bench) -> list[Row]:
-    """Every candidate on one case, on the current GPU."""
+@dataclass(frozen=True)
+class Prepared:
+    """A case whose candidates ran once: the passes of those that agree, why others are missing, the visible share."""
+
+    case: Case
+    candidates: tuple[str, ...]
+    ready: Mapping[str, Run]
+    notes: Mapping[str, str]
+    density: float
+
+
+def prepare_case(variant: Variant, module: ModuleType, case: Case, candidates: Sequence[str]) -> Prepared:
+    """These candidates of a case, on the current GPU."""
     import torch
 
-    problem = case.problem
-    # Compiled rivals of earlier cases would count against torch's limit of recompilations.
-    torch.compiler.reset()
-    torch.cuda.empty_cache()
+    problem, names = case.problem, tuple(candidates)
     call = make_inputs(variant, problem, device="cuda")
-    training, names = case.step != FORWARD, bench.candidates_of(case.step)
+    training = case.step != FORWARD
     if training:
         call = trainable(variant, call)
     pairwise = make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)
@@ -85,9 +93,32 @@ def measure_case(variant: Variant, module: ModuleType, case: Case, bench: Bench)
     with torch.set_grad_enabled(training):
         ready, notes = ready_candidates(names, variant, module, problem, call, pairwise, case.step)
         notes |= disagreements(ready, FLASHGEN, case.step, call.v, leaves(variant, call))
-        peaks = {name: peak_bytes(run) for name, run in ready.items()}
-        timings = time_all(ready, problem, bench.rounds, cuda_timer())
-    return rows(case, names, share, timings, peaks, notes)
+    return Prepared(case, names, ready, notes, share)
+
+
+def measure(cases: Sequence[Prepared], rounds: int, timer: Timer) -> list[Row]:
+    """The candidates of all these cases, which are of one dtype and pass, timed in the same rounds."""
+    import torch
+
+    runs = {(each.case, name): run for each in cases for name, run in each.ready.items()}
+    with torch.set_grad_enabled(cases[0].case.step != FORWARD):
+        peaks = {key: peak_bytes(run) for key, run in runs.items()}
+        timings = time_all(runs, cases[0].case.problem.dtype, rounds, timer)
+    found = []
+    for each in cases:
+        ours = {name: timings[each.case, name] for name in each.ready} | {CEILING: timings[CEILING]}
+        held = {name: peaks[each.case, name] for name in each.ready}
+        found += rows(each.case, each.candidates, each.density, ours, held, each.notes)
+    return found
+
+
+def measure_case(variant: Variant, module: ModuleType, case: Case, bench: Bench) -> list[Row]:
+    """Every candidate on one case, on the current GPU."""
+    import torch
+
+    torch.cuda.empty_cache()
+    prepared = prepare_case(variant, module, case, bench.candidates_of(case.step))
+    return measure([prepared], bench.rounds, cuda_timer())
 
 
 def ready_candidates(
@@ -129,12 +160,12 @@ def _first_that_fits(
     raise refused
 
 
-def time_all(ready: Mapping[str, Run], problem: Problem, rounds: int, timer: Timer) -> dict[str, Timing]:
-    """The candidates and the matrix-product ceiling in the same rounds."""
+def time_all(ready: Mapping[Any, Run], dtype: str, rounds: int, timer: Timer) -> dict[Any, Timing]:
+    """The passes and, named CEILING, the matrix product in the same rounds."""
     import torch
 
-    dtype = getattr(torch, problem.dtype)
-    left, right = (torch.randn(CEILING_SIZE, CEILING_SIZE, dtype=dtype, device="cuda") for _ in range(2))
+    kind = getattr(torch, dtype)
+    left, right = (torch.randn(CEILING_SIZE, CEILING_SIZE, dtype=kind, device="cuda") for _ in range(2))
 
     def product() -> Tensor:
         return left @ right

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from flashgen.codegen.backward import rows_scheduled
 from flashgen.codegen.forward import forward_view, uses_schedule
-from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import built_in, default_plain_config
+from flashgen.runtime.defaults import Default, built_in, default_plain_config
 from flashgen.spec.variant import Variant
 
 
@@ -17,7 +14,7 @@ def scheduled_kernels(variant: Variant) -> frozenset[str]:
     return frozenset((*along_keys, *(("backward_kv",) if rows_scheduled(variant) else ())))
 
 
-def default_of(variant: Variant, kernel: str) -> Callable[[str, str, int, int], Config]:
+def default_of(variant: Variant, kernel: str) -> Default:
     """The built-in default of a variant's kernel, as its module has it: by capability, dtype and head dimensions."""
     if kernel == "forward" and forward_view(variant).plain:
         return default_plain_config

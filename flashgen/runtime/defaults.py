@@ -16,6 +16,9 @@ from flashgen.runtime.config import Config
 _UP_TO = (64, 128, 256)
 _Row = tuple[Config, Config, Config]
 
+# A kernel's built-in default by capability, dtype, head_dim and v_head_dim.
+Default = Callable[[str, str, int, int], Config]
+
 # GPUs by what suits them. "small": the members of a generation with little shared memory; "other": also for a GPU that
 # is not listed, 64 KiB of shared memory are enough.
 _KIND = {
@@ -184,7 +187,7 @@ def default_backward_inputs_config(
     return _scheduled(config) if scheduled else config
 
 
-def built_in(kernel: str, scheduled: bool) -> Callable[[str, str, int, int], Config]:
+def built_in(kernel: str, scheduled: bool) -> Default:
     """The defaults of a kernel by its name."""
     return {
         ("forward", False): default_config,

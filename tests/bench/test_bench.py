@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import create_mask
 from flashgen.bench import Bench, Session
 from flashgen.bench.agreement import disagreement, disagreements, gradient_disagreement
 from flashgen.bench.candidates import CANDIDATES, Unavailable, sdpa_causal
-from flashgen.bench.flex import OPTIONS, flex_attention
+from flashgen.bench.flex import OPTIONS, compile_apart, flex_attention
 from flashgen.bench.passes import BACKWARD, BOTH, FORWARD, digests, flops, leaves, run_of, trainable
 from flashgen.bench.picture import draw
 from flashgen.bench.rows import Case, Row, read, write
@@ -343,6 +343,21 @@ def test_flex_attention_gets_smaller_kernels_where_its_own_do_not_fit(
     assert set(ready) == (set() if fits is None else {"FlexAttention"})
     assert noted in notes.get("FlexAttention", "")
     assert bool(notes) == bool(noted)
+
+
+def test_functions_of_one_code_are_compiled_apart() -> None:
+    """More of them than torch keeps for a function."""
+    torch.compiler.reset()
+
+    def times(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        def product(tensor: torch.Tensor, *, more: float = 1.0) -> torch.Tensor:
+            return tensor * factor + more
+
+        return compile_apart(product, fullgraph=True, dynamic=False, backend="eager")
+
+    count = torch._dynamo.config.recompile_limit + 2
+    compiled = [times(float(factor)) for factor in range(count)]
+    assert [function(torch.ones(1)).item() for function in compiled] == [factor + 1 for factor in range(count)]
 
 
 def test_a_failure_of_our_own_kernel_is_not_a_note(gallery_module: Callable[[str], ModuleType]) -> None:
