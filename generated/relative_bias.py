@@ -2219,13 +2219,14 @@ def _backward_inputs(
     full_end = kv_len // BN * BN
     first = 0
     if REST:
-        # Left are the tiles from the first to the last whose pairs do not share one element.
-        while (first < stop) & _d_rel_is_one(first, tl.minimum(first + BN, kv_len) - 1, q_first, q_last):
-            first += BN
-        last = (tl.maximum(stop, 1) - 1) // BN * BN
-        while (first < last) & _d_rel_is_one(last, tl.minimum(last + BN, kv_len) - 1, q_first, q_last):
-            stop = last
-            last -= BN
+        # Left are the tiles from the first to the last whose pairs do not share one element, 64 looked at at once.
+        begin, end = first, stop
+        first, stop = end, begin
+        for some in range(begin, end, 64 * BN):
+            starts = some + BN * tl.arange(0, 64)
+            left = (starts < end) & ~(_d_rel_is_one(starts, tl.minimum(starts + BN, kv_len) - 1, q_first, q_last))
+            first = tl.minimum(first, tl.min(tl.where(left, starts, end)))
+            stop = tl.maximum(stop, tl.max(tl.where(left, tl.minimum(starts + BN, end), begin)))
 
     q_tile = q_desc.load([row0, 0])
     do_tile = do_desc.load([row0, 0])
