@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "3ee435c32cba", "backward_q": "f0f85e62dfa0", "backward_kv": "5a7b31907254"},
+    templates={"forward": "2b83b86611a6", "backward_q": "f0f85e62dfa0", "backward_kv": "5a7b31907254"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -522,8 +522,8 @@ def _consumer(
         # Its first tile of keys, as if it were mixed.
         i = 0
         start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-        k = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
-        doc_b_k = gl.load(doc_base + k)
+        keys = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
+        doc_b_k = gl.load(doc_base + keys)
         doc_b_k = gl.convert_layout(doc_b_k, qk_layout)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
@@ -566,8 +566,8 @@ def _consumer(
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-            k = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
-            doc_b_k = gl.load(doc_base + k)
+            keys = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
+            doc_b_k = gl.load(doc_base + keys)
             doc_b_k = gl.convert_layout(doc_b_k, qk_layout)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))

@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "c1bae8e054da", "backward_q": "d11ea1ba02c7", "backward_kv": "062e5e87b49e"},
+    templates={"forward": "e45a29491bd9", "backward_q": "d11ea1ba02c7", "backward_kv": "062e5e87b49e"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -522,8 +522,8 @@ def _consumer(
         # Its first tile of keys, as if it were mixed.
         i = 0
         start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-        k = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
-        is_global_b_k = gl.load(is_global_base + k)
+        keys = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
+        is_global_b_k = gl.load(is_global_base + keys)
         is_global_b_k = gl.convert_layout(is_global_b_k, qk_layout)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
@@ -566,8 +566,8 @@ def _consumer(
             product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-            k = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
-            is_global_b_k = gl.load(is_global_base + k)
+            keys = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
+            is_global_b_k = gl.load(is_global_base + keys)
             is_global_b_k = gl.convert_layout(is_global_b_k, qk_layout)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))

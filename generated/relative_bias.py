@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "128febcfd857", "backward_q": "9f5448dbb934", "backward_kv": "c2d8bf30cfba"},
+    templates={"forward": "128febcfd857", "backward_q": "f075b6e1e8a6", "backward_kv": "ed5070388111"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -819,6 +819,14 @@ def _await_dq(product, PENDING: gl.constexpr, REST: gl.constexpr):
 
 
 @gluon.jit
+def _is_flat_key_tile(i, num_tiles, kv_len, q_first, q_last, BN: gl.constexpr):
+    """Whether there is a tile i, all of whose pairs read at one place."""
+    k_first = (num_tiles - 1 - i) * BN
+    k_last = gl.minimum(k_first + BN, kv_len) - 1
+    return (i < num_tiles) & _is_flat(k_first, k_last, q_first, q_last)
+
+
+@gluon.jit
 def _dq_producer(
     q_desc,
     do_desc,
@@ -946,37 +954,62 @@ def _dq_consumer(
     ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The other tiles: each row sees each key.
-    for i in range(1, num_tiles):
-        # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
-        last = stage
-        stage = i % STAGES
-        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
-        _await_turn(CONSUMER, PING_PONG)
-        product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
-        dq = _await_dq(product, S_PRODUCTS, REST)
-        mbarrier.arrive(k_empty.index(last))
-        mbarrier.wait(v_full.index(v_stage), v_phase)
-        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
-        do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
-        qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
-        start = (num_tiles - 1 - i) * BN
-        k = start + gl.arange(0, BN, layout=col_layout)[None, :]
-        k_first = start
-        k_last = gl.minimum(start + BN, kv_len) - 1
-        if _is_flat(k_first, k_last, q_first, q_last):
-            x = _flat_score(qk, k_first, q_first, qk_scale, rel_base)
-        else:
+    # Runs of flat ones, all of whose pairs read at one place, and of others.
+    i = 1
+    while i < num_tiles:
+        while _is_flat_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
+            # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
+            last = stage
+            stage = i % STAGES
+            v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+            _await_turn(CONSUMER, PING_PONG)
+            product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+            mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            dq = _await_dq(product, S_PRODUCTS, REST)
+            mbarrier.arrive(k_empty.index(last))
+            mbarrier.wait(v_full.index(v_stage), v_phase)
+            own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+            do_tile = do_s.index(own).reshape([64, V_WIDTH])
+            products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+            start = (num_tiles - 1 - i) * BN
+            x = _flat_score(qk, start, q_first, qk_scale, rel_base)
+            p = gl.exp2(x - lse)
+            # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+            mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+            dp = warpgroup_mma_wait(0, deps=(products,))
+            mbarrier.arrive(v_empty.index(v_stage))
+            ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+            i += 1
+        while (i < num_tiles) & ~_is_flat_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
+            # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
+            last = stage
+            stage = i % STAGES
+            v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+            _await_turn(CONSUMER, PING_PONG)
+            product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+            mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            dq = _await_dq(product, S_PRODUCTS, REST)
+            mbarrier.arrive(k_empty.index(last))
+            mbarrier.wait(v_full.index(v_stage), v_phase)
+            own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+            do_tile = do_s.index(own).reshape([64, V_WIDTH])
+            products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+            start = (num_tiles - 1 - i) * BN
+            k = start + gl.arange(0, BN, layout=col_layout)[None, :]
             x = _score(qk, q, k, qk_scale, rel_base)
-        p = gl.exp2(x - lse)
-        # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        dp = warpgroup_mma_wait(0, deps=(products,))
-        mbarrier.arrive(v_empty.index(v_stage))
-        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+            p = gl.exp2(x - lse)
+            # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+            mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+            dp = warpgroup_mma_wait(0, deps=(products,))
+            mbarrier.arrive(v_empty.index(v_stage))
+            ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+            i += 1
 
     # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
     product = _issue_pv(ds, k_s.index(stage).reshape([BN, WIDTH]), dq, MAIN, REST)
@@ -1251,6 +1284,15 @@ def _query_tile(i, num_tiles, BM: gl.constexpr):
 
 
 @gluon.jit
+def _is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM: gl.constexpr):
+    """Whether there is a tile i, all of whose pairs read at one place."""
+    start = _query_tile(i, num_tiles, BM)
+    q_first = start + (kv_len - q_len)
+    q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
+    return (i < num_tiles) & _is_flat(k_first, k_last, q_first, q_last)
+
+
+@gluon.jit
 def _issue_dq(ds_s, buffer, k_s, zero, CONSUMER: gl.constexpr):
     """Start dS K, from the dS^T of both consumers in a buffer, for this one's 64 rows or columns of it."""
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
@@ -1516,80 +1558,120 @@ def _backward_consumer(
             n = _anew(n + 1)
             i = _anew(i + 1)
 
-        # Full tiles: each row sees each key, no mask.
+        # Full tiles: each row sees each key, no mask. Runs of flat ones, which read at one place each, and of others.
         while i < num_tiles:
-            start = _query_tile(i, num_tiles, BM)
-            if LEARNED:
+            while _is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
+                start = _query_tile(i, num_tiles, BM)
                 q_first = start + (kv_len - q_len)
-                q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
-                # d rel[h, clamp(q - k, -64, 64) + 64]
-                d_rel_shared = gl.minimum(gl.maximum(q_first - k_last, -64), 64) == gl.minimum(
-                    gl.maximum(q_last - k_first, -64), 64
-                )
-                element = gl.where(
-                    d_rel_shared, h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), d_rel_at
-                )
-                if element != d_rel_at:
-                    _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
-                    d_rel_sums = nothing
-                    d_rel_at = element
-            stage, phase = _stage_of(n, STAGES)
-            q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
-            do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
-            mbarrier.wait(q_full.index(stage), phase)
-            scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-            mbarrier.wait(do_full.index(stage), phase)
-            products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-            qk = warpgroup_mma_wait(1, deps=(scores,))
-            mbarrier.wait(rows_full.index(stage), phase)
-            q_first = start + (kv_len - q_len)
-            q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
-            lse = lse_s.index(stage).load(row_layout)[None, :]
-            if _is_flat(k_first, k_last, q_first, q_last):
+                if LEARNED:
+                    # d rel[h, clamp(q - k, -64, 64) + 64]
+                    element = gl.cast(h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), gl.int64)
+                    if element != d_rel_at:
+                        _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
+                        d_rel_sums = nothing
+                        d_rel_at = element
+                stage, phase = _stage_of(n, STAGES)
+                q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
+                do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
+                mbarrier.wait(q_full.index(stage), phase)
+                scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+                mbarrier.wait(do_full.index(stage), phase)
+                products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+                qk = warpgroup_mma_wait(1, deps=(scores,))
+                mbarrier.wait(rows_full.index(stage), phase)
+                lse = lse_s.index(stage).load(row_layout)[None, :]
                 x = _flat_score(qk, k_first, q_first, qk_scale, rel_base)
-            else:
+                p = gl.exp2(x - lse)
+                if DELAY_DQ:
+                    # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
+                    mbarrier.wait(rows_full.index(stage), phase)
+                dp = warpgroup_mma_wait(0, deps=(products,))
+                p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+                delta = delta_s.index(stage).load(row_layout)[None, :]
+                ds_out = p * (dp - delta)
+                if LEARNED:
+                    d_rel_sums += _thread_sums(ds_out)
+                ds = ds_out.to(k_s.dtype)
+                if FUSE_DQ > 0:
+                    ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
+                next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
+                if FUSE_DQ > 0:
+                    fence_async_shared()
+                    at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
+                    if DELAY_DQ:
+                        # The other consumer is done with the tile before; its own part of dS came with it.
+                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        at, last_at = last_at, at
+                    else:
+                        _meet(8)
+                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
+                if FUSE_DQ > 0:
+                    # dQ leaves while the last product runs.
+                    dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
+                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                    dk = warpgroup_mma_wait(0, deps=(next_dk,))
+                else:
+                    dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
+                mbarrier.arrive(empty.index(stage))
+                if FUSE_DQ > 0 and DELAY_DQ:
+                    _be_there(8 + 2 * CONSUMER + (n & 1))
+                n = _anew(n + 1)
+                i = _anew(i + 1)
+
+            while (i < num_tiles) & ~_is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
+                start = _query_tile(i, num_tiles, BM)
+                stage, phase = _stage_of(n, STAGES)
+                q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
+                do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
+                mbarrier.wait(q_full.index(stage), phase)
+                scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+                mbarrier.wait(do_full.index(stage), phase)
+                products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+                qk = warpgroup_mma_wait(1, deps=(scores,))
+                mbarrier.wait(rows_full.index(stage), phase)
                 rows = start + gl.arange(0, BM, layout=row_layout)
                 # Rows beyond the last are taken as the last: they read what exists.
                 q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
+                lse = lse_s.index(stage).load(row_layout)[None, :]
                 x = _score(qk, q, k, qk_scale, rel_base)
-            p = gl.exp2(x - lse)
-            if DELAY_DQ:
-                # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
-                mbarrier.wait(rows_full.index(stage), phase)
-            dp = warpgroup_mma_wait(0, deps=(products,))
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-            delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds_out = p * (dp - delta)
-            if LEARNED:
-                d_rel_sums += gl.where(d_rel_shared, _thread_sums(ds_out), 0.0)
-            ds = ds_out.to(k_s.dtype)
-            if FUSE_DQ > 0:
-                ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
-            next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
-            if FUSE_DQ > 0:
-                fence_async_shared()
-                at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
+                p = gl.exp2(x - lse)
                 if DELAY_DQ:
-                    # The other consumer is done with the tile before; its own part of dS came with it.
-                    _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                    next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                    at, last_at = last_at, at
+                    # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
+                    mbarrier.wait(rows_full.index(stage), phase)
+                dp = warpgroup_mma_wait(0, deps=(products,))
+                p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+                delta = delta_s.index(stage).load(row_layout)[None, :]
+                ds_out = p * (dp - delta)
+                ds = ds_out.to(k_s.dtype)
+                if FUSE_DQ > 0:
+                    ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
+                next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
+                if FUSE_DQ > 0:
+                    fence_async_shared()
+                    at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
+                    if DELAY_DQ:
+                        # The other consumer is done with the tile before; its own part of dS came with it.
+                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        at, last_at = last_at, at
+                    else:
+                        _meet(8)
+                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
+                if FUSE_DQ > 0:
+                    # dQ leaves while the last product runs.
+                    dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
+                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                    dk = warpgroup_mma_wait(0, deps=(next_dk,))
                 else:
-                    _meet(8)
-                    next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-            next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
-            if FUSE_DQ > 0:
-                # dQ leaves while the last product runs.
-                dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
-                dk = warpgroup_mma_wait(0, deps=(next_dk,))
-            else:
-                dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
-            mbarrier.arrive(empty.index(stage))
-            if FUSE_DQ > 0 and DELAY_DQ:
-                _be_there(8 + 2 * CONSUMER + (n & 1))
-            n = _anew(n + 1)
-            i = _anew(i + 1)
+                    dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
+                mbarrier.arrive(empty.index(stage))
+                if FUSE_DQ > 0 and DELAY_DQ:
+                    _be_there(8 + 2 * CONSUMER + (n & 1))
+                n = _anew(n + 1)
+                i = _anew(i + 1)
 
     if LEARNED:
         _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
@@ -2137,13 +2219,14 @@ def _backward_inputs(
     full_end = kv_len // BN * BN
     first = 0
     if REST:
-        # Left are the tiles from the first to the last whose pairs do not share one element.
-        while (first < stop) & _d_rel_is_one(first, tl.minimum(first + BN, kv_len) - 1, q_first, q_last):
-            first += BN
-        last = (tl.maximum(stop, 1) - 1) // BN * BN
-        while (first < last) & _d_rel_is_one(last, tl.minimum(last + BN, kv_len) - 1, q_first, q_last):
-            stop = last
-            last -= BN
+        # Left are the tiles from the first to the last whose pairs do not share one element, 64 looked at at once.
+        begin, end = first, stop
+        first, stop = end, begin
+        for some in range(begin, end, 64 * BN):
+            starts = some + BN * tl.arange(0, 64)
+            left = (starts < end) & ~(_d_rel_is_one(starts, tl.minimum(starts + BN, kv_len) - 1, q_first, q_last))
+            first = tl.minimum(first, tl.min(tl.where(left, starts, end)))
+            stop = tl.maximum(stop, tl.max(tl.where(left, tl.minimum(starts + BN, end), begin)))
 
     q_tile = q_desc.load([row0, 0])
     do_tile = do_desc.load([row0, 0])

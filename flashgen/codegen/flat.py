@@ -24,11 +24,12 @@ _CORNERS = {var("q_first", Type.INT): var("q_start", Type.INT), var("q_last", Ty
 @dataclass(frozen=True)
 class Flat:
     """`test` says of a tile's corners, q_first, q_last, k_first and k_last, whether all its pairs read at one place;
-    then `score` is the function for their logits.
+    then `score` is the function for their logits. `condition` is what `test` says, as an expression.
     """
 
     test: Function
     score: Function
+    condition: Expr
 
     @property
     def functions(self) -> tuple[Function, Function]:
@@ -49,21 +50,23 @@ def flat_score(variant: Variant, prologue: Prologue, known: Sequence[Function], 
     places = [one_place(_indices(read, variant, prologue.ranges)) for read in reads]
     if not reads or any(steps_with_each(read) for read in reads):
         return None
-    test: Expr = TRUE
+    condition: Expr = TRUE
     for place in places:
         if place is None or inputs(place):
             return None
-        test = op("and", test, place)
-    score = transform(pair, lambda node: _at_corner(node) if node in reads else node)
+        condition = op("and", condition, place)
+    condition = fold(condition)
+    test, score = condition, transform(pair, lambda node: _at_corner(node) if node in reads else node)
     if along_queries:
         test, score = (substitute(each, _CORNERS) for each in (test, score))
     names = ", ".join(dict.fromkeys(show(read, variant.lets) for read in reads))
     found = Flat(
-        Function("_is_flat", prologue.body(fold(test)), f"Whether all pairs of a tile read at one place: {names}."),
+        Function("_is_flat", prologue.body(test), f"Whether all pairs of a tile read at one place: {names}."),
         Function("_flat_score", prologue.body(score), "The same as _score for such a tile."),
+        condition,
     )
     suffix = "" if all(f.says_the_same(g) for f in found.functions for g in known if f.name == g.name) else "_by_key"
-    return Flat(*(replace(f, name=f.name + suffix) for f in found.functions))
+    return Flat(*(replace(f, name=f.name + suffix) for f in found.functions), condition)
 
 
 def _indices(read: Gather, variant: Variant, ranges: Ranges) -> list[Expr]:

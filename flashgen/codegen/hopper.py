@@ -263,7 +263,8 @@ def _columns(variant: Variant, prologue: Prologue) -> Columns:
             if isinstance(node, Gather) and level(node) == COL and node not in given:
                 given[node] = per_tile.name(node)
         ends.append(len(per_tile.lines))
-    lines = in_gluon(per_tile.lines)
+    # Another name than that of the positions in the layout of the scores: a variable keeps its layout in a loop.
+    lines = tuple(re.sub(r"\bk\b", "keys", line) for line in in_gluon(per_tile.lines))
     free = frozenset(per_tile.free) if given else frozenset[str]()
     return Columns(given, lines[: ends[0]], lines[ends[0] :], free, frozenset(per_tile.helpers))
 

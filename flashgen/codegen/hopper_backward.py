@@ -158,15 +158,31 @@ class HopperBackwardView:
     def logit(self) -> str:
         return "qk" if self.score is None else "x"
 
-    def tile_reads(self, masked: bool) -> frozenset[str]:
-        """The names that a tile of queries reads, "rows" among them where it needs the numbers of its rows."""
-        functions = (self.score, self.mask if masked else None)
-        reads = frozenset[str]().union(*(f.body.free for f in functions if f is not None))
-        return reads | {"rows"} if "q" in reads or (masked and self.score is not None) else reads
+    def tile_reads(self, tiles: str) -> frozenset[str]:
+        """The names that a tile of queries reads, "rows" among them where it needs the numbers of its rows.
 
-    def reads_start(self, masked: bool) -> bool:
+        `tiles` says which: "mixed", "full" or, with one score for what `flat` reads, "flat".
+        """
+        score = self.flat.score if self.flat and tiles == "flat" else self.score
+        functions = (score, self.mask if tiles == "mixed" else None)
+        reads = frozenset[str]().union(*(f.body.free for f in functions if f is not None))
+        return reads | {"rows"} if "q" in reads or (tiles == "mixed" and score is not None) else reads
+
+    def reads_start(self, tiles: str) -> bool:
         """Whether logits and mask of a tile of queries depend on where it stands."""
-        return bool(self.tile_reads(masked) & {"rows", "q_first"})
+        return bool(self.tile_reads(tiles) & {"rows", "q_first"})
+
+    @property
+    def flat_names(self) -> tuple[str, ...]:
+        """What says whether a tile of queries is flat, beside its number."""
+        assert self.flat is not None
+        lengths = {"q_len", "kv_len"} if self.q_offset else {"q_len"}
+        read = sorted({*self.flat.test.body.free} - {"q_first", "q_last"} | lengths)
+        return tuple(dict.fromkeys(("num_tiles", *self.queries.placed_by, *read)))
+
+    @property
+    def is_flat(self) -> str:
+        return f"_is_flat_query_tile(i, {', '.join(self.flat_names)}, BM)"
 
 
 def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> HopperBackwardView:
@@ -181,7 +197,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     functions = [f for f in (score, mask) if f is not None]
     reads = prologue.free.union(*(f.body.free for f in functions))
     flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=True)
-    learned = hopper_learned(variant, prologue.fork())
+    learned = hopper_learned(variant, prologue.fork(), flat.condition if flat else None)
     apart = (part.free for part in (learned, flat) if part is not None)
     free = reads.union(queries.names, prologue.free, *apart)
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")

@@ -73,6 +73,17 @@ class HopperBackwardQView:
     def logit(self) -> str:
         return "qk" if self.score is None else "x"
 
+    @property
+    def flat_names(self) -> tuple[str, ...]:
+        """What says whether a tile of keys is flat, beside its number."""
+        assert self.flat is not None
+        read = sorted({*self.flat.test.body.free} - {"k_first", "k_last"} | {"kv_len"})
+        return tuple(dict.fromkeys(("num_tiles", *(self.keys.placed_by if self.keys else ()), *read)))
+
+    @property
+    def is_flat(self) -> str:
+        return f"_is_flat_key_tile(i, {', '.join(self.flat_names)}, BN)"
+
 
 def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequence[Function]) -> HopperBackwardQView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""

@@ -32,13 +32,16 @@ class HopperSite:
 
     `gradient` is that of the pairs of a tile, from `ds_out`; it gets the name `value` where it is not that itself.
     Where `by_tile`, all pairs of a tile share the element at `offset` if `uniform` says so, after `lines`, which is
-    then called `shared`; else all pairs of a head do. `sums` are those of the element that is at hand, number `at`.
+    then called `shared`; else all pairs of a head do. In flat tiles (see `Flat`) they always share the element at
+    `corner`, after `corner_lines`; `if_flat` says that they do so in no others. `sums` are those of the element that is
+    at hand, number `at`.
     """
 
     input: str
     read: str
     pointer: str
     by_tile: bool
+    if_flat: bool
     gradient: str
     value: str
     sums: str
@@ -47,6 +50,8 @@ class HopperSite:
     lines: tuple[str, ...]
     uniform: str
     offset: str
+    corner_lines: tuple[str, ...]
+    corner: str
 
 
 @dataclass(frozen=True)
@@ -72,18 +77,25 @@ class HopperLearned:
     def inputs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(site.input for site in self.sites))
 
+    def sites_in(self, kind: str) -> tuple[HopperSite, ...]:
+        """Those whose element all pairs of a tile may share; tiles are "mixed", "full" or "flat"."""
+        return tuple(site for site in self.sites if kind != "full" or not site.if_flat)
+
     @property
     def by_tile(self) -> bool:
         return any(site.by_tile for site in self.sites)
 
 
-def hopper_learned(variant: Variant, prologue: Prologue) -> HopperLearned | None:
-    """Work the texts out; None where the kernel adds up nothing. What they need before the loop goes to `prologue`."""
+def hopper_learned(variant: Variant, prologue: Prologue, flat: Expr | None) -> HopperLearned | None:
+    """Work the texts out; None where the kernel adds up nothing. What they need before the loop goes to `prologue`.
+
+    `flat` says which tiles are flat, None where none are known to be.
+    """
     found = placements(variant)
     if not found or not summed_by_key(variant, found):
         return None
     texts = SiteTexts(variant, prologue)
-    sites = tuple(_site(each, variant, texts, prologue) for each in found)
+    sites = tuple(_site(each, variant, texts, prologue, flat) for each in found)
     return HopperLearned(
         sites,
         tuple(texts.functions),
@@ -93,23 +105,30 @@ def hopper_learned(variant: Variant, prologue: Prologue) -> HopperLearned | None
     )
 
 
-def _site(found: Placement, variant: Variant, texts: SiteTexts, prologue: Prologue) -> HopperSite:
+def _site(
+    found: Placement, variant: Variant, texts: SiteTexts, prologue: Prologue, flat: Expr | None
+) -> HopperSite:  # fmt: skip
     name = texts.name(found.site.gather)
     gradient = texts.gradient(name, found.site, "_by_key")
     lines: Sequence[str] = ()
-    uniform = ""
+    corner_lines: Sequence[str] = ()
+    uniform = corner = ""
     if found.sharing is Sharing.ALL:
         offset = texts.epilogue.inline(found.offset)
     else:
         assert found.uniform is not None
-        body = prologue.body(*(substitute(e, _CORNERS) for e in (found.uniform, found.corner)), inlined=True)
+        condition, place = (substitute(each, _CORNERS) for each in (found.uniform, found.corner))
+        body = prologue.body(condition, place, inlined=True)
         lines, (uniform, offset) = body.lines, body.results
+        at_corner = prologue.body(place, inlined=True)
+        corner_lines, (corner,) = at_corner.lines, at_corner.results
         texts.free |= {*body.free}
     return HopperSite(
         input=found.site.gather.input,
         read=show(found.site.gather, variant.lets),
         pointer=f"{name}_ptr",
         by_tile=found.sharing is not Sharing.ALL,
+        if_flat=flat is not None and found.uniform is flat,
         gradient=gradient,
         value="ds_out" if gradient == "ds_out" else name,
         sums=f"{name}_sums",
@@ -118,4 +137,6 @@ def _site(found: Placement, variant: Variant, texts: SiteTexts, prologue: Prolog
         lines=in_gluon(lines),
         uniform="".join(in_gluon([uniform])),
         offset="".join(in_gluon([offset])),
+        corner_lines=in_gluon(corner_lines),
+        corner="".join(in_gluon([corner])),
     )

@@ -222,7 +222,7 @@ class SiteTexts:
             corner_lines=corner_lines,
             writes=writes,
             way=way,
-            apart="" if found.own is None else emit([found.own.when]).results[0],
+            apart="" if found.own is None else emit([found.own.when], inlined=True).results[0],
             shared_by="" if found.own is None else found.own.shared_by,
         )
 

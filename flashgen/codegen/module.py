@@ -190,7 +190,7 @@ def _checks(variant: Variant) -> tuple[list[str], bool]:
     if not variant.inputs:
         return [], False
     lines: list[str] = []
-    emission = emit([dim.size for t in variant.inputs for dim in t.dims])
+    emission = emit([dim.size for t in variant.inputs for dim in t.dims], inlined=True)
     sizes = iter(emission.results)
     used = {name for t in variant.inputs for dim in t.dims for name in variables(dim.size)}
     for t in variant.inputs:

@@ -38,18 +38,19 @@ def emit(
     lets: Sequence[tuple[str, Expr]] = (),
     guard: Guard | None = None,
     taken: Collection[str] = (),
+    inlined: bool = False,
 ) -> Emission:
     """PyTorch statements that compute `roots`.
 
     They read `b`, `h`, `kv_h` (int64 [batch, 1, 1, 1], [1, heads, 1, 1] twice), `q` (int64 [q_len, 1]), `k` (int64
     [1, kv_len]), `score` (float [batch, heads, q_len, kv_len]), each input under its name, and sizes and runtime
     params as Python scalars. A let that the roots use is assigned under its own name, with an underscore after it
-    if that is among the names in `taken`; what else is used repeatedly gets a short name of its own. Indices are
-    clamped where `guard` says that they may leave the tensor, on both sides without it. A scalar that divides by zero
-    or leaves the domain of a function raises, as in Python; tensors follow IEEE 754.
+    if that is among the names in `taken`; what else is used repeatedly gets a short name of its own, unless
+    `inlined`. Indices are clamped where `guard` says that they may leave the tensor, on both sides without it. A scalar
+    that divides by zero or leaves the domain of a function raises, as in Python; tensors follow IEEE 754.
     """
     writer = _Writer(guard or (lambda node, axis: (True, True)))
-    names = _names(roots, lets, taken)
+    names = {} if inlined else _names(roots, lets, taken)
     lines: list[str] = []
     used = set(walk(*roots))
     for node in walk(*(node for _, node in lets if node in used), *roots):

@@ -10,22 +10,22 @@ from flashgen.lang.triton_levels import ONCE, ROW, is_reduction, level
 
 # Names that a kernel uses itself; a user's name that equals one gets a trailing underscore.
 KERNEL_NAMES = frozenset({
-    "acc", "acc_layout", "along", "alpha", "at", "at_once", "b", "barriers", "begins", "bh", "chunk", "col", "col0",
-    "col_layout", "cols", "computes", "counter", "counts", "d_lse_rows", "d_out", "d_out_rows", "delta", "dims", "dk",
-    "do_base", "do_desc", "do_tile", "dp", "dq", "dq_desc", "dq_ptr", "ds", "ds_out", "dtype", "dv", "each", "element",
-    "elements", "empty", "enable_fp_fusion", "every", "factor", "finishes", "first", "first_head", "freed", "full",
-    "full_end", "full_start", "group", "h", "head", "head_dim", "head_group", "heads", "i", "in_group", "in_range",
-    "index", "index_empty", "index_full", "index_s", "inside", "k", "k_base", "k_block", "k_desc", "k_empty", "k_first",
-    "k_full", "k_last", "k_s", "k_tile", "key_layout", "keys", "kv_h", "kv_heads", "kv_len", "l", "l_layout", "last",
-    "last_phase", "left", "loads", "lse", "lse_rows", "m", "m_new", "m_sink", "n", "nothing", "num_chunks", "num_full",
-    "num_k_tiles", "num_mixed", "num_q_tiles", "num_right", "num_rows", "num_stages", "num_tiles", "num_warps", "out",
-    "out_b", "out_block", "out_cols", "out_desc", "out_h", "out_row0", "out_rows", "out_s", "out_tile", "p", "p_layout",
-    "pair", "pairs", "phase", "place", "product", "q", "q_base", "q_block", "q_desc", "q_empty", "q_first", "q_full",
-    "q_last", "q_len", "q_s", "q_tile", "qk", "qk_layout", "qk_scale", "rest_layout", "right", "row", "row0",
-    "row_layout", "row_shift", "rows", "scale", "schedule_heads", "scores", "shared", "sheared", "shift", "shown",
-    "sink", "sizes", "slope", "slot", "some", "stage", "start", "state", "stop", "tile", "tiles", "tilt", "tilted",
-    "turn", "v", "v_b", "v_base", "v_block", "v_desc", "v_dims", "v_empty", "v_full", "v_head", "v_head_dim", "v_s",
-    "v_start", "v_tile", "work", "wrap", "x", "zero",
+    "acc", "acc_layout", "along", "alpha", "at", "at_once", "b", "barriers", "begin", "begins", "bh", "chunk", "col",
+    "col0", "col_layout", "cols", "computes", "counter", "counts", "d_lse_rows", "d_out", "d_out_rows", "delta", "dims",
+    "dk", "do_base", "do_desc", "do_tile", "dp", "dq", "dq_desc", "dq_ptr", "ds", "ds_out", "dtype", "dv", "each",
+    "element", "elements", "empty", "enable_fp_fusion", "end", "every", "factor", "finishes", "first", "first_head",
+    "freed", "full", "full_end", "full_start", "group", "h", "head", "head_dim", "head_group", "heads", "i", "in_group",
+    "in_range", "index", "index_empty", "index_full", "index_s", "inside", "k", "k_base", "k_block", "k_desc",
+    "k_empty", "k_first", "k_full", "k_last", "k_s", "k_tile", "key_layout", "keys", "kv_h", "kv_heads", "kv_len", "l",
+    "l_layout", "last", "last_phase", "left", "loads", "lse", "lse_rows", "m", "m_new", "m_sink", "n", "nothing",
+    "num_chunks", "num_full", "num_k_tiles", "num_mixed", "num_q_tiles", "num_right", "num_rows", "num_stages",
+    "num_tiles", "num_warps", "out", "out_b", "out_block", "out_cols", "out_desc", "out_h", "out_row0", "out_rows",
+    "out_s", "out_tile", "p", "p_layout", "pair", "pairs", "phase", "place", "product", "q", "q_base", "q_block",
+    "q_desc", "q_empty", "q_first", "q_full", "q_last", "q_len", "q_s", "q_tile", "qk", "qk_layout", "qk_scale",
+    "rest_layout", "right", "row", "row0", "row_layout", "row_shift", "rows", "scale", "schedule_heads", "scores",
+    "shared", "sheared", "shift", "shown", "sink", "sizes", "slope", "slot", "some", "stage", "start", "starts",
+    "state", "stop", "tile", "tiles", "tilt", "tilted", "turn", "v", "v_b", "v_base", "v_block", "v_desc", "v_dims",
+    "v_empty", "v_full", "v_head", "v_head_dim", "v_s", "v_start", "v_tile", "work", "wrap", "x", "zero",
 })  # fmt: skip
 
 # The variables of the language and of its rewriting passes.

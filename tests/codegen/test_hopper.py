@@ -90,6 +90,16 @@ def test_every_config_of_the_space_compiles(tmp_path: Path, plain_env: dict[str,
             assert shared <= hopper_shared_bytes(config, dim, dim), config
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_score_may_read_a_tensor_along_keys_alone(causal: bool, tmp_path: Path, plain_env: dict[str, str]) -> None:
+    table = {"shape": ["heads", "kv_len"], "dtype": "float32"}
+    variant = load({"name": "along", "causal": causal, "inputs": {"t": table}, "score": "score + t[h, k]"})
+    jobs = [("bfloat16", 64, 64, default_config("sm_90", "bfloat16", 64, 64))]
+    ((error, _, serialized, _),) = compiled(generate(variant, tmp_path), plain_env, jobs)
+    assert error is None
+    assert not serialized
+
+
 @pytest.mark.parametrize(
     ("dim", "width"),
     [(1, 16), (16, 16), (40, 64), (64, 64), (65, 80), (80, 80), (96, 96), (100, 128), (192, 192), (200, 256)],

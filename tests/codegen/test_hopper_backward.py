@@ -132,7 +132,7 @@ def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, plain_en
 
 
 @pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="other versions have other assemblers")
-@pytest.mark.parametrize(("name", "most"), [("full", 64), ("causal", 96), ("alibi", 160)])
+@pytest.mark.parametrize(("name", "most"), [("full", 64), ("causal", 96), ("alibi", 160), ("relative_bias", 224)])
 def test_few_registers_are_spilled(name: str, most: int, tmp_path: Path, plain_env: dict[str, str]) -> None:
     path = generate(VARIANTS[name], tmp_path)
     jobs = [("bfloat16", dim, dim, default(name, dim, dim)) for dim in (64, 128)]
@@ -199,6 +199,16 @@ def test_what_whole_tiles_share_is_read_once_a_tile(shape, score: str, is_flat: 
     assert (view.flat is not None) == is_flat
     if view.flat is not None:
         assert not {"q", "k"} & view.flat.free
+
+
+def test_flat_tiles_may_read_positions_besides(tmp_path: Path, plain_env: dict[str, str]) -> None:
+    variant = learned_variant([17], "score + t[clamp(q - k, -8, 8) + 8] + abs(q - k) / 50")
+    view = hopper_backward_view(variant)
+    assert {"q", "rows"} <= view.tile_reads("flat")
+    config = default_backward_kv_config("sm_90", "bfloat16", 64, 64)
+    ((error, serialized, _, _),) = compiled(generate(variant, tmp_path), plain_env, [("bfloat16", 64, 64, config)])
+    assert error is None
+    assert not serialized
 
 
 @pytest.mark.parametrize("name", NOT_FOLDED)

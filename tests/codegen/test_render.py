@@ -319,6 +319,12 @@ def test_an_index_kept_inside_by_the_batch_size(tmp_path: Path) -> None:
     )
 
 
+def test_dimensions_that_are_written_alike(tmp_path: Path) -> None:
+    table = {"shape": ["kv_len // 4 + 1", "kv_len // 4 + 1"], "dtype": "float32"}
+    variant = load({"name": "alike", "inputs": {"x": table}, "score": "score + x[q // 4, k // 4]"})
+    call(load_module(generate(variant, tmp_path)), x=torch.randn(13, 13, device=DEVICE))
+
+
 def test_sizes_beyond_32_bits(tmp_path: Path) -> None:
     """The product of two sizes is computed in 64 bits."""
     variant = load(
