@@ -205,7 +205,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), "batch", "num_rows", "head_group"))
         ),
-        helpers=tuple(sorted(prologue.helpers | queries.helpers | ({"_add"} if learned else set()))),
+        helpers=tuple(sorted(prologue.helpers | queries.helpers | {"_announce"} | ({"_add"} if learned else set()))),
         learned=learned,
         flat=flat,
     )
