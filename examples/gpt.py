@@ -1,12 +1,12 @@
 """Train a small byte-level GPT with generated attention and with eager attention, from the same seed, and compare.
 
-    python examples/gpt.py [SPEC ...]
+    python examples/gpt.py [--costs] [SPEC ...]
 
 The text is this repository's own source. Another run computes the eager formula in a wider dtype, which stands for
 exact arithmetic: how far the eager run strays from it, and eager runs whose q, k and v are rounded at random, is the
 noise of the dtype, and generated attention must not stray much further. Prints losses, distances, step times and
-peak memory; exit status 1 where a curve strays. On a GPU the last two also with compiled FlexAttention and, where it
-has the variant, torch's cuDNN attention.
+peak memory; exit status 1 where a curve strays. At the end a table has the last two for compiled FlexAttention and,
+where it has the variant, torch's cuDNN attention too. With --costs there is the table alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -41,8 +41,10 @@ WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.floa
 NOISE = 2.0
 ROUNDED = 2
 
-# Steps of a run that shows a step's time alone; the first ones compile.
-TIMED = 30
+# Steps of a run that shows a step's time alone, unless --steps says less; the first ones compile.
+TIMED = 100
+
+HEADER = ("variant", "attention", "step, ms", "peak memory, MiB")
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -80,8 +82,8 @@ class Run:
     peak_mib: float
 
     @property
-    def cost(self) -> str:
-        return f"step {self.step_ms:.1f} ms, peak {self.peak_mib:.0f} MiB"
+    def cost(self) -> tuple[str, str]:
+        return f"{self.step_ms:.1f}", f"{self.peak_mib:.0f}"
 
     def distance(self, other: Run) -> float:
         """The root mean square difference of two loss curves."""
@@ -110,7 +112,7 @@ class Comparison:
         lines = [f"{self.name}: the curves {'agree' if self.agree else 'DO NOT AGREE'}"]
         for label, run in (("generated", self.generated), ("eager", self.eager)):
             lines.append(
-                f"  {label:<13} {run.cost}, loss {run.losses[0]:.4f} to {run.losses[-1]:.4f}, "
+                f"  {label}: loss {run.losses[0]:.4f} to {run.losses[-1]:.4f}, "
                 f"from the exact curve {run.distance(self.exact):.1e}"
             )
         return "\n".join(lines)
@@ -198,14 +200,21 @@ def compare(module: ModuleType, settings: Settings) -> Comparison:
     return Comparison(module.IDENTITY.variant, generated, eager, wide, tuple(others))
 
 
-def others(variant: Variant, settings: Settings) -> Iterator[tuple[str, str]]:
-    """Each other attention by name, and what a step costs with it in a short run, or why it does not run here."""
+def costs(module: ModuleType, variant: Variant, settings: Settings) -> Iterator[tuple[str, ...]]:
+    """Each attention by name, and what a step costs with it in a short run, or why it does not run here."""
     text, short = corpus(), replace(settings, steps=min(TIMED, settings.steps))
-    for name, attend in peers(variant, settings.problem, settings.device).items():
+    ours = {"generated": module.attention, "eager": module.reference}
+    for name, attend in {**ours, **peers(variant, settings.problem, settings.device)}.items():
         try:
-            yield name, train(attend, text, short).cost
+            yield variant.name, name, *train(attend, text, short).cost
         except RuntimeError as error:
-            yield name, f"not here: {first_line(error)}"
+            if name in ours:
+                raise
+            yield variant.name, name, f"not here: {first_line(error)}", ""
+
+
+def row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> int:
@@ -213,16 +222,22 @@ def main() -> int:
     parser.add_argument("specs", nargs="*", type=Path, default=SPECS, metavar="SPEC")
     parser.add_argument("--out", default="generated", help="folder of the generated modules")
     parser.add_argument("--steps", type=int, default=Settings.steps)
+    parser.add_argument("--costs", action="store_true", help="only the table of what a step costs")
     arguments = parser.parse_args()
     settings = Settings(steps=arguments.steps)
+    modules = {
+        spec: flashgen.build(spec, out=arguments.out, verify=False, compile=False, tune=False)
+        for spec in arguments.specs
+    }
     agree = True
-    for spec in arguments.specs:
-        module = flashgen.build(spec, out=arguments.out, verify=False, compile=False, tune=False)
+    for module in () if arguments.costs else modules.values():
         comparison = compare(module, settings)
         print(comparison, flush=True)
-        for name, cost in others(load(spec), settings):
-            print(f"  {name:<13} {cost}", flush=True)
         agree = agree and comparison.agree
+    print("\n".join(map(row, (HEADER, ("---",) * len(HEADER)))))
+    for spec, module in modules.items():
+        for cells in costs(module, load(spec), settings):
+            print(row(cells), flush=True)
     return 0 if agree else 1
 
 

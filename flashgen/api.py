@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 from flashgen.errors import CompilationFailed, VerificationFailed
 
 if TYPE_CHECKING:
+    from flashgen.codegen.rehearsal import Wanted
     from flashgen.compiling import Compiled, Job
     from flashgen.spec.variant import Variant
+    from flashgen.tuning.crew import Crew
     from flashgen.tuning.outcome import Outcome
-    from flashgen.tuning.pool import CompilePool
     from flashgen.tuning.tune import Tuner
     from flashgen.verify import Report
 
@@ -89,27 +90,36 @@ def construct(
     progress: Progress = silent,
 ) -> Built:
     """`build`, returning what was done. Targets that are named are compiled for also where there is a GPU."""
-    from flashgen.codegen import generate
     from flashgen.spec import load
-    from flashgen.tuning.pool import compilers
+    from flashgen.tuning.crew import Crew
 
     start = time.monotonic()
     variant = load(spec)
-    if targets:
-        # Before anything is written: a wrong target is a wrong input.
-        compilation(variant, targets)
-    path = generate(variant, Path(out))
-    progress(f"rendered {path}")
+    path = variant.module_in(out)
     with ExitStack() as stack:
         # Before torch is imported, which takes as long here as in the processes that this starts.
-        pool = stack.enter_context(compilers(variant, path)) if verify or tune else None
+        crew = stack.enter_context(Crew(variant, path, (0,) if tune else ())) if verify or tune else None
+        from flashgen.codegen import generate
+
+        if targets:
+            # Before anything is written: a wrong target is a wrong input.
+            compilation(variant, targets)
+        generate(variant, Path(out))
+        progress(f"rendered {path}")
         gpu = gpu_name() if verify or compile or tune else None
         targets = targets or (DEFAULT_TARGETS if gpu is None else ())
         jobs = compilation(variant, targets) if compile and targets else ()
-        tuner = stack.enter_context(tuner_for(variant, path, preset, pool)) if tune and gpu is not None else None
-        if tuner is not None:
-            tuner.prepare()
-        report = prove(variant, path, gpu, "quick", progress, pool) if verify else None
+        tuner = stack.enter_context(tuner_for(variant, path, preset, crew)) if tune and gpu is not None else None
+
+        def ahead(wanted: Iterable[Wanted]) -> None:
+            """Compile what the proof waits for, and behind it what the searches will ask for."""
+            if crew is not None:
+                begun = crew.compilers.begin_each(wanted)
+                if tuner is not None:
+                    tuner.prepare()
+                crew.compilers.answers(begun)
+
+        report = prove(variant, path, gpu, "quick", progress, ahead) if verify else None
         compiled = compile_for(path, jobs, progress)
         tuned = find_configs(tuner, variant, preset, progress) if tuner is not None else ()
     return Built(variant, path, gpu, report, compiled, tuned, time.monotonic() - start)
@@ -124,17 +134,17 @@ def gpu_name() -> str | None:
 
 def prove(
     variant: Variant, path: Path, gpu: str | None, level: str = "quick", progress: Progress = silent,
-    pool: CompilePool | None = None,
+    ahead: Callable[[Iterable[Wanted]], object] | None = None,
 ) -> Report:  # fmt: skip
     """Verify a rendered module where it can run; VerificationFailed names the cases that failed.
 
-    A `pool` of the module's compilers compiles side by side what the proof needs on a GPU.
+    On a GPU `ahead` is given what the proof needs compiled, one after the other, before it begins.
     """
     from flashgen.verify import verify
 
     where = gpu or "the CPU (Triton's interpreter)"
     progress(f"verifying {variant.name} on {where}, level {level}")
-    report = verify(path, variant, level=level, ahead=None if pool is None else pool.answers)
+    report = verify(path, variant, level=level, ahead=ahead)
     if not report.passed:
         raise VerificationFailed(f"{path} does not compute its formula: {report}")
     return report
@@ -161,12 +171,12 @@ def compile_for(path: Path, jobs: Sequence[Job], progress: Progress = silent) ->
     return compiled
 
 
-def tuner_for(variant: Variant, path: Path, preset: str, pool: CompilePool | None) -> Tuner:
+def tuner_for(variant: Variant, path: Path, preset: str, crew: Crew | None) -> Tuner:
     """What will tune a rendered module on the GPU at hand, as far as its records are missing."""
     from flashgen.tuning.presets import chosen
     from flashgen.tuning.tune import Tuner
 
-    return Tuner(variant, path, kernels=chosen(preset).build, preset=preset, pool=pool)
+    return Tuner(variant, path, kernels=chosen(preset).build, preset=preset, crew=crew)
 
 
 def find_configs(tuner: Tuner, variant: Variant, preset: str, progress: Progress = silent) -> tuple[Outcome, ...]:

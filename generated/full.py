@@ -3,6 +3,13 @@
     out = softmax(score over visible keys) v, score = scale q k^T
     query i stands at key position i + kv_len - q_len
 
+In this file:
+    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _delta                             what the backward kernels need of each row
+    _backward_q, _backward_q_hopper    dq
+    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    attention, reference               what callers use, after the launches of the kernels
+
 Generated from variants/full.yaml by
 
     flashgen build variants/full.yaml
@@ -28,7 +35,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "ac883b8ec3b6", "backward_q": "75247043aff7", "backward_kv": "718c621ad605"},
+    templates={"forward": "ac883b8ec3b6", "backward_q": "75247043aff7", "backward_kv": "ded8641f8c51"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -574,15 +581,30 @@ def _forward_hopper(
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_consumer, (0, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (
+                0, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
+            (_consumer, (
+                1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
             (_producer, (q_desc, k_desc, v_desc, shared, barriers, loads, BM, BN, STAGES, CONSUMERS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_consumer, (0, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (2, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (
+                0, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
+            (_consumer, (
+                1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
+            (_consumer, (
+                2, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
             (_producer, (q_desc, k_desc, v_desc, shared, barriers, loads, BM, BN, STAGES, CONSUMERS)),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
@@ -964,15 +986,30 @@ def _backward_q_hopper(
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_dq_consumer, (0, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_dq_consumer, (1, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_dq_consumer, (
+                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
             (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, sizes, BM, BN, STAGES, CONSUMERS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_dq_consumer, (0, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_dq_consumer, (1, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_dq_consumer, (2, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_dq_consumer, (
+                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                2, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
             (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, sizes, BM, BN, STAGES, CONSUMERS)),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
@@ -1193,7 +1230,11 @@ def _anew(value):
 
 @gluon.jit
 def _meet(BARRIER):
-    """Wait at a named barrier until all 256 threads of the consumers are there or have been there."""
+    """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
+
+    Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
+    tiles and the next one for its odd tiles. Barrier 12: both have read dS, or dK and dV are out of its room.
+    """
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
     gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
 
@@ -1281,8 +1322,9 @@ def _backward_consumer(
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
 ):
-    # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products for dV and dK from
-    # registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
+    # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products
+    # for dV and dK from registers; for dQ both consumers put dS into shared memory, and each makes one half of its
+    # columns or rows.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
     index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
@@ -1428,8 +1470,8 @@ def _backward_consumer(
                 n = _anew(n + 1)
                 i = _anew(i + 1)
 
-        # Epilogue. The next tiles of K and V may come. dK and dV leave by TMA, as far as there are keys. Where these are
-        # is computed anew: it is not worth registers in the meantime.
+        # Epilogue. The next tiles of K and V may come. dK and dV leave by TMA, as far as there are keys. Where these
+        # are is computed anew: it is not worth registers in the meantime.
         mbarrier.arrive(v_empty)
         if FUSE_DQ > 0 and DELAY_DQ:
             _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
@@ -1558,17 +1600,23 @@ def _backward_kv_hopper(
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
-        (_backward_consumer, (0, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
-        (_backward_consumer, (1, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
-        (_backward_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, shared, barriers, sizes, BM, BN, STAGES)),
+        (_backward_consumer, (
+            0, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+        )),
+        (_backward_consumer, (
+            1, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+        )),
+        (_backward_producer, (
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, shared, barriers, sizes, BM, BN, STAGES,
+        )),
     ], [4, 1], [240, 24])
     # fmt: on
 
 
 @triton.jit(do_not_specialize=["q_len", "num_rows", "head_dim"])
 def _collect_dq(sums_ptr, dq_ptr, scale, q_len, num_rows, head_dim, HEAD_DIM: tl.constexpr):
-    # Grid: one program for each 64 x 64 tile of the sums of each head of each batch element: dq = scale * sums, from the
-    # order of _add_dq to that of rows.
+    # Grid: one program for each 64 x 64 tile of the sums of each head of each batch element: dq = scale * sums, from
+    # the order of _add_dq to that of rows.
     tile = tl.program_id(0).to(tl.int64)
     dims = tile % (HEAD_DIM // 64) * 64 + tl.arange(0, 64)
     first = tile // (HEAD_DIM // 64) * 64
@@ -1654,8 +1702,8 @@ def _wide_dv_consumer(
     V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters its
-    # product from registers. P goes to shared memory too, in float32, for those who make dK.
+    # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
+    # its product from registers. P goes to shared memory too, in float32, for those who make dK.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
@@ -1863,7 +1911,9 @@ def _backward_kv_hopper_wide(
     gl.warp_specialize([
         (_wide_dv_consumer, (shared, barriers, dv_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
         (_wide_dk_consumer, (shared, barriers, dk_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
-        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES)),
+        (_wide_producer, (
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES,
+        )),
     ], [4, 1], [240, 24])
     # fmt: on
 

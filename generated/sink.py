@@ -8,6 +8,13 @@
 Inputs:
     sinks [heads] float32
 
+In this file:
+    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _delta                             what the backward kernels need of each row
+    _backward_q, _backward_q_hopper    dq
+    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    attention, reference               what callers use, after the launches of the kernels
+
 Generated from variants/sink.yaml by
 
     flashgen build variants/sink.yaml
@@ -34,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "de280c7e62e7", "backward_q": "ff75d3d1bb29", "backward_kv": "c41ba0cc23ed"},
+    templates={"forward": "de280c7e62e7", "backward_q": "ff75d3d1bb29", "backward_kv": "ad48c4d53ccc"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -53,7 +60,7 @@ BACKWARD_Q = runtime.Lookup(
 BACKWARD_KV = runtime.Lookup(
     IDENTITY,
     "backward_kv",
-    runtime.default_backward_kv_config,
+    runtime.default_causal_backward_kv_config,
     runtime.shipped_root(__file__),
 )
 
@@ -684,15 +691,30 @@ def _forward_hopper(
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_consumer, (0, out_desc, out_s, shared, barriers, lse_ptr, sinks_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (1, out_desc, out_s, shared, barriers, lse_ptr, sinks_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (
+                0, out_desc, out_s, shared, barriers, lse_ptr, sinks_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG,
+            )),
+            (_consumer, (
+                1, out_desc, out_s, shared, barriers, lse_ptr, sinks_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG,
+            )),
             (_producer, (q_desc, k_desc, v_desc, shared, barriers, counter_ptr, loads, BM, BN, STAGES, CONSUMERS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_consumer, (0, out_desc, out_s, shared, barriers, lse_ptr, sinks_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (1, out_desc, out_s, shared, barriers, lse_ptr, sinks_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_consumer, (2, out_desc, out_s, shared, barriers, lse_ptr, sinks_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_consumer, (
+                0, out_desc, out_s, shared, barriers, lse_ptr, sinks_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG,
+            )),
+            (_consumer, (
+                1, out_desc, out_s, shared, barriers, lse_ptr, sinks_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG,
+            )),
+            (_consumer, (
+                2, out_desc, out_s, shared, barriers, lse_ptr, sinks_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG,
+            )),
             (_producer, (q_desc, k_desc, v_desc, shared, barriers, counter_ptr, loads, BM, BN, STAGES, CONSUMERS)),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
@@ -1121,15 +1143,30 @@ def _backward_q_hopper(
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_dq_consumer, (0, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_dq_consumer, (1, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_dq_consumer, (
+                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
             (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, sizes, BM, BN, STAGES, CONSUMERS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_dq_consumer, (0, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_dq_consumer, (1, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
-            (_dq_consumer, (2, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG)),
+            (_dq_consumer, (
+                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                2, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG,
+            )),
             (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, sizes, BM, BN, STAGES, CONSUMERS)),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
@@ -1254,7 +1291,8 @@ def _backward_kv(
 def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Tile `index` of keys: its batch element, head of K and V, and first key.
 
-    The heads are taken in groups of head_group, whose Q and dO stay in the L2 cache, the first keys of a group first: most queries see them.
+    The heads are taken in groups of head_group, whose Q and dO stay in the L2 cache, the first keys of a group first:
+    most queries see them.
     """
     num_tiles = gl.cdiv(kv_len, BN)
     first = index // (num_tiles * head_group) * head_group
@@ -1341,7 +1379,11 @@ def _anew(value):
 
 @gluon.jit
 def _meet(BARRIER):
-    """Wait at a named barrier until all 256 threads of the consumers are there or have been there."""
+    """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
+
+    Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
+    tiles and the next one for its odd tiles. Barrier 12: both have read dS, or dK and dV are out of its room.
+    """
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
     gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
 
@@ -1429,8 +1471,9 @@ def _backward_consumer(
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
 ):
-    # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products for dV and dK from
-    # registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
+    # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products
+    # for dV and dK from registers; for dQ both consumers put dS into shared memory, and each makes one half of its
+    # columns or rows.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
     index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
@@ -1580,8 +1623,8 @@ def _backward_consumer(
                 n = _anew(n + 1)
                 i = _anew(i + 1)
 
-        # Epilogue. The next tiles of K and V may come. dK and dV leave by TMA, as far as there are keys. Where these are
-        # is computed anew: it is not worth registers in the meantime.
+        # Epilogue. The next tiles of K and V may come. dK and dV leave by TMA, as far as there are keys. Where these
+        # are is computed anew: it is not worth registers in the meantime.
         mbarrier.arrive(v_empty)
         if FUSE_DQ > 0 and DELAY_DQ:
             _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
@@ -1710,17 +1753,23 @@ def _backward_kv_hopper(
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
-        (_backward_consumer, (0, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
-        (_backward_consumer, (1, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ)),
-        (_backward_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, shared, barriers, sizes, BM, BN, STAGES)),
+        (_backward_consumer, (
+            0, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+        )),
+        (_backward_consumer, (
+            1, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+        )),
+        (_backward_producer, (
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, shared, barriers, sizes, BM, BN, STAGES,
+        )),
     ], [4, 1], [240, 24])
     # fmt: on
 
 
 @triton.jit(do_not_specialize=["q_len", "num_rows", "head_dim"])
 def _collect_dq(sums_ptr, dq_ptr, scale, q_len, num_rows, head_dim, HEAD_DIM: tl.constexpr):
-    # Grid: one program for each 64 x 64 tile of the sums of each head of each batch element: dq = scale * sums, from the
-    # order of _add_dq to that of rows.
+    # Grid: one program for each 64 x 64 tile of the sums of each head of each batch element: dq = scale * sums, from
+    # the order of _add_dq to that of rows.
     tile = tl.program_id(0).to(tl.int64)
     dims = tile % (HEAD_DIM // 64) * 64 + tl.arange(0, 64)
     first = tile // (HEAD_DIM // 64) * 64
@@ -1806,8 +1855,8 @@ def _wide_dv_consumer(
     V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters its
-    # product from registers. P goes to shared memory too, in float32, for those who make dK.
+    # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
+    # its product from registers. P goes to shared memory too, in float32, for those who make dK.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
@@ -2020,7 +2069,9 @@ def _backward_kv_hopper_wide(
     gl.warp_specialize([
         (_wide_dv_consumer, (shared, barriers, dv_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
         (_wide_dk_consumer, (shared, barriers, dk_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
-        (_wide_producer, (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES)),
+        (_wide_producer, (
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES,
+        )),
     ], [4, 1], [240, 24])
     # fmt: on
 

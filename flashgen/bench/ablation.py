@@ -104,7 +104,7 @@ def measure_place(modules: Modules, kernels: Mapping[str, Kernel], case: Case, b
                 ready[label] = run_of(module, call, config, kernel.plan)
         notes |= disagreements(ready, next(iter(kernels)), FORWARD, call.v, ())
         peaks = {label: peak_bytes(run) for label, run in ready.items()}
-        timings = time_all(ready, problem, bench.rounds, cuda_timer())
+        timings = time_all(ready, problem.dtype, bench.rounds, cuda_timer())
         pairwise = make(modules.variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)
         share = density(pairwise, problem, "cuda")
     return rows(case, kernels, share, timings, peaks, notes)

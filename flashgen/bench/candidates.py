@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from flashgen.bench.flex import Attend, flex_attention
+from flashgen.bench.flex import OPTIONS, Attend, flex_attention
 from flashgen.bench.passes import FORWARD, Forward
 from flashgen.codegen.pairwise import Pairwise
 from flashgen.lang.nodes import TRUE, Expr, Type, op, var
@@ -26,6 +27,21 @@ EAGER_SCORE_TENSORS = {True: 6, False: 12}
 
 class Unavailable(Exception):
     """A candidate cannot do this case; the text says why."""
+
+
+def ways(
+    name: str, variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise, step: str
+) -> Iterator[tuple[str, Forward]]:
+    """What `prepare` gives, with a note; for FlexAttention further ways, each for where those before do not fit."""
+    if name != FLEX:
+        yield "", prepare(name, variant, module, problem, call, pairwise, step)
+        return
+    for options in OPTIONS:
+        note = ", ".join(f"{option}={value}" for option, value in options.items())
+        yield (
+            note and f"with {note}: torch's own choice does not fit",
+            flex_attention(variant, problem, call, pairwise, options=options),
+        )
 
 
 def prepare(

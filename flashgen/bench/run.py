@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flashgen.bench.agreement import disagreements
-from flashgen.bench.candidates import CANDIDATES, DETERMINISTIC, FLASHGEN, OURS, Unavailable, prepare
-from flashgen.bench.passes import FORWARD, PASSES, Run, flops, leaves, run_of, trainable
+from flashgen.bench.candidates import CANDIDATES, DETERMINISTIC, FLASHGEN, OURS, Unavailable, ways
+from flashgen.bench.flex import does_not_fit
+from flashgen.bench.passes import FORWARD, PASSES, Forward, Run, flops, leaves, run_of, trainable
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
@@ -66,16 +67,24 @@ def machine() -> tuple[str, str, str]:
     return torch.cuda.get_device_name(), torch.__version__, triton.__version__
 
 
-def measure_case(variant: Variant, module: ModuleType, case: Case, bench: Bench) -> list[Row]:
-    """Every candidate on one case, on the current GPU."""
+@dataclass(frozen=True)
+class Prepared:
+    """A case whose candidates ran once: the passes of those that agree, why others are missing, the visible share."""
+
+    case: Case
+    candidates: tuple[str, ...]
+    ready: Mapping[str, Run]
+    notes: Mapping[str, str]
+    density: float
+
+
+def prepare_case(variant: Variant, module: ModuleType, case: Case, candidates: Sequence[str]) -> Prepared:
+    """These candidates of a case, on the current GPU."""
     import torch
 
-    problem = case.problem
-    # Compiled rivals of earlier cases would count against torch's limit of recompilations.
-    torch.compiler.reset()
-    torch.cuda.empty_cache()
+    problem, names = case.problem, tuple(candidates)
     call = make_inputs(variant, problem, device="cuda")
-    training, names = case.step != FORWARD, bench.candidates_of(case.step)
+    training = case.step != FORWARD
     if training:
         call = trainable(variant, call)
     pairwise = make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)
@@ -84,24 +93,45 @@ def measure_case(variant: Variant, module: ModuleType, case: Case, bench: Bench)
     with torch.set_grad_enabled(training):
         ready, notes = ready_candidates(names, variant, module, problem, call, pairwise, case.step)
         notes |= disagreements(ready, FLASHGEN, case.step, call.v, leaves(variant, call))
-        peaks = {name: peak_bytes(run) for name, run in ready.items()}
-        timings = time_all(ready, problem, bench.rounds, cuda_timer())
-    return rows(case, names, share, timings, peaks, notes)
+    return Prepared(case, names, ready, notes, share)
+
+
+def measure(cases: Sequence[Prepared], rounds: int, timer: Timer) -> list[Row]:
+    """The candidates of all these cases, which are of one dtype and pass, timed in the same rounds."""
+    import torch
+
+    runs = {(each.case, name): run for each in cases for name, run in each.ready.items()}
+    with torch.set_grad_enabled(cases[0].case.step != FORWARD):
+        peaks = {key: peak_bytes(run) for key, run in runs.items()}
+        timings = time_all(runs, cases[0].case.problem.dtype, rounds, timer)
+    found = []
+    for each in cases:
+        ours = {name: timings[each.case, name] for name in each.ready} | {CEILING: timings[CEILING]}
+        held = {name: peaks[each.case, name] for name in each.ready}
+        found += rows(each.case, each.candidates, each.density, ours, held, each.notes)
+    return found
+
+
+def measure_case(variant: Variant, module: ModuleType, case: Case, bench: Bench) -> list[Row]:
+    """Every candidate on one case, on the current GPU."""
+    import torch
+
+    torch.cuda.empty_cache()
+    prepared = prepare_case(variant, module, case, bench.candidates_of(case.step))
+    return measure([prepared], bench.rounds, cuda_timer())
 
 
 def ready_candidates(
     names: Iterable[str], variant: Variant, module: ModuleType, problem: Problem, call: Call, pairwise: Pairwise,
     step: str,
 ) -> tuple[dict[str, Run], dict[str, str]]:  # fmt: skip
-    """The candidates whose pass ran once, compiled and planned, and why the others did not."""
+    """The candidates whose pass ran once, compiled and planned; notes, also why the others did not."""
     ready: dict[str, Run] = {}
     notes: dict[str, str] = {}
     for name in names:
         try:
-            forward = prepare(name, variant, module, problem, call, pairwise, step)
-            run = run_of(step, forward, variant, call)
-            run()
-            ready[name] = run
+            forwards = ways(name, variant, module, problem, call, pairwise, step)
+            notes[name], ready[name] = _first_that_fits(forwards, variant, call, step)
         except Unavailable as reason:
             notes[name] = str(reason)
         except (RuntimeError, ValueError) as error:
@@ -109,15 +139,33 @@ def ready_candidates(
                 raise
             # A rival's own limit (a head dimension, memory) is a result, not a failure of the benchmark.
             notes[name] = first_line(error)
-    return ready, notes
+    return ready, {name: note for name, note in notes.items() if note}
 
 
-def time_all(ready: Mapping[str, Run], problem: Problem, rounds: int, timer: Timer) -> dict[str, Timing]:
-    """The candidates and the matrix-product ceiling in the same rounds."""
+def _first_that_fits(
+    forwards: Iterable[tuple[str, Forward]], variant: Variant, call: Call, step: str
+) -> tuple[str, Run]:  # fmt: skip
+    """The pass by the first of these forward passes, with its note, whose kernels fit the GPU. It ran once."""
+    refused: RuntimeError | None = None
+    for note, forward in forwards:
+        try:
+            run = run_of(step, forward, variant, call)
+            run()
+            return note, run
+        except RuntimeError as error:
+            if not does_not_fit(error):
+                raise
+            refused = error
+    assert refused is not None
+    raise refused
+
+
+def time_all(ready: Mapping[Any, Run], dtype: str, rounds: int, timer: Timer) -> dict[Any, Timing]:
+    """The passes and, named CEILING, the matrix product in the same rounds."""
     import torch
 
-    dtype = getattr(torch, problem.dtype)
-    left, right = (torch.randn(CEILING_SIZE, CEILING_SIZE, dtype=dtype, device="cuda") for _ in range(2))
+    kind = getattr(torch, dtype)
+    left, right = (torch.randn(CEILING_SIZE, CEILING_SIZE, dtype=kind, device="cuda") for _ in range(2))
 
     def product() -> Tensor:
         return left @ right

@@ -9,21 +9,23 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from flashgen.tuning.timing import Timing
 
 # Of the scratch memory before each call: some 60 us each on an H200.
 WRITES = 6
 
+Key = TypeVar("Key")
 Run = Callable[[], object]
 # Microseconds of one call.
 Timer = Callable[[Run], float]
 
 
-def interleave(candidates: Mapping[str, Run], timer: Timer, rounds: int, seed: int = 0) -> dict[str, Timing]:
+def interleave(candidates: Mapping[Key, Run], timer: Timer, rounds: int, seed: int = 0) -> dict[Key, Timing]:
     """Time each candidate once in each round."""
     order = random.Random(seed)
-    samples: dict[str, list[float]] = {name: [] for name in candidates}
+    samples: dict[Key, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         names = list(candidates)
         order.shuffle(names)

@@ -161,6 +161,6 @@ def look_at_targets() -> Iterator[Finding]:
         for compiled in compile_all(path, jobs_for(variant, tuple(SHARED_LIMIT))):
             target = compiled.job.target
             if compiled.error is None:
-                yield Finding(target, OK, f"compiles in {compiled.seconds:.1f} s")
+                yield Finding(target, OK, f"{compiled.job.kernel} compiles in {compiled.seconds:.1f} s")
             else:
                 yield Finding(target, OPTIONAL, compiled.error, "another version of triton may know this target")

@@ -62,24 +62,25 @@ def tune(
     json: Json = False,
 ) -> None:
     """Find and record the best configs on the GPUs at hand; what has a record is skipped."""
-    from flashgen.codegen import generate
     from flashgen.spec import load
-    from flashgen.tuning.pool import compilers
+    from flashgen.tuning.crew import Crew
 
     output = Output.choose(json)
     indices = chosen_gpus(gpus)
 
     def one(spec: str) -> None:
         variant = load(resolve(spec))
-        path = generate(variant, out)
-        count = None if indices is None else len(indices)
-        with compilers(variant, path, count) as pool, output.progress() as progress:
+        path = variant.module_in(out)
+        with Crew(variant, path, indices) as crew, output.progress() as progress:
+            # What imports torch comes after the compilers' processes, which import it too.
+            from flashgen.codegen import generate
             from flashgen.tuning.tune import tune as tune_variant
 
+            generate(variant, out)
             outcomes = tune_variant(
                 variant,
                 path,
-                pool=pool,
+                crew=crew,
                 shapes=chosen_shapes(shape),
                 dtypes=chosen_dtypes(dtype),
                 kernels=chosen_kernels(kernel),

@@ -21,7 +21,6 @@ def verify(
 ) -> None:
     """Prove the kernels against the eager reference: on the GPU, or without one under Triton's interpreter."""
     from flashgen.api import gpu_name, prove
-    from flashgen.codegen import generate
     from flashgen.spec import load
     from flashgen.tuning.pool import compilers
 
@@ -29,9 +28,13 @@ def verify(
 
     def one(spec: str) -> None:
         variant = load(resolve(spec))
-        path = generate(variant, out)
+        path = variant.module_in(out)
         with compilers(variant, path) as pool, output.progress() as progress:
-            report = prove(variant, path, gpu_name(), level, progress, pool)
+            # What imports torch comes after the compilers' processes, which import it too.
+            from flashgen.codegen import generate
+
+            generate(variant, out)
+            report = prove(variant, path, gpu_name(), level, progress, pool.answers)
         for case in report.cases:
             output.line(f"  {case}")
         output.line(f"{variant.name}: {report}", style="green")

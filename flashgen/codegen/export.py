@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import flashgen
-from flashgen.codegen.render import formatted, render
+from flashgen.codegen.layout import formatted
+from flashgen.codegen.render import render
 from flashgen.codegen.write import write_if_changed
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Record

@@ -142,6 +142,12 @@ class HopperBackwardView:
         return self.reads.union(*(part.free for part in (self.learned, self.flat) if part is not None))
 
     @property
+    def causal(self) -> bool:
+        """Whether all there is to the variant is a mask of positions alone that hides the first queries from a key."""
+        reads = {name for function in self.functions for name in function.body.free}
+        return self.longest_first and self.score is None and reads <= {"q", "k"}
+
+    @property
     def launch_sizes(self) -> tuple[str, ...]:
         """What a launch passes for `sizes`."""
         places = {"scale": "call.scale", "num_rows": "incoming.num_rows", "head_group": "runtime.key_head_group(call)"}

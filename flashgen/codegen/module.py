@@ -10,6 +10,7 @@ from flashgen.codegen.delta import DeltaView
 from flashgen.codegen.docstrings import (
     SCALARS,
     argument_lines,
+    contents,
     differentiable,
     formula,
     input_table,
@@ -38,6 +39,7 @@ class ModuleView:
     title: str
     formula: str
     input_table: str
+    contents: str
     source: str
     source_path: str
     argument_types: dict[str, str]
@@ -110,6 +112,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         title=quoted(variant.description),
         formula=formula(variant),
         input_table=input_table(variant),
+        contents=contents(schedule is not None, sums.names if inputs_view is not None else ()),
         source=quoted(variant.source),
         source_path=variant.source,
         argument_types={t.name: t.dtype for t in variant.inputs}

@@ -39,7 +39,7 @@ def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
         return True
 
     def ask(kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
-        kernel.warmup(*arguments, grid=(programs,), **constants)
+        kernel.warmup(*kernels.flat_arguments(arguments), grid=(programs,), **constants)
 
     hooks = triton.knobs.runtime
     before, hooks.jit_cache_hook = hooks.jit_cache_hook, note

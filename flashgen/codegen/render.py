@@ -1,17 +1,15 @@
-"""From a Variant to the text of its module: the views, the templates, and ruff for the layout."""
+"""From a Variant to the text of its module: the views, the templates and the layout."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
-import sys
 
 from flashgen import spec as specs
 from flashgen.codegen.kernels import render_kernels
+from flashgen.codegen.layout import formatted
 from flashgen.codegen.module import module_view
 from flashgen.codegen.templates import environment
-from flashgen.errors import EnvironmentProblem
 from flashgen.spec.variant import Variant
 
 
@@ -26,12 +24,3 @@ def render(variant: Variant) -> str:
 def templates_digest(kernels: str) -> str:
     """12 hex digits of the kernels' text: it changes with the templates and the emitters wherever that is felt."""
     return hashlib.sha256(re.sub(r"\s+", " ", kernels).encode()).hexdigest()[:12]
-
-
-def formatted(source: str) -> str:
-    """The source as ruff lays it out."""
-    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "120", "--stdin-filename", "m.py"]
-    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise EnvironmentProblem(f"ruff could not format the generated module: {done.stderr.strip()}")
-    return done.stdout

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from flashgen.codegen.backward import rows_scheduled
 from flashgen.codegen.forward import forward_view, uses_schedule
-from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import built_in, default_plain_config
+from flashgen.codegen.hopper_backward import hopper_backward_view
+from flashgen.runtime.defaults import Default, built_in, default_causal_backward_kv_config, default_plain_config
 from flashgen.spec.variant import Variant
 
 
@@ -17,8 +15,10 @@ def scheduled_kernels(variant: Variant) -> frozenset[str]:
     return frozenset((*along_keys, *(("backward_kv",) if rows_scheduled(variant) else ())))
 
 
-def default_of(variant: Variant, kernel: str) -> Callable[[str, str, int, int], Config]:
+def default_of(variant: Variant, kernel: str) -> Default:
     """The built-in default of a variant's kernel, as its module has it: by capability, dtype and head dimensions."""
     if kernel == "forward" and forward_view(variant).plain:
         return default_plain_config
+    if kernel == "backward_kv" and hopper_backward_view(variant).causal:
+        return default_causal_backward_kv_config
     return built_in(kernel, kernel in scheduled_kernels(variant))

@@ -17,7 +17,7 @@ from flashgen.spec.variant import Variant
 
 def generate(variant: Variant, out: Path) -> Path:
     """Render a variant to `<out>/<name>.py` and return the path. An unchanged file is not touched."""
-    path = Path(out) / f"{variant.name}.py"
+    path = variant.module_in(out)
     write_if_changed(path, render(variant))
     return path
 

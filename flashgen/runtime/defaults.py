@@ -16,6 +16,9 @@ from flashgen.runtime.config import Config
 _UP_TO = (64, 128, 256)
 _Row = tuple[Config, Config, Config]
 
+# A kernel's built-in default by capability, dtype, head_dim and v_head_dim.
+Default = Callable[[str, str, int, int], Config]
+
 # GPUs by what suits them. "small": the members of a generation with little shared memory; "other": also for a GPU that
 # is not listed, 64 KiB of shared memory are enough.
 _KIND = {
@@ -159,6 +162,12 @@ def default_backward_kv_config(capability: str, dtype: str, head_dim: int, v_hea
     return portable_default("backward_kv", False, capability, dtype, head_dim, v_head_dim)
 
 
+def default_causal_backward_kv_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    """The same for a variant with a causal mask alone: short walks along the queries, where dQ of a tile waits not."""
+    config = default_backward_kv_config(capability, dtype, head_dim, v_head_dim)
+    return replace(config, delay_dq=0) if config.delay_dq else config
+
+
 def default_scheduled_backward_kv_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The same for a variant with a schedule."""
     return _scheduled(default_backward_kv_config(capability, dtype, head_dim, v_head_dim))
@@ -184,7 +193,7 @@ def default_backward_inputs_config(
     return _scheduled(config) if scheduled else config
 
 
-def built_in(kernel: str, scheduled: bool) -> Callable[[str, str, int, int], Config]:
+def built_in(kernel: str, scheduled: bool) -> Default:
     """The defaults of a kernel by its name."""
     return {
         ("forward", False): default_config,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from flashgen.lang.nodes import Expr, Type
 
@@ -95,6 +97,10 @@ class Variant:
     samples: tuple[tuple[str, Sample], ...] = ()
     allow_tf32: bool = False
     approximate: bool = True
+
+    def module_in(self, out: str | os.PathLike[str]) -> Path:
+        """Where the module that is generated of it lies in the folder `out`."""
+        return Path(out) / f"{self.name}.py"
 
     @property
     def runtime_params(self) -> tuple[Param, ...]:

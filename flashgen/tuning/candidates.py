@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import built_in, portable_default
+from flashgen.runtime.defaults import Default, portable_default
 from flashgen.runtime.lookup import neighbours, read_record
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
 from flashgen.tuning.prune import Compiled
@@ -22,11 +22,14 @@ Group = tuple[str, str, int, int]
 class Candidates:
     """Chooses for one workload after another; what it is told of one helps the next.
 
-    `scheduled` are the kernels that walk a schedule of tiles, `roots` the folders of records.
+    `scheduled` are the kernels that walk a schedule of tiles, `default` gives a kernel's built-in default, `roots` are
+    the folders of records.
     """
 
-    def __init__(self, preset: Preset, roots: Sequence[Path], scheduled: frozenset[str]) -> None:
-        self._preset, self._roots, self._scheduled = preset, roots, scheduled
+    def __init__(
+        self, preset: Preset, roots: Sequence[Path], scheduled: frozenset[str], default: Callable[[str], Default]
+    ) -> None:
+        self._preset, self._roots, self._scheduled, self._default = preset, roots, scheduled, default
         # What was chosen of a space, what the compiler said of it, the rankings of the searches, and the winners
         # whatever the dtype.
         self._chosen: dict[tuple[Group, frozenset[Config]], list[Config]] = {}
@@ -102,7 +105,7 @@ class Candidates:
         """The built-in config of each backend, the one in use first."""
         key, scheduled = workload.key, workload.key.kernel in self._scheduled
         sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
-        in_use = built_in(key.kernel, scheduled)(*sizes)
+        in_use = self._default(key.kernel)(*sizes)
         return list(dict.fromkeys([in_use, portable_default(key.kernel, scheduled, *sizes)]))
 
 

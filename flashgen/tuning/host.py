@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
-from flashgen.spec.variant import Variant
 from flashgen.tuning import machine
 from flashgen.tuning.clocks import Observation, Sampler
+from flashgen.tuning.crew import Crew
 from flashgen.tuning.measure import ProofRequest, ReadyRequest, Request, TimeRequest, WorkRequest
 from flashgen.tuning.outcome import Work
-from flashgen.tuning.pool import CompilePool
 from flashgen.tuning.prune import Compiled, CompileRequest
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed, Worker
@@ -31,8 +29,8 @@ TRIAL_SECONDS = 60.0
 class GpuWorker:
     """One GPU behind a worker process."""
 
-    def __init__(self, module_path: str, variant: Variant, index: int) -> None:
-        self._worker = Worker("flashgen.tuning.measure:KernelBench", module_path, variant, index)
+    def __init__(self, bench: Worker) -> None:
+        self._worker = bench
         self._one_at_a_time = threading.Lock()
 
     def _ask(self, request: Request) -> Any:
@@ -64,25 +62,24 @@ class GpuWorker:
 
 
 class Host:
-    """This machine, with the GPUs of these indices, which are all of the model `device`, and a pool of compilers.
+    """This machine, with the GPUs of these indices, which are all of the model `device`, and the processes of a crew.
 
-    Use it in a `with`, which starts the GPUs' processes and ends them; the pool is the caller's.
+    Use it in a `with`, which starts the GPUs' processes and ends them; the compilers are the caller's to end.
     """
 
-    def __init__(
-        self, variant: Variant, module_path: Path, indices: Sequence[int], device: Device, pool: CompilePool
-    ) -> None:
+    def __init__(self, indices: Sequence[int], device: Device, crew: Crew) -> None:
         self.device = device
-        self._indices, self._pool = indices, pool
+        self._indices, self._pool = indices, crew.compilers
         self._sampler = Sampler(indices)
-        self._aside = ThreadPoolExecutor(len(indices))
+        self._aside = ThreadPoolExecutor(len(indices) + 1)
         self._idle = True
-        self.gpus = [GpuWorker(str(Path(module_path).resolve()), variant, index) for index in indices]
+        self.gpus = [GpuWorker(crew.bench(index)) for index in indices]
 
     def __enter__(self) -> Host:
         for gpu in self.gpus:
             gpu.start()
         self._sampler.start()
+        self._aside.submit(self.versions)  # The driver's takes a while to be told.
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,7 @@ class KernelBench:
     def __init__(self, module_path: str, variant: Variant, device: int) -> None:
         torch.cuda.set_device(device)
         self._device = torch.device("cuda", device)
-        self._variant = variant
-        self._module: Any = load_module(Path(module_path))
+        self._variant, self._path = variant, Path(module_path)
         l2_bytes = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or DEFAULT_L2_BYTES
         self._scratch = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self._device)
         self._problem: Problem | None = None
@@ -93,6 +93,11 @@ class KernelBench:
         self._warm = False
         self._limits: dict[str, tuple[float, float]] = {}
         _warm_up(self._device)
+
+    @cached_property
+    def _module(self) -> Any:
+        """Loaded with the first request: this process may have started before the file was there."""
+        return load_module(self._path)
 
     def __call__(self, request: Request) -> Timing | str | Work | None:
         try:

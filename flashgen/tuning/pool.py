@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flashgen.tuning.nursery import Nursery
 from flashgen.tuning.worker import RequestFailed, Worker
 
 Asked = TypeVar("Asked", bound=Hashable)
@@ -20,8 +21,9 @@ Asked = TypeVar("Asked", bound=Hashable)
 COMPILE_SECONDS = 90.0
 # For each GPU that waits for what they compile; nobody has more GPUs than that.
 MOST_PROCESSES, ALL_GPUS = 16, 64
-# What the drivers of NVIDIA's and AMD's GPUs make.
+# What the drivers of NVIDIA's and AMD's GPUs make: a device for all of them, or one for each.
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+EACH_GPU = "nvidia[0-9]*"
 
 
 class CompilePool:
@@ -34,7 +36,8 @@ class CompilePool:
     def __init__(self, factory: str, *arguments: Any, processes: int | None = None, gpus: int = 1) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         count = processes or max(1, min(cores - 1, gpus * MOST_PROCESSES))
-        self._workers = [Worker(factory, *arguments) for _ in range(count)]
+        self._nursery = Nursery(factory, *arguments)
+        self._workers = [Worker(factory, *arguments, nursery=self._nursery) for _ in range(count)]
         self._threads: list[threading.Thread] = []
         self._change = threading.Condition()
         self._answers: dict[Hashable, Future[Any]] = {}
@@ -51,8 +54,8 @@ class CompilePool:
         """Start the processes, which get ready while the caller does other things."""
         if not self._threads:
             self._threads = [threading.Thread(target=self._serve, args=(w,), daemon=True) for w in self._workers]
-            for worker, thread in zip(self._workers, self._threads, strict=True):
-                worker.start()
+            self._nursery.start()
+            for thread in self._threads:
                 thread.start()
         return self
 
@@ -61,6 +64,10 @@ class CompilePool:
         with self._change:
             self._closed = True
             self._change.notify_all()
+        for worker in self._workers:
+            worker.kill()
+        # Those that are not ready yet end with it.
+        self._nursery.close()
         while any(thread.is_alive() for thread in self._threads):
             # Again and again: a thread may just have started another process.
             for worker in self._workers:
@@ -83,10 +90,18 @@ class CompilePool:
             self._change.notify_all()
             return [self._answers[request] for request in requests]
 
+    def begin_each(self, requests: Iterable[Asked]) -> list[Asked]:
+        """Begin each request when it comes; return them all."""
+        begun = []
+        for request in requests:
+            self.begin([request])
+            begun.append(request)
+        return begun
+
     def answers(self, requests: Iterable[Asked], seconds: float | None = None, least: int = 0) -> dict[Asked, Any]:
         """What became of each request that was begun within `seconds`, None for no limit; the first `least` are begun
-        in any case."""
-        requests = list(dict.fromkeys(requests))
+        in any case. Those of an iterator are begun as they come."""
+        requests = list(dict.fromkeys(self.begin_each(requests) if isinstance(requests, Iterator) else requests))
         futures = self.begin(requests)
         wait(futures, seconds)
         self._withdraw(requests, futures, least)
@@ -128,4 +143,14 @@ def compilers(variant: Any, module_path: Path, gpus: int | None = 1) -> CompileP
     """
     arguments = (str(Path(module_path).resolve()), variant)
     pool = CompilePool("flashgen.tuning.prune:compiler", *arguments, gpus=ALL_GPUS if gpus is None else gpus)
-    return pool.start() if any(Path(device).exists() for device in GPU_DEVICES) else pool
+    return pool.start() if gpus_in_sight() else pool
+
+
+def gpus_in_sight() -> int:
+    """How many GPUs this machine seems to have, without asking a library; 0 where there is no driver."""
+    if not any(Path(device).exists() for device in GPU_DEVICES):
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return sum(1 for part in visible.split(",") if part.strip() not in ("", "-1"))
+    return max(1, len(list(Path("/dev").glob(EACH_GPU))))

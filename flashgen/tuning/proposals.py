@@ -22,6 +22,7 @@ from flashgen.runtime.config import Config
 from flashgen.tuning.surrogate import most_promising
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.trial import Trial
+from flashgen.tuning.worker import runs
 
 # Proposals in a row that were known already, after which a config that was not is taken at random.
 STALE_PROPOSALS = 8
@@ -184,20 +185,9 @@ def _alive(trial: optuna.trial.FrozenTrial) -> bool:
     """Whether the process that began a trial may still be at it."""
     worker = trial.user_attrs.get(WORKER, {})
     if worker.get("host") == socket.gethostname():
-        return worker["pid"] != os.getpid() and _runs(worker["pid"])
+        return worker["pid"] != os.getpid() and runs(worker["pid"])
     limit = DEAD_AFTER if worker else UNSIGNED_FOR
     return trial.datetime_start is not None and datetime.now() - trial.datetime_start < limit
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        # It runs, and is another user's.
-        return True
-    return True
 
 
 def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial:

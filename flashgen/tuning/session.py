@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from flashgen.problems import Problem
 from flashgen.runtime.backward import unfused
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import built_in
+from flashgen.runtime.defaults import Default, built_in
 from flashgen.runtime.lookup import cache_folder, read_record
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
@@ -41,13 +42,19 @@ Watch = Callable[[Workload, Trial, int], None]
 class Options:
     """What a session does beside its preset.
 
-    `scheduled` are the kernels that walk a schedule of tiles. `storage` is the URL of a database that hosts share.
+    `scheduled` are the kernels that walk a schedule of tiles, `defaults` the built-in defaults by kernel, as far as the
+    variant has its own. `storage` is the URL of a database that hosts share.
     """
 
     scheduled: frozenset[str] = frozenset()
+    defaults: Mapping[str, Default] = field(default_factory=dict)
     seed: int = 0
     storage: str | None = None
     force: bool = False
+
+    def default(self, kernel: str) -> Default:
+        """The built-in default of a kernel."""
+        return self.defaults.get(kernel) or built_in(kernel, kernel in self.scheduled)
 
 
 class Session:
@@ -63,7 +70,7 @@ class Session:
         self._tools, self._preset, self._roots = tools, preset, roots
         self._options, self._watch = options, watch
         self._begun, self._likely = set[Group](), set[Group]()
-        self._candidates = Candidates(preset, roots, options.scheduled)
+        self._candidates = Candidates(preset, roots, options.scheduled, options.default)
         self._dq_us: dict[Problem, float] = {}
         self._right: set[tuple[Hashable, ...]] = set()
 
@@ -94,10 +101,13 @@ class Session:
             finalists = self._finals(workload, searched)
         self._candidates.ranked(workload, [trial.config for trial in searched.ranking])
         lost: dict[str, int] = {}
-        winner = self._proven(workload, [config for config, _ in finalists], lost)
+        with ThreadPoolExecutor(1) as aside:
+            # On another GPU than the proof, where there is one.
+            work = aside.submit(self._work, workload)
+            winner = self._proven(workload, [config for config, _ in finalists], lost)
         ranking = tuple(Entry.of(config, pruned.compiled.get(config), timing) for config, timing in finalists)
         entries = _entries(searched.trials, pruned)
-        found = (ranking, entries, lost, left_out, self._work(workload))
+        found = (ranking, entries, lost, left_out, work.result())
         if winner is None:
             self._forget(workload)  # What spoiled every config may be gone at the next run.
             return Outcome(workload, "failed", None, time.monotonic() - start, *found)
@@ -157,8 +167,7 @@ class Session:
         key = workload.key
         if key.kernel != "backward_q":
             return []
-        default = built_in("backward_kv", "backward_kv" in self._options.scheduled)
-        config = default(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        config = self._options.default("backward_kv")(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         return [CompileRequest("backward_kv", workload.problem, unfused(config), key.capability)]
 
     def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], budget: Budget) -> Searched:
@@ -211,7 +220,7 @@ class Session:
 
     def _work(self, workload: Workload) -> Work | None:
         try:
-            return self._tools.gpus[0].work(workload)
+            return self._tools.gpus[-1].work(workload)
         except RequestFailed:
             return None
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashgen.codegen import load_module, scheduled_kernels
+from flashgen.codegen import default_of, load_module, scheduled_kernels
 from flashgen.errors import TuningFailed
 from flashgen.runtime.config import KERNELS, Config
 from flashgen.runtime.lookup import forget, shipped_root, user_root
 from flashgen.spec.variant import TuneShape, Variant
 from flashgen.tuning import machine
+from flashgen.tuning.crew import Crew
 from flashgen.tuning.host import Host
 from flashgen.tuning.outcome import Outcome
-from flashgen.tuning.pool import CompilePool, compilers
 from flashgen.tuning.presets import chosen
 from flashgen.tuning.session import Options, Session
 from flashgen.tuning.trial import Trial
@@ -65,9 +65,9 @@ class Tuner:
     A workload that has a record is left alone unless `force`. `trials` (for each workload) and `budget_seconds`
     (for all) take the place of the preset's; `exhaustive` times the whole space, hopeless configs included. `gpus`
     are the indices of the GPUs that share the work, None for all; `storage` is the URL of a database in which other
-    hosts with this GPU model join the same studies. `pool` are the module's compilers (`pool.compilers`), which stay
-    the caller's; without one there are some as long as the tuner is entered. Entering it starts the GPUs' processes;
-    `prepare` has the compilers begin, `run` does the rest.
+    hosts with this GPU model join the same studies. `crew` are the module's processes, which stay the caller's;
+    without one there are some as long as the tuner is entered. Entering it starts those of the GPUs; `prepare` has the
+    compilers begin, `run` does the rest.
 
     Raises EnvironmentProblem without a GPU, UsageError for GPUs of different models.
     """
@@ -88,7 +88,7 @@ class Tuner:
         storage: str | None = None,
         force: bool = False,
         seed: int = 0,
-        pool: CompilePool | None = None,
+        crew: Crew | None = None,
     ) -> None:
         self._name = variant.name
         self._effort = chosen(preset, trials, budget_seconds, exhaustive)
@@ -96,10 +96,11 @@ class Tuner:
         identity = load_module(module_path).IDENTITY
         self._tasks = workloads(problems(variant, shapes, dtypes), identity, self._device, kernels)
         self._open = ExitStack()
-        pool = pool or self._open.enter_context(compilers(variant, module_path, len(indices)))
-        self._tools = Host(variant, module_path, indices, self._device, pool)
+        crew = crew or self._open.enter_context(Crew(variant, module_path, indices))
+        self._tools = Host(indices, self._device, crew)
         roots = (user_root(), shipped_root(module_path))
-        options = Options(scheduled_kernels(variant), seed, storage, force)
+        defaults = {kernel: default_of(variant, kernel) for kernel in kernels}
+        options = Options(scheduled_kernels(variant), defaults, seed, storage, force)
         self._session = Session(self._tools, self._effort, roots, options, self._watch)
         self._watcher: _Watcher | None = None
         self._found = {task: found for task in self._tasks if (found := self._session.existing(task)) is not None}

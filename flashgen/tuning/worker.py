@@ -17,7 +17,10 @@ import threading
 import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flashgen.tuning.nursery import Nursery
 
 START_SECONDS = 120.0
 
@@ -40,12 +43,13 @@ class Worker:
     """Answers requests in a process of its own. Not for several threads at once.
 
     `factory` is "package.module:function"; it is called with `arguments` in the process and returns the function
-    that answers. Arguments, requests and answers must pickle.
+    that answers. Arguments, requests and answers must pickle. With a `nursery` of the same factory the process is
+    forked from it.
     """
 
-    def __init__(self, factory: str, *arguments: Any) -> None:
-        self._task = (factory, arguments)
-        self._process: subprocess.Popen | None = None
+    def __init__(self, factory: str, *arguments: Any, nursery: Nursery | None = None) -> None:
+        self._task, self._nursery = (factory, arguments), nursery
+        self._process: Any = None
         self._pipe: Connection | None = None
         self._ready = False
         self._errors: IO[bytes] | None = None
@@ -68,20 +72,10 @@ class Worker:
         self.close()
         self._pipe, theirs = Pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        command = "from flashgen.tuning.worker import main; main()"
-        # The process must find the modules that this one found, and not what happens to lie in the current folder.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONSAFEPATH": "1"}
-        # Workers compile and launch kernels; triton reads this when it is imported.
-        environment.pop("TRITON_INTERPRET", None)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", command, str(theirs.fileno()), str(os.getpid())],
-            pass_fds=[theirs.fileno()],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-        )
-        theirs.close()
+        if self._nursery is not None:
+            self._process = self._nursery.fork(theirs, self._errors.fileno())
+            return
+        self._process = spawned("from flashgen.tuning.worker import main; main()", theirs, self._errors)
         self._pipe.send(self._task)
 
     def ask(self, request: Any, seconds: float) -> Any:
@@ -90,7 +84,7 @@ class Worker:
             self.start()
             assert self._pipe is not None
             if not self._ready:
-                self._receive(START_SECONDS)
+                self._process.pid = self._receive(START_SECONDS)
                 self._ready = True
             self._pipe.send(request)
             return self._receive(seconds)
@@ -149,12 +143,41 @@ def main() -> None:
     """The worker's side: `argv` holds the pipe's file descriptor and the parent's process id."""
     pipe, parent = Connection(int(sys.argv[1])), int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides.
+    try:
+        serve(pipe, made(*pipe.recv()), parent)
+    except (EOFError, OSError):
+        return
+
+
+def spawned(command: str, theirs: Connection, errors: IO[bytes] | None) -> subprocess.Popen[bytes]:
+    """A Python process that runs `command` with this end of a pipe, closed here, and our id as its arguments."""
+    # The process must find the modules that this one found, and not what happens to lie in the current folder.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONSAFEPATH": "1"}
+    # Workers compile and launch kernels; triton reads this when it is imported.
+    environment.pop("TRITON_INTERPRET", None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, str(theirs.fileno()), str(os.getpid())],
+        pass_fds=[theirs.fileno()],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if errors is None else errors,
+    )
+    theirs.close()
+    return process
+
+
+def made(factory: str, arguments: tuple[Any, ...]) -> Any:
+    """What a factory returns, or the RequestFailed that says why there is nothing."""
+    return _guarded(lambda _: pkgutil.resolve_name(factory)(*arguments), None)
+
+
+def serve(pipe: Connection, answer: Any, parent: int) -> None:
+    """Tell our id, then answer requests until the pipe is closed, the parent gone, or this process spoiled."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
-        factory, arguments = pipe.recv()
-        answer = _guarded(lambda _: pkgutil.resolve_name(factory)(*arguments), None)
         failed = isinstance(answer, RequestFailed)
-        pipe.send(answer if failed else "ready")
+        pipe.send(answer if failed else os.getpid())
         while not failed:
             reply = _guarded(answer, pipe.recv())
             pipe.send(reply)
@@ -170,6 +193,18 @@ def _guarded(function: Any, request: Any) -> Any:
         return failure
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it and starts another process
         return RequestFailed(type(error).__name__, str(error)[:2000], fatal=True)
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        # It runs, and is another user's.
+        return True
+    return True
 
 
 def _end_with(parent: int) -> None:

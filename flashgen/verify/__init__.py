@@ -6,7 +6,7 @@ Fresh inputs, poisoned outputs, and a budget derived from both.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,15 +46,15 @@ def verify(
     configs: Sequence[Config] | None = None,
     device: str | None = None,
     seconds: float | None = None,
-    ahead: Callable[[Sequence[Wanted]], object] | None = None,
+    ahead: Callable[[Iterable[Wanted]], object] | None = None,
 ) -> Report:
     """Prove the generated module at `module_path` on the cases of a level, "quick" or "full".
 
     On `device` "cuda..." in this process; on "cpu" under Triton's interpreter in a child process. None takes the
     GPU if there is one. `configs` runs every case of the outputs under each of these instead of its own, and leaves
-    out gradients. On a GPU `ahead` is given what the cases have to compile, before any is run: what it leaves in
-    Triton's cache they find there. The report says which cases failed; an interpreter that dies or hangs raises
-    VerificationFailed.
+    out gradients. On a GPU `ahead` is given what the cases have to compile, one after the other, before any is run:
+    what it leaves in Triton's cache they find there. The report says which cases failed; an interpreter that dies or
+    hangs raises VerificationFailed.
     """
     if level not in LEVELS:
         raise UsageError(f"level is {level!r}; expected one of {', '.join(LEVELS)}")

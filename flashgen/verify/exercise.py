@@ -1,6 +1,6 @@
-"""Launch each kernel of a module once, on small tensors: what `flashgen.verify.sanitize` runs under a sanitizer.
+"""Launch the kernels of a module once, on small tensors: what `flashgen.verify.sanitize` runs under a sanitizer.
 
-    python -m flashgen.verify.exercise MODULE SPEC portable|hopper
+    python -m flashgen.verify.exercise MODULE SPEC PART
 
 Prints the names of the kernels. Nothing is compared: `flashgen verify` does that.
 """
@@ -8,8 +8,8 @@ Prints the names of the kernels. Nothing is compared: `flashgen verify` does tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -25,44 +25,59 @@ from flashgen.spec.variant import Variant
 
 # Grouped heads, several tiles each way, the last of them not whole.
 SMALL = Problem(1, 4, 2, 200, 330, 64, 64, "bfloat16")
-# Heads for which the Hopper backward has a kernel of its own.
-WIDE = replace(SMALL, head_dim=256, v_head_dim=256)
-PROBLEMS = {"portable": (SMALL,), "hopper": (SMALL, WIDE)}
 # The built-in configs of a GPU that is not known are portable.
 CAPABILITY = {"portable": "", "hopper": "sm_90"}
 
 
-def configs(variant: Variant, backend: str, problem: Problem = SMALL) -> dict[str, Config]:
-    """The built-in config of each kernel on this backend."""
-    sizes = problem.dtype, problem.head_dim, problem.v_head_dim
-    return {kernel: default_of(variant, kernel)(CAPABILITY[backend], *sizes) for kernel in KERNELS}
+@dataclass(frozen=True)
+class Part:
+    """Some of a module's kernels: those of a backend that serve a problem, adding dQ up by atomics or not."""
+
+    backend: str
+    problem: Problem = SMALL
+    deterministic: bool = False
+
+    def configs(self, variant: Variant) -> dict[str, Config]:
+        """The built-in config of each kernel, but for dQ, which is fused wherever it can be and may be."""
+        sizes = self.problem.dtype, self.problem.head_dim, self.problem.v_head_dim
+        chosen = {kernel: default_of(variant, kernel)(CAPABILITY[self.backend], *sizes) for kernel in KERNELS}
+        if not chosen["backward_kv"].wide:
+            chosen["backward_kv"] = replace(chosen["backward_kv"], fuse_dq=1)
+        return chosen
 
 
-def exercise(variant: Variant, module: ModuleType, backend: str, device: str, problem: Problem = SMALL) -> None:
-    """Forward and backward, in the fast way and in the deterministic one, which has a kernel of its own for dQ."""
-    call, chosen = make_inputs(variant, problem, device), configs(variant, backend, problem)
+# Heads of 128 have their dQ one tile later, wider ones a kernel of their own.
+PARTS: Mapping[str, Part] = {
+    "portable": Part("portable"),
+    "portable, deterministic": Part("portable", deterministic=True),
+    "hopper": Part("hopper"),
+    "hopper, deterministic": Part("hopper", deterministic=True),
+    "hopper, D128": Part("hopper", replace(SMALL, head_dim=128, v_head_dim=128)),
+    "hopper, D256": Part("hopper", replace(SMALL, head_dim=256, v_head_dim=256)),
+}
+
+
+def exercise(variant: Variant, module: ModuleType, part: Part, device: str) -> None:
+    """Forward and backward, with the gradients of all that is learned."""
+    call, chosen = make_inputs(variant, part.problem, device), part.configs(variant)
     learned = [call.inputs[tensor.name] for tensor in variant.inputs if tensor.grad]
     leaves = [tensor.requires_grad_() for tensor in (call.q, call.k, call.v, *learned)]
-    forward = chosen.pop("forward")
-    for deterministic in (False, True):
-        out, lse = module.attention(
-            call.q, call.k, call.v, **call.keywords, return_lse=True, config=forward, backward_config=chosen,
-            deterministic=deterministic,
-        )  # fmt: skip
-        torch.autograd.grad([out, lse], leaves, [torch.ones_like(out), torch.ones_like(lse)])
+    out, lse = module.attention(
+        call.q, call.k, call.v, **call.keywords, return_lse=True, config=chosen.pop("forward"),
+        backward_config=chosen, deterministic=part.deterministic,
+    )  # fmt: skip
+    torch.autograd.grad([out, lse], leaves, [torch.ones_like(out), torch.ones_like(lse)])
     if device != "cpu":
         torch.cuda.synchronize()
 
 
 def main(arguments: Sequence[str]) -> None:
-    path, spec, backend = arguments
+    path, spec, part = arguments
     launched: dict[str, None] = {}
     hook = triton.knobs.runtime.launch_enter_hook
     hook.add(lambda metadata: launched.setdefault(metadata.get()["name"]))
-    variant = load(Path(spec))
-    module, device = load_module(Path(path)), "cuda" if torch.cuda.is_available() else "cpu"
-    for problem in PROBLEMS[backend]:
-        exercise(variant, module, backend, device, problem)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    exercise(load(Path(spec)), load_module(Path(path)), PARTS[part], device)
     # The interpreter tells no names.
     print("kernels:", " ".join(launched) or "interpreted")
 

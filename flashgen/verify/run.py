@@ -52,8 +52,9 @@ def run_cases(
     return Report(level, _device_name(device), tuple(results), time.monotonic() - start)
 
 
-def rehearse(module: ModuleType, variant: Variant, cases: Sequence[Case], device: str) -> list[Wanted]:
-    """The kernels that the cases would have to compile, found without running one."""
+def rehearse(module: ModuleType, variant: Variant, cases: Sequence[Case], device: str) -> Iterator[Wanted]:
+    """The kernels that the cases would have to compile, found without running one, as soon as each is known."""
+    told = 0
     with rehearsal(module, current_device(torch.device(device).index or 0).capability) as wanted:
         for case in cases:
             # What goes wrong here goes wrong again in the proof, and is told there.
@@ -63,7 +64,8 @@ def rehearse(module: ModuleType, variant: Variant, cases: Sequence[Case], device
                     _poisoned_answer(module, case, call)
                 else:
                     launch_gradients(module, variant, case, case.backward, call)
-    return list(wanted)
+            yield from list(wanted)[told:]
+            told = len(wanted)
 
 
 def run_case(module: ModuleType, variant: Variant, case: Case, device: str) -> CaseResult:

@@ -1,20 +1,25 @@
 """Every kernel of some variants under NVIDIA's compute-sanitizer: memory that is not theirs, races in shared memory.
 
-    python -m flashgen.verify.sanitize [VARIANT ...] [--tool memcheck] [--seconds S] [--jobs N] [--logs FOLDER]
+    python -m flashgen.verify.sanitize [VARIANT ...] [--tool memcheck] [--rows FILE] [--resume] [--seconds S] ...
 
-Each variant and backend runs once without the tool, which compiles its kernels, then under each tool, in a process of
-its own with a time limit. Tensors get memory of their own rather than torch's pool, so that an access beyond one is
-seen. Prints a table; exit status 1 unless all is clean, 2 where the tool or a GPU is missing.
+Each variant's kernels run in parts (see `exercise.PARTS`). A part runs once without the tool, which compiles its
+kernels, then under each tool, in a process of its own with a time limit. Tensors get memory of their own rather than
+torch's pool, so that an access beyond one is seen. Prints a line for each run and, at the end, a table by kernel. With
+--rows and --resume what was clean before, with the same kernels, is not run again. Exit status 0 where all is
+clean, 1 where a run is not or was left, 2 where the tool or a GPU is missing.
 
 racecheck does not follow mbarriers, nor how Triton's warp_specialize starts its roles. It reports what the Hopper
-kernels hand over by them: the number of a tile (`_announce`, `_announced`) and the arguments of a role, which have the
-line of the kernel itself. Such hazards are counted apart; any other is a finding.
+kernels hand over by them: the number of a tile (`_announce`, `_announced`), P of wide heads (`_leave_p`, `_take_p`) and
+the arguments of a role, which have the line of the kernel itself. Such hazards are counted apart; any other is a
+finding.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -23,52 +28,65 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
 from glob import glob
 from pathlib import Path
 
 from flashgen.codegen import generate
-from flashgen.errors import EnvironmentProblem, FlashgenError
+from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.spec import load
 from flashgen.verify.isolated import child_environment
+from flashgen.verify.sanitizer_log import judge
 
-VARIANTS = ("causal", "document", "relative_bias")
+# Together they have every form of every kernel.
+VARIANTS = ("causal", "document", "relative_bias", "block_sparse", "alibi", "full")
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 PLACES = ("/usr/local/cuda*/bin", "/usr/local/cuda*/compute-sanitizer", "/opt/*/bin", "/opt/nvidia/*/*", "/opt/cuda*/*")
 NAME = "compute-sanitizer"
-# The functions whose accesses mbarriers or warp_specialize order, see above.
-HANDOVERS = re.compile(r"_announced?|_(forward|backward_q|backward_kv)_hopper(_wide)?")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A module and the backend whose kernels run."""
+    """A module and the part of it that runs, one of `exercise.PARTS`."""
 
     spec: Path
     module: Path
-    backend: str
+    part: str
 
     @property
     def source(self) -> str:
         return self.module.read_text() if self.module.is_file() else ""
 
     @property
+    def digest(self) -> str:
+        """Changes with the spec and the kernels."""
+        identity = re.findall(r"^    (?:spec|templates)=.*", self.source, re.MULTILINE)
+        return hashlib.sha256("".join(identity).encode()).hexdigest()[:12]
+
+    @property
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "flashgen.verify.exercise", str(self.module), str(self.spec), self.backend]
+        return [sys.executable, "-m", "flashgen.verify.exercise", str(self.module), str(self.spec), self.part]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run. `tool` is "" for that without one; `found` says in a few words what came out."""
+    """One run. `tool` is "" for that without one; `found` says in a few words what came out, of that the kernels.
+
+    `digest` is that of the job.
+    """
 
     variant: str
-    backend: str
+    part: str
     tool: str
+    digest: str
     clean: bool
     found: str
     seconds: float
+
+    def is_of(self, job: Job) -> bool:
+        return (self.variant, self.part, self.digest) == (job.module.stem, job.part, job.digest)
 
 
 def find_sanitizer() -> str:
@@ -83,79 +101,100 @@ def find_sanitizer() -> str:
     return found
 
 
-def sanitize(
-    sanitizer: str, jobs: Sequence[Job], tools: Sequence[str], seconds: float, at_once: int, logs: Path
-) -> Iterator[Outcome]:
-    """Run each job without a tool and then under each, `at_once` jobs side by side, with a log of each run."""
+@dataclass(frozen=True)
+class Runs:
+    """How jobs are run: the sanitizer's path, the tools, so many processes at once, each for at most `limit` seconds.
 
-    def runs(job: Job) -> list[Outcome]:
-        first = run(job, "", job.command, seconds, logs)
-        if not first.clean:
-            return [first]
-        return [first, *(run(job, tool, [sanitizer, "--tool", tool, *job.command], seconds, logs) for tool in tools)]
-
-    logs.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(at_once) as pool:
-        for outcomes in pool.map(runs, jobs):
-            yield from outcomes
-
-
-def run(job: Job, tool: str, command: Sequence[str], seconds: float, logs: Path) -> Outcome:
-    """One process, which is killed with its children when the time is up."""
-    log = logs / f"{job.module.stem}-{job.backend}-{tool or 'plain'}.log"
-    start = time.monotonic()
-    with log.open("w+", encoding="utf-8", errors="replace") as output:
-        # Each tensor in memory of its own; a session of its own, as the tool starts the program as a child.
-        environment = child_environment() | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
-        try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            clean, found = False, f"not done within {seconds:.0f} s"
-        else:
-            output.seek(0)
-            clean, found = judge(output.read(), status, tool, job.source)
-    return Outcome(job.module.stem, job.backend, tool, clean, found, time.monotonic() - start)
-
-
-def judge(log: str, status: int, tool: str, source: str) -> tuple[bool, str]:
-    """Whether a run was clean, and its summary: what the tool counted, or why it did not.
-
-    `source` is the text of the module, whose lines the log names.
+    `logs` is the folder for the output of each.
     """
-    lines = [line.removeprefix("=========").strip() for line in log.splitlines() if line.strip(" =")]
-    kernels = [line.removeprefix("kernels: ") for line in lines if line.startswith("kernels: ")]
-    summaries = [line for line in lines if re.match(r"(ERROR|RACECHECK) SUMMARY:", line)]
-    if kernels and not tool and status == 0:
-        return True, kernels[0]
-    if kernels and summaries:
-        hazards = re.search(r"SUMMARY: (\d+) hazards", summaries[0])
-        if hazards and int(hazards[1]) and int(hazards[1]) == handed_over(lines, source):
-            return status == 0, f"{summaries[0]}, all where mbarriers or warp_specialize hand over"
-        clean = status == 0 and all(re.search(r"SUMMARY: 0 (errors|hazards)", line) for line in summaries)
-        return clean, "; ".join(summaries)
-    complaints = [line for line in lines if re.match(r"\w*Error\b", line)]
-    return False, f"status {status}: {(complaints or lines or ['no output'])[-1]}"
+
+    sanitizer: str
+    tools: Sequence[str]
+    at_once: int
+    limit: float
+    logs: Path
+
+    def of(
+        self, jobs: Sequence[Job], known: Sequence[Outcome] = (), time_is_up: Callable[[], bool] = lambda: False
+    ) -> Iterator[Outcome | None]:
+        """Run each job without a tool and then, where that is clean, under each, as outcomes come.
+
+        What is clean in `known` is given first and not run; None stands for a run that would have begun when time was
+        up.
+        """
+        clean = {(job, each.tool): each for job in jobs for each in known if each.clean and each.is_of(job)}
+        todo = {job: [tool for tool in self.tools if (job, tool) not in clean] for job in jobs}
+        for job in jobs:
+            yield from (clean[job, tool] for tool in ("", *self.tools) if (job, tool) in clean)
+
+        def attempt(job: Job, tool: str) -> Outcome | None:
+            return None if time_is_up() else self.run(job, tool)
+
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(self.at_once) as pool:
+            pending: dict[Future[Outcome | None], Job] = {
+                pool.submit(attempt, job, ""): job for job, tools in todo.items() if tools
+            }
+            while pending:
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    job, outcome = pending.pop(future), future.result()
+                    yield outcome
+                    if outcome is not None and outcome.clean and not outcome.tool:
+                        pending |= {pool.submit(attempt, job, tool): job for tool in todo[job]}
+
+    def run(self, job: Job, tool: str) -> Outcome:
+        """One process, which is killed with its children when the time is up."""
+        log = self.logs / f"{job.module.stem}-{job.part.replace(', ', '-')}-{tool or 'plain'}.log"
+        command = [self.sanitizer, "--tool", tool, *job.command] if tool else job.command
+        start = time.monotonic()
+        with log.open("w+", encoding="utf-8", errors="replace") as output:
+            # Each tensor in memory of its own; a session of its own, as the tool starts the program as a child.
+            environment = child_environment() | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+            process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+            try:
+                status = process.wait(self.limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                clean, found = False, f"not done within {self.limit:.0f} s"
+            else:
+                output.seek(0)
+                clean, found = judge(output.read(), status, tool, job.source)
+        return Outcome(job.module.stem, job.part, tool, job.digest, clean, found, time.monotonic() - start)
 
 
-def handed_over(lines: Sequence[str], source: str) -> int:
-    """How many reported races are between accesses of HANDOVERS alone."""
-    spans = {
-        number: node.name
+def read(path: Path | None) -> list[Outcome]:
+    """The outcomes in a file of JSON lines, none where there is no such file; a line cut short is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else ():
+        try:
+            found.append(Outcome(**json.loads(line)))
+        except (ValueError, TypeError):
+            continue
+    return found
+
+
+def kernels_of(source: str) -> set[str]:
+    """The kernels that a module launches: the first arguments of runtime.launch."""
+    return {
+        ast.unparse(node.args[0])
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef)
-        for number in range(node.lineno - len(node.decorator_list), (node.end_lineno or node.lineno) + 1)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "runtime.launch"
     }
-    races: list[list[str]] = []
-    for line in lines:
-        accesses = re.findall(r"access at \S+ in \S+?:(\d+)", line)
-        if line.startswith("Error: Race reported"):
-            races.append([])
-        if races:
-            races[-1] += [spans.get(int(number), "") for number in accesses]
-    return sum(bool(race) and all(map(HANDOVERS.fullmatch, race)) for race in races)
+
+
+def by_kernel(outcomes: Iterable[Outcome], expected: Iterable[str], tools: Sequence[str]) -> list[list[str]]:
+    """A table: for each kernel and tool, how many of the runs that launch it are clean, and the variants of these."""
+    outcomes = list(outcomes)
+    launched = {(o.variant, o.part): o.found.split() for o in outcomes if not o.tool and o.clean}
+    results = {(o.variant, o.part, o.tool): o.clean for o in outcomes}
+    table = [["kernel", *tools, "variants"]]
+    for kernel in sorted({*expected, *(name for names in launched.values() for name in names)}):
+        runs = [run for run, names in launched.items() if kernel in names]
+        counts = [f"{sum(results.get((*run, tool), False) for run in runs)} of {len(runs)}" for tool in tools]
+        names = ", ".join(sorted({variant for variant, _ in runs})) or "not launched"
+        table.append([kernel, *counts, names])
+    return table
 
 
 def backends() -> tuple[str, ...]:
@@ -171,35 +210,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flashgen.verify.sanitize", description=__doc__.split("\n", 1)[0])
     parser.add_argument("variants", nargs="*", default=VARIANTS, metavar="VARIANT", help="of the gallery")
     parser.add_argument("--tool", action="append", choices=TOOLS, help="memcheck and racecheck by default; repeatable")
-    parser.add_argument("--seconds", type=float, default=180.0, metavar="S", help="time limit of each run")
-    parser.add_argument("--jobs", type=int, default=4, metavar="N", help="runs side by side")
+    parser.add_argument(
+        "--part", action="append", metavar="PART", help="only these, such as 'hopper, D256'; repeatable"
+    )
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="append the outcomes to this file, as JSON lines")
+    parser.add_argument("--resume", action="store_true", help="skip what was clean according to the rows file")
+    parser.add_argument("--seconds", type=float, metavar="S", help="start no further run after this time")
+    parser.add_argument("--limit", type=float, default=180.0, metavar="S", help="time limit of each run")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs side by side")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="where the tool's output goes")
     chosen = parser.parse_args(arguments)
-    tools = chosen.tool or TOOLS[:2]
     try:
+        if chosen.resume and chosen.rows is None:
+            raise UsageError("--resume was given without --rows; expected the file to resume from")
         sanitizer, on = find_sanitizer(), backends()
         with tempfile.TemporaryDirectory() as folder:
-            paths = [Path("variants") / f"{name}.yaml" for name in chosen.variants]
-            jobs = [Job(path, generate(load(path), Path(folder)), backend) for path in paths for backend in on]
-            logs = chosen.logs or Path(folder, "logs")
-            return show(sanitize(sanitizer, jobs, tools, chosen.seconds, chosen.jobs, logs))
+            runs = Runs(
+                sanitizer, chosen.tool or TOOLS[:2], chosen.jobs, chosen.limit, chosen.logs or Path(folder, "logs")
+            )
+            end = time.monotonic() + (chosen.seconds or float("inf"))
+            jobs = jobs_of(chosen.variants, on, chosen.part, Path(folder))
+            known = read(chosen.rows) if chosen.resume else []
+            return show(runs.of(jobs, known, lambda: time.monotonic() > end), jobs, runs.tools, chosen.rows, known)
     except FlashgenError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def show(outcomes: Iterator[Outcome]) -> int:
-    """Print a line for each run as it comes; the exit status."""
-    clean = True
-    print(f"{'variant':16} {'backend':9} {'tool':10} {'':8} {'s':>6}  found", flush=True)
+def jobs_of(variants: Sequence[str], on: Sequence[str], parts: Sequence[str] | None, folder: Path) -> list[Job]:
+    """The parts of these names, all for None, that these backends run, of modules that are generated below `folder`."""
+    from flashgen.verify.exercise import PARTS
+
+    unknown = [name for name in parts or () if name not in PARTS]
+    if unknown:
+        raise UsageError(f"no part {unknown[0]!r}; expected one of {'; '.join(PARTS)}")
+    paths = [Path("variants") / f"{name}.yaml" for name in variants]
+    parts = [name for name, part in PARTS.items() if part.backend in on and name in (parts or PARTS)]
+    modules: Mapping[Path, Path] = {path: generate(load(path), folder) for path in paths}
+    return [Job(path, module, part) for path, module in modules.items() for part in parts]
+
+
+def show(
+    outcomes: Iterator[Outcome | None], jobs: Sequence[Job], tools: Sequence[str], rows: Path | None = None,
+    known: Sequence[Outcome] = (),
+) -> int:  # fmt: skip
+    """Print and keep each run as it comes, at the end the table by kernel; the exit status."""
+    found: list[Outcome] = []
+    left = 0
     for each in outcomes:
-        clean = clean and each.clean
+        if each is None:
+            left += 1
+            continue
+        found.append(each)
+        if each in known:
+            continue
         print(
-            f"{each.variant:16} {each.backend:9} {each.tool or 'none':10} {'clean' if each.clean else 'NOT OK':8} "
-            f"{each.seconds:6.1f}  {each.found}",
+            f"{each.variant:16} {each.part:24} {each.tool or 'no tool':10} {'clean' if each.clean else 'NOT OK':8} "
+            f"{each.seconds:6.1f} s  {each.found}",
             flush=True,
         )
-    return 0 if clean else 1
+        if rows is not None:
+            rows.parent.mkdir(parents=True, exist_ok=True)
+            with rows.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(each)) + "\n")
+    expected = {kernel for job in jobs for kernel in kernels_of(job.source or "")}
+    print()
+    for cells in by_kernel(found, expected, tools):
+        print(f"{cells[0]:28} {' '.join(f'{cell:10}' for cell in cells[1:-1])} {cells[-1]}", flush=True)
+    if left:
+        print(f"{left} runs were left when the time was up; --resume takes them up again")
+    return 0 if not left and all(each.clean for each in found) else 1
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch.nn.attention.flex_attention import create_mask
 from flashgen.bench import Bench, Session
 from flashgen.bench.agreement import disagreement, disagreements, gradient_disagreement
 from flashgen.bench.candidates import CANDIDATES, Unavailable, sdpa_causal
-from flashgen.bench.flex import flex_attention
+from flashgen.bench.flex import OPTIONS, compile_apart, flex_attention
 from flashgen.bench.passes import BACKWARD, BOTH, FORWARD, digests, flops, leaves, run_of, trainable
 from flashgen.bench.picture import draw
 from flashgen.bench.rows import Case, Row, read, write
@@ -301,6 +302,62 @@ def test_candidates_that_cannot_do_the_variant_say_why(gallery_module: Callable[
         assert set(ready) == set(names) - set(expected)
         assert disagreements(ready, "flashgen", FORWARD, call.v, ()) == {}
         assert len(ready) == 2
+
+
+@pytest.mark.parametrize(
+    ("fits", "noted"), [({}, ""), ({"fwd_num_stages": 2}, "with fwd_num_stages=2"), (None, "out of resource")]
+)
+def test_flex_attention_gets_smaller_kernels_where_its_own_do_not_fit(
+    fits: dict[str, int] | None,
+    noted: str,
+    gallery_module: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torch fails on a GPU with little shared memory; `fits` are the first options that do not."""
+    variant, problem = load(Path(__file__).parents[2] / "variants/full.yaml"), Problem(1, 2, 2, 8, 8, 16, 16, "float32")
+    call = trainable(variant, make_inputs(variant, problem))
+    tried: list[dict[str, int]] = []
+
+    class TooLarge(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, q: torch.Tensor, options: dict[str, int]) -> torch.Tensor:
+            context.options = options
+            return q.clone()
+
+        @staticmethod
+        def backward(context: Any, *gradients: torch.Tensor) -> Any:
+            tried.append(context.options)
+            if context.options != fits:
+                raise RuntimeError("No valid triton configs. OutOfMemoryError: out of resource: shared memory")
+            return gradients[0], None
+
+    def flex(*arguments: Any, options: dict[str, int]) -> Callable[[], torch.Tensor]:
+        return lambda: TooLarge.apply(call.q, options) + call.k + call.v
+
+    monkeypatch.setattr("flashgen.bench.candidates.flex_attention", flex)
+    pairwise = make(variant, dict.fromkeys(SIZES, 1), {})
+    ready, notes = ready_candidates(
+        ("FlexAttention",), variant, gallery_module("full"), problem, call, pairwise, BACKWARD
+    )
+    assert tried == list(OPTIONS[: OPTIONS.index(fits) + 1 if fits is not None else None])
+    assert set(ready) == (set() if fits is None else {"FlexAttention"})
+    assert noted in notes.get("FlexAttention", "")
+    assert bool(notes) == bool(noted)
+
+
+def test_functions_of_one_code_are_compiled_apart() -> None:
+    """More of them than torch keeps for a function."""
+    torch.compiler.reset()
+
+    def times(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        def product(tensor: torch.Tensor, *, more: float = 1.0) -> torch.Tensor:
+            return tensor * factor + more
+
+        return compile_apart(product, fullgraph=True, dynamic=False, backend="eager")
+
+    count = torch._dynamo.config.recompile_limit + 2
+    compiled = [times(float(factor)) for factor in range(count)]
+    assert [function(torch.ones(1)).item() for function in compiled] == [factor + 1 for factor in range(count)]
 
 
 def test_a_failure_of_our_own_kernel_is_not_a_note(gallery_module: Callable[[str], ModuleType]) -> None:

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset
+from flashgen.codegen.layout import formatted
 from flashgen.codegen.learned import learned_view
 from flashgen.codegen.pairwise import SIZES, make
-from flashgen.codegen.render import formatted
 from flashgen.codegen.templates import environment
 from flashgen.codegen.write import load_module
 from flashgen.lang.evaluate import evaluate

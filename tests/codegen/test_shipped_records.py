@@ -7,15 +7,43 @@ from pathlib import Path
 import pytest
 
 from flashgen.codegen.export import identity_of
-from flashgen.runtime.records import Record
+from flashgen.runtime.config import KERNELS
+from flashgen.runtime.identity import Identity
+from flashgen.runtime.records import Device, Record
+from flashgen.spec import load
+from flashgen.tuning.space import SHARED_LIMIT
+from flashgen.tuning.workloads import problems, workloads
 
-GENERATED = Path(__file__).parents[2] / "generated"
+REPOSITORY = Path(__file__).parents[2]
+GENERATED = REPOSITORY / "generated"
 RECORDS = sorted((GENERATED / "tuned").rglob("*.json"))
+GPUS = sorted(path.name for path in (GENERATED / "tuned").glob("*") if path.is_dir())
+GALLERY = sorted((REPOSITORY / "variants").glob("*.yaml"))
+
+
+def read(path: Path) -> Record:
+    return Record.from_json(path.read_text(encoding="utf-8"))
+
+
+def identity(variant: str) -> Identity:
+    return identity_of((GENERATED / f"{variant}.py").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_a_shipped_record_is_of_the_kernel_beside_it(path: Path) -> None:
-    record = Record.from_json(path.read_text(encoding="utf-8"))
-    identity = identity_of((GENERATED / f"{record.key.variant}.py").read_text(encoding="utf-8"))
+    record = read(path)
+    beside = identity(record.key.variant)
     assert path == GENERATED / "tuned" / record.key.path
-    assert (record.key.spec, record.key.templates) == (identity.spec, identity.templates[record.key.kernel])
+    assert (record.key.spec, record.key.templates) == (beside.spec, beside.templates[record.key.kernel])
+    assert record.key.capability in SHARED_LIMIT
+
+
+@pytest.mark.parametrize("spec", GALLERY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_gpu_with_records_has_one_for_each_kernel_dtype_and_shape_that_is_tuned(gpu: str, spec: Path) -> None:
+    variant = load(spec)
+    found = {record.key for path in RECORDS if (record := read(path)).key.path.parts[0] == gpu}
+    devices = {Device(key.gpu, key.capability, key.triton) for key in found}
+    assert len(devices) == 1
+    wanted = workloads(problems(variant), identity(variant.name), devices.pop(), KERNELS)
+    assert [str(task.key) for task in wanted if task.key not in found] == []

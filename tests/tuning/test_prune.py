@@ -58,6 +58,20 @@ def test_what_was_asked_for_last_comes_first_and_nothing_is_compiled_twice():
         assert begun == early and [future.result() for future in begun]
 
 
+def test_what_an_iterator_gives_is_begun_as_it_comes():
+    with CompilePool("fake_compiler:make", "fast", processes=2) as pool:
+        done = []
+
+        def one_by_one():
+            for request in requests(CONFIGS[:4]):
+                yield request
+                (future,) = pool.begin([request])
+                done.append(future.result(30))
+
+        found = pool.answers(one_by_one())
+    assert list(found) == requests(CONFIGS[:4]) and list(found.values()) == done
+
+
 def test_closing_ends_what_is_under_way():
     with CompilePool("fake_compiler:make", "slow", processes=2) as pool:
         pool.begin(requests())

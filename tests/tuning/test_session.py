@@ -11,7 +11,8 @@ from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_config, portable_default
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.records import Device
+from flashgen.runtime.records import Device, Record
+from flashgen.tuning.cache import write_record
 from flashgen.tuning.clocks import Observation
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.presets import LEAST_TRIALS, PRESETS
@@ -182,6 +183,18 @@ def test_a_neighbours_winner_is_tried_early(cache):
     assert (LONG, BEST) in tools.timed[:2]
 
 
+@pytest.mark.parametrize("problem", [SHORT, LONG])
+def test_the_winner_of_a_sibling_gpu_is_tried_early(cache, problem):
+    odd = Config(32, 32, 8, 1)
+    key = replace(workload(problem).key, gpu="NVIDIA H100 PCIe")
+    write_record(Record(key, odd, 100.0, 0.01, 20), cache)
+    tools = FakeTools()
+    one = session(tools, cache, "quick")
+    assert one.existing(workload(LONG)) is None
+    one.tune(workload(LONG), None)
+    assert (LONG, odd) in tools.timed[:3]
+
+
 def test_winners_of_a_run_help_its_other_dtypes_and_compilations_are_shared(cache):
     tools = FakeTools()
     one = session(tools, cache)
@@ -234,6 +247,13 @@ def test_the_default_of_each_backend_is_tried_whatever_the_time(cache, preset, s
         tried = [config for which, config in tools.timed if which == problem]
         assert set(defaults(problem.dtype)) <= set(tried)
         assert len(set(tried)) >= LEAST_TRIALS
+
+
+def test_the_first_config_is_the_variants_own_default(cache):
+    own = Config(128, 32, 4, 2)
+    tools = FakeTools()
+    session(tools, cache, "quick", defaults={"forward": lambda *_: own}).tune(workload(LONG), None)
+    assert tools.timed[0] == (LONG, own)
 
 
 def test_the_compilers_begin_with_a_few_of_each_and_end_with_what_is_likely(cache):

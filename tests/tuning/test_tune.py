@@ -10,6 +10,7 @@ from test_session import DEVICE, FakeTools
 from flashgen import spec
 from flashgen.codegen import generate, load_module
 from flashgen.errors import EnvironmentProblem, TuningFailed, UsageError
+from flashgen.runtime.defaults import default_config, default_plain_config
 from flashgen.runtime.lookup import Lookup
 from flashgen.tuning import machine
 from flashgen.tuning import tune as tuning
@@ -103,6 +104,14 @@ def test_a_workload_without_a_config_that_runs_is_an_error_that_counts_why(built
     monkeypatch.setattr(PretendedMachine, "trouble", {"fails": {"all": "crashed"}})
     with pytest.raises(TuningFailed, match=r"no config worked; 8 tried, 8 failed \(crashed 8\)"):
         tune(*built, preset="quick")
+
+
+def test_a_variant_without_a_mask_begins_with_its_own_default(tmp_path, monkeypatch, pretended):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+    variant = spec.load({"name": "tuned_full", "head_dim": [64]})
+    tune(variant, generate(variant, tmp_path), kernels=["forward"], dtypes=["bfloat16"], preset="quick")
+    assert pretended.last.timed[0][1] == default_plain_config("sm_90", "bfloat16", 64, 64)
+    assert default_plain_config("sm_90", "bfloat16", 64, 64) != default_config("sm_90", "bfloat16", 64, 64)
 
 
 def test_an_unknown_preset_is_refused_before_anything_runs(built, pretended):

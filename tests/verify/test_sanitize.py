@@ -11,13 +11,25 @@ from types import ModuleType
 import pytest
 
 from flashgen.codegen import generate
-from flashgen.errors import EnvironmentProblem
+from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems import Problem
 from flashgen.runtime import Config
 from flashgen.spec import load
 from flashgen.verify import sanitize
-from flashgen.verify.exercise import configs, exercise
-from flashgen.verify.sanitize import Job, find_sanitizer, judge, main, show
+from flashgen.verify.exercise import PARTS, Part, exercise
+from flashgen.verify.sanitize import (
+    Job,
+    Outcome,
+    Runs,
+    by_kernel,
+    find_sanitizer,
+    jobs_of,
+    kernels_of,
+    main,
+    read,
+    show,
+)
+from flashgen.verify.sanitizer_log import judge
 
 CLEAN = "kernels: _forward _delta\n========= ERROR SUMMARY: 0 errors\n"
 FOUND = """========= Invalid __global__ write of size 4 bytes
@@ -73,10 +85,15 @@ def test_races_are_findings_unless_mbarriers_order_all_their_accesses(repository
 
     announced = HANDED_OVER.format(line("index_s.index(turn % 2).store"), *[line("index_s.index(turn % 2).load")] * 2)
     started = HANDED_OVER.format(*[line("gl.warp_specialize([")] * 2, line("def _forward_hopper") - 1)
+    left = HANDED_OVER.format(line("p_s.store("), *[line("p = p_s.load(")] * 2)
     other = HANDED_OVER.format(line("def _forward_hopper"), line("def _forward_hopper"), line("out_tile.slice"))
-    clean, found = judge(announced + started + RACES.format(2, 2), 0, "racecheck", source)
-    assert clean and "2 hazards displayed" in found and "hand over" in found
-    assert not judge(announced + other + RACES.format(2, 2), 0, "racecheck", source)[0]
+    clean, found = judge(announced + started + left + RACES.format(3, 3), 0, "racecheck", source)
+    assert clean and "3 hazards displayed" in found and "hand over" in found
+    clean, found = judge(announced + other + RACES.format(2, 2), 0, "racecheck", source)
+    assert not clean and found.endswith("; 1 in _forward_hopper and _consumer"), found
+    # A race of which the log does not say where.
+    nowhere = "========= Error: Race reported between Write access at 0x7f and Read access at 0x80\n"
+    assert not judge(nowhere + RACES.format(1, 1), 0, "racecheck", source)[0]
     # More than the log has lines for.
     assert not judge(announced + RACES.format(2, 2), 0, "racecheck", source)[0]
     assert not judge(announced + RACES.format(1, 1), 1, "racecheck", source)[0]
@@ -110,17 +127,74 @@ def job(tmp_path: Path, repository: Path) -> Job:
     return Job(spec, generate(load(spec), tmp_path), "portable")
 
 
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="the interpreter is off because there is a GPU")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+WITH_TOOL = 'echo "tool $2"; shift 2; "$@"; echo "========= ERROR SUMMARY: 0 errors"'
+
+
+def runs(folder: Path, tool: str, limit: float = 120.0, tools: tuple[str, ...] = ("memcheck", "synccheck")) -> Runs:
+    return Runs(tool, tools, 2, limit, folder / "logs")
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="the interpreter is off because there is a GPU")
 def test_the_kernels_run_with_and_without_the_tool(
     tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tool = stand_in(tmp_path, 'echo "tool $2"; shift 2; "$@"; echo "========= ERROR SUMMARY: 0 errors"')
-    outcomes = list(sanitize.sanitize(tool, [job], ["memcheck", "synccheck"], 120, 1, tmp_path / "logs"))
-    assert [each.tool for each in outcomes] == ["", "memcheck", "synccheck"]
-    assert all(each.clean for each in outcomes), outcomes
+    outcomes = list(runs(tmp_path, stand_in(tmp_path, WITH_TOOL)).of([job]))
+    assert all(each is not None and each.clean for each in outcomes), outcomes
+    assert sorted(each.tool for each in outcomes if each) == ["", "memcheck", "synccheck"]
     assert (tmp_path / "logs/causal-portable-synccheck.log").read_text().startswith("tool synccheck")
-    assert show(iter(outcomes)) == 0
+    assert show(iter(outcomes), [job], ["memcheck"]) == 0
     assert capsys.readouterr().out.count("clean") == 3
+
+
+def outcome(job: Job, tool: str, clean: bool = True, found: str = "_forward _delta") -> Outcome:
+    return Outcome(job.module.stem, job.part, tool, job.digest, clean, found, 1.0)
+
+
+def test_what_was_clean_is_not_run_again_and_the_rest_waits_for_its_time(tmp_path: Path, job: Job) -> None:
+    rows, other = tmp_path / "new/rows.jsonl", Job(job.spec, job.module, "hopper")
+    known = [outcome(job, ""), outcome(job, "memcheck"), outcome(other, ""), outcome(other, "memcheck", False)]
+    assert show(iter(known), [job, other], ["memcheck"], rows) == 1
+    with rows.open("a") as file:
+        file.write(rows.read_text()[:50])
+    assert read(rows) == known and read(tmp_path / "none.jsonl") == []
+    # What was not clean is left when the time is up, and that makes the whole not clean.
+    now = list(runs(tmp_path, "none", tools=("memcheck",)).of([job, other], known, lambda: True))
+    assert now == [*known[:3], None]
+    assert show(iter(now), [job, other], ["memcheck"], rows, known) == 1
+    assert read(rows) == known
+    # Other kernels are another module, another text around them is not.
+    job.module.write_text(job.source + "# more\n")
+    assert list(runs(tmp_path, "none", tools=()).of([job], known)) == known[:1]
+    job.module.write_text(job.source.replace('templates={"forward": "', 'templates={"forward": "0'))
+    assert list(runs(tmp_path, "none").of([job], known, lambda: True)) == [None]
+
+
+def test_parts_are_chosen_by_name(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(repository)
+    assert [job.part for job in jobs_of(["causal"], ["portable"], None, tmp_path)] == [
+        "portable",
+        "portable, deterministic",
+    ]
+    (job,) = jobs_of(["causal"], ["portable", "hopper"], ["hopper, D256"], tmp_path)
+    assert job.part == "hopper, D256" and job.module.is_file()
+    with pytest.raises(UsageError, match="no part 'wide'; expected one of portable; portable, deterministic; "):
+        jobs_of(["causal"], ["hopper"], ["wide"], tmp_path)
+
+
+def test_the_table_counts_clean_runs_and_names_kernels_that_none_launched(job: Job) -> None:
+    assert {"_forward", "_forward_hopper", "_backward_kv_hopper_wide", "_collect_dq"} <= kernels_of(job.source)
+    hopper = Job(job.spec, job.module, "hopper")
+    outcomes = [
+        outcome(job, ""), outcome(job, "memcheck"), outcome(job, "racecheck", False, "10 hazards"),
+        outcome(hopper, "", found="_delta"), outcome(hopper, "memcheck"),
+    ]  # fmt: skip
+    assert by_kernel(outcomes, ["_never"], ["memcheck", "racecheck"]) == [
+        ["kernel", "memcheck", "racecheck", "variants"],
+        ["_delta", "2 of 2", "0 of 2", "causal"],
+        ["_forward", "1 of 1", "0 of 1", "causal"],
+        ["_never", "0 of 0", "0 of 0", "not launched"],
+    ]
 
 
 def is_alive(process: int) -> bool:
@@ -132,35 +206,40 @@ def is_alive(process: int) -> bool:
 
 def test_a_run_that_does_not_end_is_killed_with_its_child(tmp_path: Path, job: Job) -> None:
     tool = stand_in(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child; wait")
-    outcome = sanitize.run(job, "memcheck", [tool], 1.0, tmp_path)
+    (tmp_path / "logs").mkdir()
+    outcome = runs(tmp_path, tool, limit=1.0).run(job, "memcheck")
     assert not outcome.clean and outcome.found == "not done within 1 s" and outcome.seconds < 30
     child = int((tmp_path / "child").read_text())
     deadline = time.monotonic() + 30
     while is_alive(child) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not is_alive(child)
-    assert show(iter([outcome])) == 1
+    assert show(iter([outcome]), [job], ["memcheck"]) == 1
 
 
 def test_what_fails_without_the_tool_is_not_run_under_it(tmp_path: Path, job: Job) -> None:
     broken = Job(job.spec, tmp_path / "none.py", "portable")
-    tool = stand_in(tmp_path, "exit 0")
-    (outcome,) = sanitize.sanitize(tool, [broken], ["memcheck"], 60, 1, tmp_path / "logs")
-    assert not outcome.clean and "no generated module" in outcome.found
+    (found,) = runs(tmp_path, stand_in(tmp_path, "exit 0")).of([broken])
+    assert found is not None and not found.clean and "no generated module" in found.found
 
 
-def test_the_configs_are_those_of_the_backend(repository: Path) -> None:
+def test_parts_have_the_configs_of_their_backend_and_fuse_dq_where_they_may(repository: Path) -> None:
     for name in ("causal", "document"):
         variant = load(repository / f"variants/{name}.yaml")
-        for backend in ("portable", "hopper"):
-            for kernel, config in configs(variant, backend).items():
-                assert config.for_kernel(kernel).backend == backend
-    assert configs(load(repository / "variants/causal.yaml"), "portable")["forward"] == Config(64, 64, 4, 2)
+        for part in PARTS.values():
+            for kernel, config in part.configs(variant).items():
+                assert config.for_kernel(kernel).backend == part.backend
+    chosen = {name: part.configs(load(repository / "variants/causal.yaml")) for name, part in PARTS.items()}
+    assert chosen["portable"]["forward"] == Config(64, 64, 4, 2)
+    assert {name for name, configs in chosen.items() if not configs["backward_kv"].fuse_dq} == {"hopper, D256"}
+    assert chosen["hopper, D256"]["backward_kv"].wide and chosen["hopper, D128"]["backward_kv"].delay_dq
 
 
-def test_learned_inputs_and_schedules_take_part(gallery_module: Callable[[str], ModuleType], repository: Path) -> None:
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("the interpreter is off because there is a GPU")
-    problem = Problem(1, 2, 1, 70, 90, 16, 16, "bfloat16")
-    for name in ("relative_bias", "document"):
-        exercise(load(repository / f"variants/{name}.yaml"), gallery_module(name), "portable", "cpu", problem)
+@pytest.mark.skipif(not INTERPRETED, reason="the interpreter is off because there is a GPU")
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", ["relative_bias", "document"])
+def test_learned_inputs_and_schedules_take_part(
+    gallery_module: Callable[[str], ModuleType], repository: Path, name: str, deterministic: bool
+) -> None:
+    part = Part("portable", Problem(1, 2, 1, 70, 90, 16, 16, "bfloat16"), deterministic)
+    exercise(load(repository / f"variants/{name}.yaml"), gallery_module(name), part, "cpu")

@@ -1,0 +1,115 @@
+"""The layout of a generated module: ruff's, and lines that ruff leaves too long."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from flashgen.errors import EnvironmentProblem
+
+WIDTH = 120
+
+
+def formatted(source: str) -> str:
+    """The source as ruff lays it out, prose and the lines that it must not touch in at most 120 columns too."""
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", str(WIDTH)]
+    command += ["--stdin-filename", "m.py"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EnvironmentProblem(f"ruff could not format the generated module: {done.stderr.strip()}")
+    return wrapped(done.stdout)
+
+
+def wrapped(source: str) -> str:
+    """The source with long paragraphs of prose filled, and long rows of arguments in several lines."""
+    lines = source.split("\n")
+    if all(len(line) <= WIDTH for line in lines):
+        return source
+    strings, docstrings = _strings(source)
+    kept: list[str] = []
+    place = 0
+    while place < len(lines):
+        count = 1
+        if len(lines[place]) <= WIDTH or place in strings - docstrings:
+            kept.append(lines[place])
+        elif place in docstrings or lines[place].lstrip().startswith("# "):
+            count = _paragraph(lines[place:])
+            kept += _filled(lines[place : place + count])
+        else:
+            kept += _rows(lines[place])
+        place += count
+    return "\n".join(kept)
+
+
+def _strings(source: str) -> tuple[set[int], set[int]]:
+    """The numbers, from 0, of the lines of strings that have several, and of those of docstrings."""
+    strings: set[int] = set()
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno != node.lineno:
+            strings |= {*range(node.lineno - 1, node.end_lineno or 0)}
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node, False) is not None:
+            docstrings |= {*range(node.body[0].lineno - 1, node.body[0].end_lineno or 0)}
+    return strings, docstrings
+
+
+def _lead(line: str) -> str:
+    """What each line of a paragraph begins with: its indent and, in a comment, the sign."""
+    found = re.match(r" *(# )?", line)
+    return found[0] if found else ""
+
+
+def _paragraph(lines: Sequence[str]) -> int:
+    """How many lines go on with the first one's sentence: none after a full stop or the end of a docstring."""
+    for number, line in enumerate(lines):
+        following = lines[number + 1 : number + 2]
+        if line.endswith(('."""', ".", '"""')) or not following or _lead(following[0]) != _lead(lines[0]):
+            return number + 1
+        if not following[0].strip(' #"'):
+            return number + 1
+    return len(lines)
+
+
+def _filled(lines: Sequence[str]) -> list[str]:
+    lead = _lead(lines[0])
+    text = " ".join(line.removeprefix(lead) for line in lines)
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=lead, subsequent_indent=lead, break_long_words=False, break_on_hyphens=False,
+        expand_tabs=False, replace_whitespace=False,
+    )  # fmt: skip
+
+
+def _rows(line: str) -> list[str]:
+    """A line of arguments in several; as it is where there is a string or nothing to part."""
+    if not line.endswith(",") or re.search("[\"'#]", line):
+        return [line]
+    indent = _lead(line)
+    role = re.fullmatch(r" *(\(\w+, \()(.+)(\)\),)", line)
+    if role:
+        return [indent + role[1], *_joined(f"{role[2]},", indent + "    "), indent + role[3]]
+    return list(_joined(line.strip(), indent))
+
+
+def _joined(text: str, indent: str) -> Iterator[str]:
+    """The arguments of a text that ends with a comma, as many in each line as there is room for."""
+    line = indent
+    for argument in _arguments(text):
+        if line != indent and len(line) + len(argument.rstrip()) > WIDTH:
+            yield line.rstrip()
+            line = indent
+        line += argument
+    yield line.rstrip()
+
+
+def _arguments(text: str) -> Iterator[str]:
+    """The parts of a text up to each comma that is in no bracket."""
+    depth = start = 0
+    for place, sign in enumerate(text):
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            yield text[start : place + 2]
+            start = place + 2

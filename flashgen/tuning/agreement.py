@@ -1,0 +1,73 @@
+"""Whether another tuning run agrees with tables of measurements: `python -m flashgen.tuning.agreement TABLES RECORDS`.
+
+TABLES is a folder that `flashgen tune --table` wrote, RECORDS a root of records, of the user's cache or of a gallery.
+Each record's config is looked up in the table of the same workload, whatever the kernel's text: 1.02 means that the
+table has a config that is 2 % faster. The exit status is 1 where one is beyond that, or no table has a record.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flashgen.runtime.config import Config
+from flashgen.runtime.lookup import records_below
+from flashgen.runtime.records import Key, Record
+from flashgen.tuning.outcome import timed
+from flashgen.tuning.table import Table, load
+
+LIMIT = 1.02
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A record's config beside the best of a table. `ratio` of their times in the table, None where it has no time of
+    the config; `same_text` says whether both are of the same kernel's text."""
+
+    key: Key
+    best: Config
+    chosen: Config
+    ratio: float | None
+    same_text: bool
+
+    @property
+    def ok(self) -> bool:
+        return self.ratio is not None and self.ratio <= LIMIT
+
+    def __str__(self) -> str:
+        key, shown = self.key, "not in the table" if self.ratio is None else f"{self.ratio:.4f}"
+        text = "" if self.same_text else ", of another kernel's text"
+        name = f"{key.variant} {key.kernel} {key.dtype} d{key.head_dim} {key.bucket}"
+        return f"{name}: {shown} (chosen {self.chosen.label}; best {self.best.label}{text})"
+
+
+def agreements(tables: Sequence[Table], records: Sequence[Record]) -> Iterator[Agreement]:
+    """Each table with each record of its workload."""
+    for table in tables:
+        times = {entry.config: timing.median_us for entry, timing in timed(table.entries)}
+        best = min(times, key=lambda config: times[config], default=None)
+        for record in records:
+            if best is not None and _workload(record.key) == _workload(table.workload.key):
+                ratio = times[record.config] / times[best] if record.config in times else None
+                same = record.key == table.workload.key
+                yield Agreement(record.key, best, record.config, ratio, same)
+
+
+def _workload(key: Key) -> Key:
+    """What a key says apart from texts."""
+    return replace(key, spec="", templates="")
+
+
+def main(tables: str, records: str) -> int:
+    """Print all agreements; return the exit status."""
+    found = list(agreements([load(path) for path in sorted(Path(tables).glob("*.json"))], records_below(Path(records))))
+    for one in found:
+        print(one)
+    print(f"{sum(one.ok for one in found)} of {len(found)} within {LIMIT - 1:.0%}")
+    return 0 if found and all(one.ok for one in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))

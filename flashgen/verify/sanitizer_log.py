@@ -1,0 +1,60 @@
+"""What a log of compute-sanitizer says: whether a run was clean, and where not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+# The functions whose accesses mbarriers or warp_specialize order, which racecheck does not follow.
+HANDOVERS = re.compile(r"_announced?|_leave_p|_take_p|_(forward|backward_q|backward_kv)_hopper(_wide)?")
+KERNELS = "kernels: "
+
+
+def judge(log: str, status: int, tool: str, source: str) -> tuple[bool, str]:
+    """Whether a run was clean, and its summary: what the tool counted, or why it did not.
+
+    `tool` is "" for a run without one, whose summary is the names of its kernels. `source` is the text of the module,
+    whose lines the log names.
+    """
+    lines = [line.removeprefix("=========").strip() for line in log.splitlines() if line.strip(" =")]
+    kernels = [line.removeprefix(KERNELS) for line in lines if line.startswith(KERNELS)]
+    summaries = [line for line in lines if re.match(r"(ERROR|RACECHECK) SUMMARY:", line)]
+    if kernels and not tool and status == 0:
+        return True, kernels[0]
+    if kernels and summaries:
+        found = races(lines, source)
+        hazards = re.search(r"SUMMARY: (\d+) hazards", summaries[0])
+        unexplained = [race for race in found if not all(map(HANDOVERS.fullmatch, race))]
+        if hazards and int(hazards[1]) and int(hazards[1]) == len(found) and not unexplained:
+            return status == 0, f"{summaries[0]}, all where mbarriers or warp_specialize hand over"
+        clean = status == 0 and all(re.search(r"SUMMARY: 0 (errors|hazards)", line) for line in summaries)
+        return clean, "; ".join([*summaries, *_places(unexplained)])
+    complaints = [line for line in lines if re.match(r"\w*Error\b", line)]
+    return False, f"status {status}: {(complaints or lines or ['no output'])[-1]}"
+
+
+def races(lines: Sequence[str], source: str) -> list[tuple[str, ...]]:
+    """The functions of the module whose accesses are in each reported race, "" for one that is not known."""
+    spans = {
+        number: node.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef)
+        for number in range(node.lineno - len(node.decorator_list), (node.end_lineno or node.lineno) + 1)
+    }
+    found: list[tuple[str, ...]] = []
+    for line in lines:
+        accesses = re.findall(r"access at \S+ in \S+?:(\d+)", line)
+        if line.startswith("Error: Race reported"):
+            found.append(())
+        if found:
+            found[-1] += tuple(spans.get(int(number), "") for number in accesses)
+    # A race of nothing that is known is one of something unknown.
+    return [race or ("",) for race in found]
+
+
+def _places(found: Sequence[tuple[str, ...]]) -> list[str]:
+    """Races by the functions that take part, the most frequent first."""
+    counts = Counter(" and ".join(name or "elsewhere" for name in dict.fromkeys(race)) for race in found)
+    return [f"{count} in {names}" for names, count in counts.most_common(3)]

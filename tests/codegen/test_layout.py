@@ -1,0 +1,77 @@
+"""What ruff leaves too long is wrapped, and nothing else changes."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from flashgen.codegen.layout import WIDTH, formatted, wrapped
+
+GALLERY = sorted((Path(__file__).parents[2] / "generated").glob("*.py"))
+NAMES = ", ".join(f"argument_{number}" for number in range(12))
+
+
+def meaning(source: str) -> str:
+    """The syntax tree, prose by its words."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = " ".join(node.value.split())
+    return ast.dump(tree)
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_generated_lines_fit_but_for_strings(path: Path) -> None:
+    long = [line.strip() for line in path.read_text().splitlines() if len(line) > WIDTH]
+    assert all(line.startswith('"') for line in long)
+
+
+def test_arguments_that_ruff_must_not_touch_get_lines_of_their_own() -> None:
+    source = f"""f = g = h = {", ".join(["0"] * 12)}
+# fmt: off
+f([
+    (g, (0, {NAMES})),
+    (h, ({NAMES}, [{NAMES}])),
+    {NAMES},
+])
+# fmt: on
+"""
+    for name in NAMES.split(", "):
+        source = f"{name} = 0\n{source}"
+    text = formatted(source)
+    assert max(map(len, text.splitlines())) <= WIDTH + len(f"[{NAMES}]")
+    assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(source))
+    assert "    (g, (\n        0, argument_0, argument_1," in text and ",\n    )),\n" in text
+    assert wrapped(text) == text
+
+
+def test_prose_is_filled_to_the_end_of_its_paragraph() -> None:
+    words = " ".join(["word"] * 30)
+    source = f'''def f():
+    """A title.
+
+    {words}
+    and more.
+    The end.
+    """
+    # {words}
+    # and more
+    # and more.
+    # Another one.
+    x = "{words}"
+    return """
+{words}
+# {words}
+{words},
+"""
+'''
+    text = wrapped(source)
+    assert meaning(text) == meaning(source)
+    lines = text.split("\n")
+    assert [line for line in lines if len(line) > WIDTH] == [f'    x = "{words}"', words, f"# {words}", f"{words},"]
+    assert "    The end." in lines and "    # Another one." in lines
+    rest = " ".join(["word"] * 7)
+    assert {f"    {rest} and more.", f"    # {rest} and more and more."} <= set(lines)
+    assert wrapped(text) == text
