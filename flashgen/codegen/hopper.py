@@ -249,7 +249,14 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
                 (*unspecialized(variant, computes, not ranges.closed), "batch", *(["head_group"] if ordered else []))
             )
         ),
-        helpers=tuple(sorted(prologue.helpers | columns.helpers | (keys.helpers if keys else frozenset()))),
+        helpers=tuple(
+            sorted(
+                prologue.helpers
+                | columns.helpers
+                | (keys.helpers if keys else frozenset())
+                | ({"_announce"} if uneven else set())
+            )
+        ),
     )
 
 

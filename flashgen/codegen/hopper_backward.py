@@ -142,6 +142,12 @@ class HopperBackwardView:
         return self.reads.union(*(part.free for part in (self.learned, self.flat) if part is not None))
 
     @property
+    def causal(self) -> bool:
+        """Whether all there is to the variant is a mask of positions alone that hides the first queries from a key."""
+        reads = {name for function in self.functions for name in function.body.free}
+        return self.longest_first and self.score is None and reads <= {"q", "k"}
+
+    @property
     def launch_sizes(self) -> tuple[str, ...]:
         """What a launch passes for `sizes`."""
         places = {"scale": "call.scale", "num_rows": "incoming.num_rows", "head_group": "runtime.key_head_group(call)"}
@@ -221,7 +227,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), "batch", "num_rows", "head_group"))
         ),
-        helpers=tuple(sorted(prologue.helpers | queries.helpers | ({"_add"} if learned else set()))),
+        helpers=tuple(sorted(prologue.helpers | queries.helpers | {"_announce"} | ({"_add"} if learned else set()))),
         learned=learned,
         flat=flat,
     )

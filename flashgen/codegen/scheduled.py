@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flashgen.codegen.backward import rows_scheduled
 from flashgen.codegen.forward import forward_view, uses_schedule
+from flashgen.codegen.hopper_backward import hopper_backward_view
 from flashgen.runtime import defaults
 from flashgen.runtime.defaults import Default
 from flashgen.spec.variant import Variant
@@ -20,4 +21,6 @@ def default_of(variant: Variant, kernel: str) -> Default:
     if kernel == "forward":
         chosen: Default = getattr(defaults, forward_view(variant).default)
         return chosen
+    if kernel == "backward_kv" and hopper_backward_view(variant).causal:
+        return defaults.default_causal_backward_kv_config
     return defaults.built_in(kernel, kernel in scheduled_kernels(variant))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from triton._C.libtriton import ir
-from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language._core import builtin, shared_memory_descriptor
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 # Global memory to shared memory by TMA, by its name before and after Triton 3.7.
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 # The way back.
 tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+# Shared memory as tiles of another dtype, shape and layout.
+reinterpret = getattr(shared_memory_descriptor, "reinterpret", None) or shared_memory_descriptor._reinterpret
 
 
 @builtin

@@ -49,7 +49,7 @@ def value_width(dim: int) -> int:
 def hopper_programs(call: Call, config: Config) -> int:
     """As many programs as the GPU runs at once: one for each multiprocessor, which it fills. Or one for each tile."""
     s = call.sizes
-    return min(-(-s.q_len // config.BM) * s.batch * s.heads, _multiprocessors(call.q.get_device()))
+    return min(-(-s.q_len // config.BM) * s.batch * s.heads, multiprocessors(call.q.get_device()))
 
 
 def head_group(call: Call) -> int:
@@ -71,5 +71,6 @@ def even_share(heads: int, at_once: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _multiprocessors(gpu: int) -> int:
+def multiprocessors(gpu: int) -> int:
+    """Those of a GPU."""
     return torch.cuda.get_device_properties(gpu).multi_processor_count

@@ -12,7 +12,7 @@ from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call, room_like
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling, rows_tiling
-from flashgen.runtime.hopper import even_share, product_width
+from flashgen.runtime.hopper import even_share, multiprocessors, product_width
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
 _QUERY_GROUP_BYTES = 16 << 20
@@ -24,9 +24,10 @@ _FRAGMENTS = Tile((16, 256), torch.float32, _FRAGMENTS_LAYOUT)
 
 
 def hopper_backward_programs(call: Call, config: Config) -> int:
-    """One program for each tile of keys of each head of k and v."""
+    """As many programs as the GPU runs at once, which share the tiles of keys; for wide heads one for each tile."""
     s = call.sizes
-    return -(-s.kv_len // config.BN) * s.batch * s.kv_heads
+    tiles = -(-s.kv_len // config.BN) * s.batch * s.kv_heads
+    return tiles if config.wide else min(tiles, multiprocessors(call.q.get_device()))
 
 
 def hopper_backward_tiles(

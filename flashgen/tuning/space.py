@@ -161,11 +161,17 @@ def _hopper_backward_kv(task: Task) -> Iterator[Config]:
 
 
 def hopper_backward_shared_bytes(config: Config, v_head_dim: int) -> int:
-    """Bytes of shared memory: K and V, stages of Q and dO with lse and delta, buffers of dS, parts of dQ, barriers."""
-    columns = 8192 // config.BM + max(64, padded(v_head_dim))
+    """Bytes of shared memory: K and V, stages of Q and dO with lse and delta, buffers of dS, parts of dQ, barriers.
+
+    And dK and dV as they leave: through dS where that is large, else one after the other if they are as wide.
+    """
+    width, v_width = 8192 // config.BM, max(64, padded(v_head_dim))
+    columns = width + v_width
     buffers = (4 if config.delay_dq else 2) if config.fuse_dq else 0
     stages = config.num_stages * config.BM * (2 * columns + 8)
-    return 2 * 128 * columns + stages + buffers * 2 * 128 * config.BM + 32768 * (config.fuse_dq == 2) + 1024
+    leaving = 0 if buffers * config.BM >= 2 * width else 2 * 128 * (width if width == v_width else columns)
+    parts = 32768 * (config.fuse_dq == 2)
+    return 2 * 128 * columns + stages + buffers * 2 * 128 * config.BM + parts + leaving + 1024
 
 
 def _hopper_wide_kv(task: Task) -> Iterator[Config]:

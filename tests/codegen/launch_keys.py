@@ -15,7 +15,7 @@ from flashgen.codegen import load_module, offline
 from flashgen.codegen.rehearsal import rehearsal
 from flashgen.problems import make_inputs
 from flashgen.runtime import call as calls
-from flashgen.runtime import hopper, kernels, schedule
+from flashgen.runtime import hopper, hopper_backward, kernels, schedule
 from flashgen.runtime.kernels import flat_arguments
 from flashgen.tuning.launches import Launches
 from flashgen.tuning.prune import CompileRequest, compiler
@@ -67,7 +67,7 @@ def pretend():
     runtime.tile_counter = lambda call: torch.zeros(2, dtype=torch.int32)
     calls.interpreted = lambda: True
     calls.hopper_refuses = calls.hopper_backward_refuses = calls.hopper_backward_q_refuses = lambda *_: ""
-    hopper._multiprocessors = lambda gpu: 132
+    hopper.multiprocessors = hopper_backward.multiprocessors = lambda gpu: 132
     torch.set_num_threads(1)
 
 
