@@ -66,7 +66,8 @@ def flat_score(variant: Variant, prologue: Prologue, known: Sequence[Function], 
         condition,
     )
     suffix = "" if all(f.says_the_same(g) for f in found.functions for g in known if f.name == g.name) else "_by_key"
-    return Flat(*(replace(f, name=f.name + suffix) for f in found.functions), condition)
+    test_function, score_function = (replace(f, name=f.name + suffix) for f in found.functions)
+    return Flat(test_function, score_function, condition)
 
 
 def _indices(read: Gather, variant: Variant, ranges: Ranges) -> list[Expr]:
