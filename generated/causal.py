@@ -36,7 +36,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "90825c2838b1", "backward_q": "ff75d3d1bb29", "backward_kv": "ad48c4d53ccc"},
+    templates={"forward": "0a2bb2b9e88d", "backward_q": "ff75d3d1bb29", "backward_kv": "ad48c4d53ccc"},
     source="variants/causal.yaml",
     arguments={},
 )
@@ -289,9 +289,8 @@ def _unpaired(pairs, dtype: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def _issue_pv(pairs, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
+def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start acc + P V, for the MAIN and the REST columns of V."""
-    p = _unpaired(pairs, v_tile.dtype, gl.DotOperandLayout(0, acc[0].type.layout, 2))
     main = warpgroup_mma(p, v_tile.slice(0, MAIN, 1), acc[0], is_async=True)
     if REST > 0:
         return main, warpgroup_mma(p, v_tile.slice(MAIN, REST, 1), acc[1], is_async=True)
@@ -461,6 +460,7 @@ def _consumer(
     l_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])
+    p_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
     out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
@@ -493,7 +493,8 @@ def _consumer(
         _await_turn(CONSUMER, PING_PONG)
         scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
         mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
-        product = _issue_pv(pairs, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+        p = _unpaired(pairs, out_desc.dtype, p_layout)
+        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
@@ -555,7 +556,8 @@ def _consumer(
             _await_turn(CONSUMER, PING_PONG)
             scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
             mbarrier.wait(v_full.index(last), last_phase)
-            product = _issue_pv(pairs, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            p = _unpaired(pairs, out_desc.dtype, p_layout)
+            product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
@@ -580,7 +582,8 @@ def _consumer(
             _await_turn(CONSUMER, PING_PONG)
             scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
             mbarrier.wait(v_full.index(last), last_phase)
-            product = _issue_pv(pairs, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            p = _unpaired(pairs, out_desc.dtype, p_layout)
+            product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
