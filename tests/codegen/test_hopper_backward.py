@@ -15,10 +15,10 @@ import torch
 import triton
 from packaging.version import Version
 
-from flashgen.codegen import generate
+from flashgen.codegen import default_of, generate
 from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
 from flashgen.codegen.pairwise import make
-from flashgen.runtime import Config, default_backward_kv_config, default_scheduled_backward_kv_config
+from flashgen.runtime import Config, default_backward_kv_config
 from flashgen.runtime.defaults import hopper_backward_misfit
 from flashgen.spec import load
 from flashgen.tuning.space import (
@@ -112,9 +112,7 @@ def compiled(path: Path, env: dict[str, str], jobs: list[tuple[str, int, int, Co
 
 
 def default(name: str, head_dim: int, v_head_dim: int) -> Config:
-    scheduled = hopper_backward_view(VARIANTS[name]).arguments[:1] == ("counts_ptr",)
-    choose = default_scheduled_backward_kv_config if scheduled else default_backward_kv_config
-    return choose("sm_90", "bfloat16", head_dim, v_head_dim)
+    return default_of(VARIANTS[name], "backward_kv")("sm_90", "bfloat16", head_dim, v_head_dim)
 
 
 @pytest.mark.matrix
@@ -235,3 +233,9 @@ def test_wide_heads_have_a_kernel_that_leaves_dq_alone(head_dim: int, v_head_dim
     assert (config.backend, config.BN, config.fuse_dq) == ("hopper", 64, 0)
     assert not hopper_backward_misfit(config, head_dim, v_head_dim)
     assert hopper_backward_misfit(config, 128, 128) == "BN is 64; expected 128 for head dimensions up to 128"
+
+
+def test_dq_of_a_tile_waits_but_where_all_there_is_is_a_causal_mask() -> None:
+    waits = {name for name in VARIANTS if default(name, 128, 128).delay_dq}
+    assert {*VARIANTS} - waits == {"causal", "sink"}
+    assert not any(default(name, 64, 64).delay_dq for name in VARIANTS)

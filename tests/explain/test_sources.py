@@ -8,9 +8,10 @@ import torch
 
 from flashgen import spec
 from flashgen.cli.shapes import parse_shape
+from flashgen.codegen import default_of
 from flashgen.errors import EnvironmentProblem
 from flashgen.explain.sources import device_named, traced
-from flashgen.runtime import built_in, shipped_root
+from flashgen.runtime import shipped_root
 from flashgen.runtime.config import KERNELS, Config
 from flashgen.runtime.lookup import user_root
 from flashgen.runtime.records import Record
@@ -21,11 +22,14 @@ CONFIG = Config(128, 64, 8, 3)
 H200 = device_named("NVIDIA H200", "sm_90")
 
 
+SPEC = {"name": "traced", "causal": True}
+
+
 @pytest.fixture
 def ask(tmp_path, monkeypatch):
     """What is said of one problem of a variant, where the records are in a folder of the test."""
     monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
-    variant = spec.load({"name": "traced", "causal": True})
+    variant = spec.load(SPEC)
     asked = problems(variant, [parse_shape("batch=2,heads=16,q_len=8192,head_dim=128")], ["bfloat16"])
 
     def call(kernel="forward"):
@@ -61,7 +65,7 @@ def test_each_kernel_has_records_and_a_default_of_its_own(ask, kernel):
         write_record(replace(record(ask(other).key), config=replace(CONFIG, fuse_dq=fuse_dq)))
     found = ask(kernel)
     assert (found.key.kernel, found.choice.source) == (kernel, "default")
-    assert found.choice.config == built_in(kernel, False)("sm_90", "bfloat16", 128, 128)
+    assert found.choice.config == default_of(spec.load(SPEC), kernel)("sm_90", "bfloat16", 128, 128)
     assert {d.field for d in found.steps[0].differences} == {"kernel", "templates"}
     assert ask(others[0]).choice.source == "user cache"
 
