@@ -46,7 +46,7 @@ class Part:
         return chosen
 
 
-# Heads of 128 have their dQ one tile later, wider ones a kernel of their own.
+# Most variants make dQ of heads of 128 one tile later; wider heads have a kernel of their own.
 PARTS: Mapping[str, Part] = {
     "portable": Part("portable"),
     "portable, deterministic": Part("portable", deterministic=True),

@@ -175,11 +175,11 @@ def read(path: Path | None) -> list[Outcome]:
 
 
 def kernels_of(source: str) -> set[str]:
-    """The kernels that a module launches: the first arguments of runtime.launch."""
+    """The kernels that a module launches: the first arguments of runtime.launch and runtime.relaunch."""
     return {
         ast.unparse(node.args[0])
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "runtime.launch"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("runtime.launch", "runtime.relaunch")
     }
 
 
