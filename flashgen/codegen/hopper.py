@@ -11,23 +11,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from flashgen.codegen.forward import (
-    LN2,
-    LOG2E,
-    SCHEDULE,
-    ForwardView,
-    Function,
-    Given,
-    Pairs,
-    extra_arguments,
-    limit_lines,
-    longest_first,
-    new_prologue,
-    pairs,
-    q_offset,
-    schedule_row,
-    unspecialized,
-)
+from flashgen.codegen.forward import LN2, LOG2E, ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.limits import SCHEDULE, limit_lines, longest_first, schedule_row
+from flashgen.codegen.pairs import Function, Given, Pairs, pairs
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
 from flashgen.lang.log2 import K, logits, tilted
 from flashgen.lang.nodes import Expr, Gather, op, substitute, walk
