@@ -22,7 +22,7 @@ from flashgen.codegen.backward import (
 )
 from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
-from flashgen.codegen.hopper import in_gluon
+from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.hopper_learned import HopperLearned, hopper_learned
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, mask_function

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from flashgen.codegen.backward import PAIR, named_apart, score_function
 from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
-from flashgen.codegen.hopper import HopperView, KeyTiles, Work, in_gluon
+from flashgen.codegen.hopper import HopperView
+from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon
 from flashgen.codegen.limits import SCHEDULE
 from flashgen.codegen.pairs import Function, pairs
 from flashgen.lang.bounds import key_range
