@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flashgen.codegen.forward import (
-    SCHEDULE,
-    ForwardView,
-    Function,
-    extra_arguments,
-    extremes,
-    limit_lines,
-    longest_first,
-    mask_function,
-    new_prologue,
-    pairs,
-    q_offset,
-    scheduled_tiles,
-    unspecialized,
-)
+from flashgen.codegen.forward import ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.learned import LearnedView, learned_view
+from flashgen.codegen.limits import SCHEDULE, extremes, limit_lines, longest_first, scheduled_tiles
+from flashgen.codegen.pairs import Function, mask_function, pairs
 from flashgen.lang.bounds import KeyRange, key_range, row_range
 from flashgen.lang.derivative import gradients
 from flashgen.lang.linear import expression, linear

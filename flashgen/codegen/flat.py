@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flashgen.codegen.forward import Function
+from flashgen.codegen.pairs import Function
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import one_place, steps_with_each

@@ -1,86 +1,23 @@
 """What the Hopper forward template needs to know of a variant.
 
-Scores and masks come from the same functions as in the portable kernel. Which tiles of keys there are is asked by both
-roles, the warp that loads and those that compute, so it is a function of its own: `_keys_of`. Its tiles are numbered,
-the mixed ones first, and `_key_tile` finds the place of each.
+Scores and masks come from the same functions as in the portable kernel.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from flashgen.codegen.forward import (
-    LN2,
-    LOG2E,
-    SCHEDULE,
-    ForwardView,
-    Function,
-    Given,
-    Pairs,
-    extra_arguments,
-    limit_lines,
-    longest_first,
-    new_prologue,
-    pairs,
-    q_offset,
-    schedule_row,
-    unspecialized,
-)
+from flashgen.codegen.forward import LN2, LOG2E, ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon, is_shifted, key_tiles, work_of
+from flashgen.codegen.limits import SCHEDULE, longest_first
+from flashgen.codegen.pairs import Function, Given, Pairs, pairs
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
 from flashgen.lang.log2 import K, logits, tilted
 from flashgen.lang.nodes import Expr, Gather, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
 from flashgen.lang.triton_emitter import COL, Prologue, level
 from flashgen.spec.variant import Variant
-
-_SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")
-_POSITIONS = ("q", "q_first", "q_last")
-
-# The tiles of keys from the last one down: mixed tiles, then full ones.
-_DOWNWARDS = (
-    "num_tiles = gl.maximum(gl.cdiv(stop, BN), 1)",
-    "num_mixed = num_tiles - full_end // BN",
-)
-_PLACE_DOWNWARDS = ("(num_tiles - 1 - i) * BN",)
-
-# Full tiles between mixed ones: those on the right come first, then those on the left.
-_BETWEEN = (
-    "num_right = gl.cdiv(stop - full_end, BN)",
-    "num_mixed = num_right + (full_start - first) // BN",
-    "num_tiles = gl.maximum(num_mixed + (full_end - full_start) // BN, 1)",
-)
-_PLACE_BETWEEN = (
-    "right = full_end + (num_right - 1 - i) * BN",
-    "left = full_start - (i - num_right + 1) * BN",
-    "full = full_end - (i - num_mixed + 1) * BN",
-    "gl.maximum(gl.where(i < num_right, right, gl.where(i < num_mixed, left, full)), 0)",
-)
-
-_PLACE_SCHEDULED = (
-    "# Mixed tiles stand at the front of the row, full ones at its end; an empty row gets a tile that it does not see.",
-    "place = gl.where(i < num_mixed, i, num_k_tiles - 1 - (i - num_mixed))",
-    "gl.load(row_tiles_ptr + place, mask=i < num_mixed + num_full, other=0) * BN",
-)
-
-
-@dataclass(frozen=True)
-class KeyTiles:
-    """Which tiles of keys a tile of queries sees.
-
-    `lines` compute what is `returned`; `place` are statements and the expression that lead from number `i` to a tile's
-    first key by the values of `placed_by`. `arguments` are those of the variant that the lines read, `free` all names.
-    """
-
-    lines: tuple[str, ...]
-    returned: tuple[str, ...]
-    place: tuple[str, ...]
-    placed_by: tuple[str, ...]
-    arguments: tuple[str, ...]
-    free: frozenset[str]
-    helpers: frozenset[str]
-    scheduled: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,21 +36,6 @@ class Columns:
     def used(self, function: Function | None) -> list[str]:
         """The names that a function takes."""
         return [] if function is None else [name for name in self.given.values() if name in function.body.free]
-
-
-@dataclass(frozen=True)
-class Work:
-    """The function `_work`, which says what there is to do for a tile of queries."""
-
-    names: tuple[str, ...]
-    returned: tuple[str, ...]
-
-    @property
-    def parameters(self) -> str:
-        return ", ".join(f"{name}: gl.constexpr" if name.isupper() else name for name in ("index", *self.names))
-
-    def value(self, index: str) -> str:
-        return f"_work({', '.join((index, *self.names))})"
 
 
 @dataclass(frozen=True)
@@ -195,7 +117,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     tilt = _tilt(variant, prologue)
     if tilt is not None:
         found = replace(found, score=None, spread=False)
-    keys = None if found.mask is None else _key_tiles(variant, ranges)
+    keys = None if found.mask is None else key_tiles(variant, ranges)
     epilogue = prologue.fork()
     row_shift: list[str] = []
     if found.row is not None:
@@ -208,10 +130,10 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     asked = {"kv_len"} if keys is None else {*keys.free}
     asked |= {"head_group"} if ordered else set()
     computes = reads | asked
-    computes |= {"kv_len"} if "kv_len" in found.shown or _is_shifted(variant, reads) else set()
+    computes |= {"kv_len"} if "kv_len" in found.shown or is_shifted(variant, reads) else set()
     computes |= {"kv_heads"} if "kv_h" in reads else set()
     extra = tuple(name for name in extra_arguments(variant, computes) if name != "batch")
-    work = _work(keys, _sizes(asked))
+    work = work_of(keys, _sizes(asked))
     start = "(num_tiles - 1 - i) * BN" if keys is None else f"_key_tile(i, {', '.join(keys.placed_by)}, BN)"
     used = {"b", "h", "row0", "num_tiles", *(keys.placed_by if keys else ())}
     read = SCHEDULE + extra if not ranges.closed else extra
@@ -305,67 +227,7 @@ def _is_window(ranges: KeyRange) -> bool:
     )
 
 
-def _is_shifted(variant: Variant, reads: set[str]) -> bool:
-    return variant.align == "bottom_right" and bool(reads & set(_POSITIONS))
-
-
-def in_gluon(lines: Iterable[str]) -> tuple[str, ...]:
-    """Statements of the emitter, written for Triton, by the names that Gluon has for the same operations."""
-    return tuple(re.sub(r"\btl\.(?!sigmoid)", "gl.", line) for line in lines)
-
-
 def _sizes(used: set[str]) -> tuple[str, ...]:
     """Scalars in the order in which the kernel takes them: those that it always reads, and those that are used."""
     names = ("scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "head_group")
     return tuple(name for name in names if name in used or name in ("batch", "heads", "q_len"))
-
-
-def _work(keys: KeyTiles | None, sizes: tuple[str, ...]) -> Work:
-    if keys is None:
-        return Work((*(name for name in sizes if name != "kv_len"), "BM"), ("b", "h", "row0"))
-    tiles = ("BM", "BN") if any("BN" in line for line in keys.lines) else ("BM",)
-    return Work((*keys.arguments, *sizes, *tiles), ("b", "h", "row0", *keys.returned))
-
-
-def _key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
-    if not ranges.closed:
-        return _scheduled(variant)
-    prologue = new_prologue(variant)
-    limits = limit_lines(variant, ranges, prologue)
-    lines, place = (_BETWEEN, _PLACE_BETWEEN) if ranges.lower else (_DOWNWARDS, _PLACE_DOWNWARDS)
-    placed_by = ("num_mixed", "num_right", "full_start", "full_end") if ranges.lower else ("num_tiles",)
-    free = prologue.free | ({"kv_heads"} if "kv_h" in prologue.free else set())
-    if any("kv_len" in line for line in limits) or _is_shifted(variant, free):
-        free.add("kv_len")
-    return KeyTiles(
-        lines=in_gluon((*prologue.lines, *limits, *lines)),
-        returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
-        place=place,
-        placed_by=placed_by,
-        arguments=tuple(name for name in extra_arguments(variant, free) if name != "batch"),
-        free=frozenset(free),
-        helpers=frozenset(prologue.helpers),
-    )
-
-
-def _scheduled(variant: Variant) -> KeyTiles:
-    lines = (
-        f"tile = tl.load(counts_ptr + 3 * ({schedule_row(variant, 'num_q_tiles', 'place')}) + 2)",
-        "row0 = tile * BM",
-        f"row = {schedule_row(variant, 'num_q_tiles', 'tile')}",
-        "num_mixed = tl.load(counts_ptr + 3 * row)",
-        "num_full = tl.load(counts_ptr + 3 * row + 1)",
-        "num_tiles = tl.maximum(num_mixed + num_full, 1)",
-        "row_tiles_ptr = tiles_ptr + row * num_k_tiles",
-    )
-    placed_by = ("num_mixed", "num_full", "row_tiles_ptr", "num_k_tiles")
-    return KeyTiles(
-        lines=in_gluon(lines),
-        returned=("num_tiles", *placed_by[:3]),
-        place=_PLACE_SCHEDULED,
-        placed_by=placed_by,
-        arguments=SCHEDULE,
-        free=frozenset(),
-        helpers=frozenset(),
-        scheduled=True,
-    )

@@ -21,17 +21,11 @@ from flashgen.codegen.backward import (
     shown_by_key,
 )
 from flashgen.codegen.flat import Flat, flat_score
-from flashgen.codegen.forward import (
-    Function,
-    extra_arguments,
-    mask_function,
-    new_prologue,
-    q_offset,
-    schedule_row,
-    unspecialized,
-)
-from flashgen.codegen.hopper import in_gluon
+from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.hopper_learned import HopperLearned, hopper_learned
+from flashgen.codegen.limits import schedule_row
+from flashgen.codegen.pairs import Function, mask_function
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import Gather, variables, walk

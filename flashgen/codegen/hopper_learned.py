@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashgen.codegen.forward import Function
-from flashgen.codegen.hopper import in_gluon
+from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.learned import SiteTexts, placements, summed_by_key
+from flashgen.codegen.pairs import Function
 from flashgen.lang.learned import Placement, Sharing
 from flashgen.lang.nodes import Expr, Type, substitute, var
 from flashgen.lang.show import show

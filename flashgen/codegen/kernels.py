@@ -15,10 +15,11 @@ from flashgen.codegen.backward import (
     rows_scheduled,
 )
 from flashgen.codegen.delta import DeltaView, delta_view
-from flashgen.codegen.forward import ForwardView, Function, forward_view, uses_schedule
+from flashgen.codegen.forward import ForwardView, forward_view, uses_schedule
 from flashgen.codegen.hopper import HopperView, hopper_view
 from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
 from flashgen.codegen.hopper_backward_q import HopperBackwardQView, hopper_backward_q_view
+from flashgen.codegen.pairs import Function
 from flashgen.codegen.schedule import ScheduleView, schedule_view
 from flashgen.codegen.templates import environment
 from flashgen.spec.variant import Variant

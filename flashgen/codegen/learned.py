@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashgen.codegen.forward import Function, ranges_of
+from flashgen.codegen.forward import ranges_of
+from flashgen.codegen.pairs import Function
 from flashgen.lang.bounds import key_range, row_range
 from flashgen.lang.derivative import LoadSite, gradients
 from flashgen.lang.fold import fold

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.backward import BackwardKvView, BackwardQView
@@ -22,12 +22,12 @@ from flashgen.codegen.hopper import HopperView
 from flashgen.codegen.hopper_backward import HopperBackwardView
 from flashgen.codegen.hopper_backward_q import HopperBackwardQView
 from flashgen.codegen.kernels import Kernels
+from flashgen.codegen.launches import Launch, dim_lines, launches, own_names, read_by
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
 from flashgen.codegen.reference import SIZES, reference_view
 from flashgen.codegen.schedule import ScheduleView
 from flashgen.lang.nodes import variables
 from flashgen.lang.torch_emitter import emit
-from flashgen.lang.triton_emitter import user_name
 from flashgen.spec.variant import Input, Variant
 
 
@@ -60,32 +60,16 @@ class ModuleView:
     parameters: str
     own_signature: str
     delta: DeltaView
-    delta_parameters: str
-    delta_arguments: tuple[str, ...]
-    delta_dim_lines: tuple[str, ...]
-    backward_parameters: str
-    backward_dim_lines: tuple[str, ...]
-    backward_q_arguments: tuple[str, ...]
-    hopper_backward_q_arguments: tuple[str, ...]
-    backward_kv_arguments: tuple[str, ...]
-    hopper_backward_arguments: tuple[str, ...]
-    backward_inputs_arguments: tuple[str, ...]
-    inputs_parameters: str
-    inputs_dim_lines: tuple[str, ...]
+    launches: Mapping[str, Launch]
+    schedule_call: str
+    plan_dim_lines: tuple[str, ...]
     launch_inputs: LearnedLaunch
     differentiable: str
     inputs: str
     learned: tuple[str, ...]
     input_checks: tuple[str, ...]
-    dim_lines: tuple[str, ...]
-    plan_dim_lines: tuple[str, ...]
     input_keywords: str
     scalar_checks: tuple[str, ...]
-    forward_arguments: tuple[str, ...]
-    hopper_arguments: tuple[str, ...]
-    schedule_arguments: tuple[str, ...]
-    schedule_call: str
-    schedule_parameters: str
     argument_lines: str
     reference_setup: tuple[str, ...]
     reference_lines: tuple[str, ...]
@@ -97,15 +81,10 @@ class ModuleView:
 def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[str, str]) -> ModuleView:
     """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity."""
     forward, schedule = kernels.forward, kernels.schedule
-    views = (kernels.backward_q, kernels.hopper_backward_q, kernels.backward_kv, kernels.hopper_backward)
-    backward = tuple(argument for view in views for argument in view.arguments)
     inputs_view = kernels.backward_inputs
-    for_inputs = () if inputs_view is None else inputs_view.arguments
     sums = learned_launch(variant, None if inputs_view is None else inputs_view.learned)
-    names = [*(i.name for i in variant.inputs), *(p.name for p in variant.runtime_params)]
     checks, checks_math = _checks(variant)
-    scheduled = [name for name in names if schedule is not None and _reads(schedule.arguments, name)]
-    scheduled += [name for name in variant.dim_names if schedule is not None and user_name(name) in schedule.arguments]
+    scheduled = read_by(variant, () if schedule is None else schedule.arguments)
     reference = reference_view(variant)
     return ModuleView(
         name=variant.name,
@@ -130,39 +109,23 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         hopper_backward=kernels.hopper_backward,
         backward_inputs=inputs_view,
         schedule=schedule,
-        operator_parameters="".join(f", {name}" for name in names),
+        operator_parameters="".join(f", {name}" for name in own_names(variant)),
         parameters="".join(f", {text}" for text in _parameters(variant)),
         own_signature=_own_signature(variant),
         delta=kernels.delta,
-        delta_parameters="".join(f", {n}" for n in names if _reads(kernels.delta.arguments, n)),
-        delta_arguments=_call_arguments(variant, kernels.delta.arguments),
-        delta_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, kernels.delta.arguments, ()))),
-        backward_parameters="".join(f", {name}" for name in names if _reads(backward, name) or name in scheduled),
-        backward_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, backward, scheduled))),
-        backward_q_arguments=_call_arguments(variant, kernels.backward_q.arguments),
-        hopper_backward_q_arguments=_call_arguments(variant, kernels.hopper_backward_q.arguments),
-        backward_kv_arguments=_call_arguments(variant, kernels.backward_kv.arguments),
-        hopper_backward_arguments=_call_arguments(variant, kernels.hopper_backward.arguments),
-        backward_inputs_arguments=_call_arguments(variant, for_inputs),
-        inputs_parameters="".join(f", {n}" for n in names if _reads(for_inputs, n) or n in (*scheduled, *sums.names)),
-        inputs_dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, for_inputs, scheduled))),
+        launches=launches(variant, kernels, scheduled, sums.names),
+        schedule_call="".join(f"{name}, " for name in scheduled),
+        plan_dim_lines=dim_lines(variant.inputs, scheduled),
         launch_inputs=sums,
         differentiable=differentiable(variant),
         inputs=", ".join(t.name for t in variant.inputs),
         learned=tuple(t.name for t in variant.inputs if t.grad),
         input_checks=tuple(checks),
-        dim_lines=tuple(_dim_lines(variant.inputs, _dims_read(variant, forward.arguments, scheduled))),
-        plan_dim_lines=tuple(_dim_lines(variant.inputs, scheduled)),
         input_keywords="".join(f", {t.name}={t.name}" for t in variant.inputs),
         scalar_checks=tuple(
             f'{p.name} = runtime.check_scalar("{p.name}", {p.name}, {SCALARS[p.type.value]})'
             for p in variant.runtime_params
         ),
-        forward_arguments=_call_arguments(variant, forward.arguments),
-        hopper_arguments=_call_arguments(variant, kernels.hopper.consumer_arguments),
-        schedule_arguments=() if schedule is None else _call_arguments(variant, schedule.arguments + schedule.sizes),
-        schedule_call="".join(f"{name}, " for name in scheduled),
-        schedule_parameters="".join(f"{name}, " for name in scheduled),
         argument_lines="\n".join(argument_lines(variant)),
         reference_setup=reference.setup,
         reference_lines=reference.lines,
@@ -204,11 +167,11 @@ def _checks(variant: Variant) -> tuple[list[str], bool]:
         if any(later):
             # [n, n]: that there is a first n comes before what it says of the second.
             lines.append(_check(t, ["None" if wait else text for wait, text in zip(later, shape, strict=True)]))
-            lines += _dim_lines([t], used)
+            lines += dim_lines([t], used)
             lines.append(_check(t, shape))
         else:
             lines.append(_check(t, shape))
-            lines += _dim_lines([t], used)
+            lines += dim_lines([t], used)
     return lines, emission.imports_math
 
 
@@ -220,34 +183,3 @@ def _check(t: Input, shape: Sequence[str]) -> str:
     return (
         f'{t.name} = runtime.check_input("{t.name}", {t.name}, {shape_text(t)!r}, ({text}), torch.{t.dtype}, q{extra})'
     )
-
-
-def _dim_lines(tensors: Iterable[Input], used: Iterable[str]) -> list[str]:
-    """Statements that name the dimensions which these inputs bind, as far as they are used."""
-    return [
-        f"{dim.binds} = {t.name}.shape[{axis}]"
-        for t in tensors
-        for axis, dim in enumerate(t.dims)
-        if dim.binds is not None and dim.binds in used
-    ]
-
-
-def _dims_read(variant: Variant, arguments: Sequence[str], scheduled: Sequence[str]) -> set[str]:
-    """The bound dimensions that a launch passes on: to the kernel, or to the schedule."""
-    return {name for name in variant.dim_names if user_name(name) in arguments} | set(scheduled)
-
-
-def _reads(arguments: Sequence[str], name: str) -> bool:
-    return any(a == user_name(name) or a.startswith((f"{user_name(name)}_ptr",)) for a in arguments)
-
-
-def _call_arguments(variant: Variant, arguments: Sequence[str]) -> tuple[str, ...]:
-    """What the launch passes for each extra argument of a kernel."""
-    values = {"counts_ptr": "counts", "tiles_ptr": "tiles"}
-    values |= dict.fromkeys(("num_k_tiles", "num_q_tiles"), "tiles.shape[-1]")
-    values |= {name: f"call.sizes.{name}" for name in ("batch", "heads", "kv_heads", "head_dim")}
-    for t in variant.inputs:
-        values[f"{user_name(t.name)}_ptr"] = t.name
-        values |= {f"stride_{user_name(t.name)}_{axis}": f"{t.name}.stride({axis})" for axis in range(len(t.dims))}
-    values |= {user_name(name): name for name in (*(p.name for p in variant.runtime_params), *variant.dim_names)}
-    return tuple(values[argument] for argument in arguments)

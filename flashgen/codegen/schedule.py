@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashgen.codegen.forward import Function, extra_arguments, mask_function, new_prologue, q_offset, unspecialized
+from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.pairs import Function, mask_function
 from flashgen.lang.nodes import FALSE, TRUE, Const, variables
 from flashgen.lang.tiles import TileTruth, tile_truth
 from flashgen.lang.triton_emitter import Body

@@ -1,0 +1,140 @@
+"""Which tiles of keys a tile of queries needs in the Hopper kernels.
+
+Both roles ask it, the warp that loads and those that compute, so it is a function of its own. Its tiles are numbered,
+the mixed ones first, and `_key_tile` finds the place of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flashgen.codegen.forward import extra_arguments, new_prologue
+from flashgen.codegen.limits import SCHEDULE, limit_lines, schedule_row
+from flashgen.lang.bounds import KeyRange
+from flashgen.spec.variant import Variant
+
+_POSITIONS = ("q", "q_first", "q_last")
+
+# The tiles of keys from the last one down: mixed tiles, then full ones.
+_DOWNWARDS = (
+    "num_tiles = gl.maximum(gl.cdiv(stop, BN), 1)",
+    "num_mixed = num_tiles - full_end // BN",
+)
+_PLACE_DOWNWARDS = ("(num_tiles - 1 - i) * BN",)
+
+# Full tiles between mixed ones: those on the right come first, then those on the left.
+_BETWEEN = (
+    "num_right = gl.cdiv(stop - full_end, BN)",
+    "num_mixed = num_right + (full_start - first) // BN",
+    "num_tiles = gl.maximum(num_mixed + (full_end - full_start) // BN, 1)",
+)
+_PLACE_BETWEEN = (
+    "right = full_end + (num_right - 1 - i) * BN",
+    "left = full_start - (i - num_right + 1) * BN",
+    "full = full_end - (i - num_mixed + 1) * BN",
+    "gl.maximum(gl.where(i < num_right, right, gl.where(i < num_mixed, left, full)), 0)",
+)
+
+_PLACE_SCHEDULED = (
+    "# Mixed tiles stand at the front of the row, full ones at its end; an empty row gets a tile that it does not see.",
+    "place = gl.where(i < num_mixed, i, num_k_tiles - 1 - (i - num_mixed))",
+    "gl.load(row_tiles_ptr + place, mask=i < num_mixed + num_full, other=0) * BN",
+)
+
+
+@dataclass(frozen=True)
+class KeyTiles:
+    """Which tiles of keys a tile of queries sees.
+
+    `lines` compute what is `returned`; `place` are statements and the expression that lead from number `i` to a tile's
+    first key by the values of `placed_by`. `arguments` are those of the variant that the lines read, `free` all names.
+    """
+
+    lines: tuple[str, ...]
+    returned: tuple[str, ...]
+    place: tuple[str, ...]
+    placed_by: tuple[str, ...]
+    arguments: tuple[str, ...]
+    free: frozenset[str]
+    helpers: frozenset[str]
+    scheduled: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """The function `_work`, which says what there is to do for a tile of queries."""
+
+    names: tuple[str, ...]
+    returned: tuple[str, ...]
+
+    @property
+    def parameters(self) -> str:
+        return ", ".join(f"{name}: gl.constexpr" if name.isupper() else name for name in ("index", *self.names))
+
+    def value(self, index: str) -> str:
+        return f"_work({', '.join((index, *self.names))})"
+
+
+def work_of(keys: KeyTiles | None, sizes: tuple[str, ...]) -> Work:
+    """What `_work` takes, the scalars `sizes` among it, and returns; `keys` is None where nothing is masked."""
+    if keys is None:
+        return Work((*(name for name in sizes if name != "kv_len"), "BM"), ("b", "h", "row0"))
+    tiles = ("BM", "BN") if any("BN" in line for line in keys.lines) else ("BM",)
+    return Work((*keys.arguments, *sizes, *tiles), ("b", "h", "row0", *keys.returned))
+
+
+def key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
+    """Which tiles there are, by the ends of the mask's `ranges` where these are closed, else by a schedule."""
+    if not ranges.closed:
+        return _scheduled(variant)
+    prologue = new_prologue(variant)
+    limits = limit_lines(variant, ranges, prologue)
+    lines, place = (_BETWEEN, _PLACE_BETWEEN) if ranges.lower else (_DOWNWARDS, _PLACE_DOWNWARDS)
+    placed_by = ("num_mixed", "num_right", "full_start", "full_end") if ranges.lower else ("num_tiles",)
+    free = prologue.free | ({"kv_heads"} if "kv_h" in prologue.free else set())
+    if any("kv_len" in line for line in limits) or is_shifted(variant, free):
+        free.add("kv_len")
+    return KeyTiles(
+        lines=in_gluon((*prologue.lines, *limits, *lines)),
+        returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
+        place=place,
+        placed_by=placed_by,
+        arguments=tuple(name for name in extra_arguments(variant, free) if name != "batch"),
+        free=frozenset(free),
+        helpers=frozenset(prologue.helpers),
+    )
+
+
+def _scheduled(variant: Variant) -> KeyTiles:
+    lines = (
+        f"tile = tl.load(counts_ptr + 3 * ({schedule_row(variant, 'num_q_tiles', 'place')}) + 2)",
+        "row0 = tile * BM",
+        f"row = {schedule_row(variant, 'num_q_tiles', 'tile')}",
+        "num_mixed = tl.load(counts_ptr + 3 * row)",
+        "num_full = tl.load(counts_ptr + 3 * row + 1)",
+        "num_tiles = tl.maximum(num_mixed + num_full, 1)",
+        "row_tiles_ptr = tiles_ptr + row * num_k_tiles",
+    )
+    placed_by = ("num_mixed", "num_full", "row_tiles_ptr", "num_k_tiles")
+    return KeyTiles(
+        lines=in_gluon(lines),
+        returned=("num_tiles", *placed_by[:3]),
+        place=_PLACE_SCHEDULED,
+        placed_by=placed_by,
+        arguments=SCHEDULE,
+        free=frozenset(),
+        helpers=frozenset(),
+        scheduled=True,
+    )
+
+
+def is_shifted(variant: Variant, reads: set[str]) -> bool:
+    """Whether a position of queries is read that kv_len has a part in."""
+    return variant.align == "bottom_right" and bool(reads & set(_POSITIONS))
+
+
+def in_gluon(lines: Iterable[str]) -> tuple[str, ...]:
+    """Statements of the emitter, written for Triton, by the names that Gluon has for the same operations."""
+    return tuple(re.sub(r"\btl\.(?!sigmoid)", "gl.", line) for line in lines)

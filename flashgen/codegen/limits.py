@@ -1,0 +1,100 @@
+"""Which tiles of keys a tile of queries needs: the ends of a kernel's loops, or a row of a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flashgen.lang.bounds import LAST_KEY, KeyRange, increasing_in_q
+from flashgen.lang.linear import expression, linear
+from flashgen.lang.nodes import Expr, Type, const, op, substitute, var, variables, walk
+from flashgen.lang.tiles import CORNERS
+from flashgen.lang.triton_emitter import Prologue
+from flashgen.spec.variant import Variant
+
+Q = var("q", Type.INT)
+SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
+
+
+def longest_first(keys: KeyRange) -> bool:
+    """Whether later queries see more keys."""
+    return keys.closed and not keys.lower and keys.upper_bound is not None and increasing_in_q(keys.upper_bound) == 1
+
+
+def extremes(bound: Expr, prologue: Prologue, owned: Expr = Q) -> tuple[str, str]:
+    """The least and greatest value of a bound over the tile's rows, or keys, as texts of int32 scalars.
+
+    `owned` is what the bound depends on: Q or K.
+    """
+    first, last = CORNERS["q" if owned is Q else "k"]
+    sign = increasing_in_q(bound if owned is Q else substitute(bound, {owned: Q}))
+    if sign is None:
+        ends: Sequence[Expr] = (op("tile_min", bound), op("tile_max", bound))
+    else:
+        ends = [substitute(bound, {owned: first}), substitute(bound, {owned: last})]
+        ends = ends if sign >= 0 else ends[::-1]
+    least, greatest = (prologue.inline(end) for end in ends)
+    if all(prologue.ranges.fits_int32(node) for node in walk(bound) if node.type is Type.INT):
+        return least, greatest
+    prologue.helpers.add("_clip")
+    return f"_clip({least})", f"_clip({greatest})"
+
+
+def limit_lines(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[str, ...]:
+    """Statements for `first`, `full_start`, `full_end` and `stop`, the ends of the loops over keys."""
+    lines = ["", "# Keys [first, stop) are seen by some row of the tile, [full_start, full_end) by each row."]
+    inside = ends_before_kv_len(variant, keys)
+    if keys.upper:
+        assert keys.upper_bound is not None
+        least, greatest = extremes(expression(linear(op("add", keys.upper_bound, const(1)))), prologue)
+        stop = greatest if inside else f"tl.minimum({greatest}, kv_len)"
+        end = least if inside else f"tl.minimum({least}, kv_len)"
+    else:
+        stop, end = "kv_len", "kv_len"
+    if not keys.lower:
+        lines[1] = "# Keys below stop are seen by some row of the tile, those below full_end by each row."
+        return (*lines, f"stop = {stop}", f"full_end = tl.maximum({end}, 0) // BN * BN")
+    assert keys.lower_bound is not None
+    least, greatest = extremes(keys.lower_bound, prologue)
+    lines += [
+        f"first = tl.maximum({least}, 0) // BN * BN",
+        f"stop = tl.maximum({stop}, first)",
+        f"full_start = tl.minimum(tl.cdiv(tl.maximum({greatest}, 0), BN), tl.cdiv(stop, BN)) * BN",
+        f"full_end = tl.maximum(tl.maximum({end}, 0) // BN * BN, full_start)",
+    ]
+    return tuple(lines)
+
+
+def ends_before_kv_len(variant: Variant, keys: KeyRange) -> bool:
+    """Whether an upper bound of the mask alone keeps k below kv_len; the last query stands at kv_len - 1."""
+    for bound in keys.upper:
+        form = linear(bound)
+        if variant.align == "bottom_right" and form.terms.get(Q) == 1:
+            form = form + linear(op("sub", LAST_KEY, Q))
+        gap = form - linear(LAST_KEY)
+        if not gap.terms and gap.constant <= 0:
+            return True
+    return False
+
+
+def scheduled_tiles(
+    variant: Variant, schedule: Sequence[str] = SCHEDULE, owned: str = "queries", walked: str = "keys"
+) -> tuple[str, ...]:
+    """Statements that read this tile's row of the schedule."""
+    return (
+        "",
+        f"# What the schedule says of this tile of {owned}: which tiles of {walked} are mixed and which are full.",
+        f"row = {schedule_row(variant, 'num_tiles', 'tile')}",
+        "num_mixed = tl.load(counts_ptr + 3 * row)",
+        "num_full = tl.load(counts_ptr + 3 * row + 1)",
+        f"tiles_ptr += row * {schedule[-1]}",
+    )
+
+
+def schedule_row(variant: Variant, num_tiles: str, tile: str) -> str:
+    """The row of the schedule for a tile of queries, one of `num_tiles`: batch and heads as far as the mask tells."""
+    used = variables(variant.mask)
+    by_head = bool(used & {"h", "kv_h"})
+    if "b" in used:
+        group = "(b * heads + h)" if by_head else "b"
+        return f"{group}.to(tl.int64) * {num_tiles} + {tile}"
+    return f"h.to(tl.int64) * {num_tiles} + {tile}" if by_head else f"{tile}.to(tl.int64)"

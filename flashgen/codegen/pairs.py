@@ -1,0 +1,118 @@
+"""The score and the mask of a pair as functions of the generated file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from flashgen.codegen.limits import ends_before_kv_len
+from flashgen.lang.bounds import KeyRange
+from flashgen.lang.log2 import logits
+from flashgen.lang.nodes import TRUE, Expr, Gather, Type, var, variables, walk
+from flashgen.lang.show import show
+from flashgen.lang.triton_emitter import Body, Prologue, level
+from flashgen.spec.variant import Variant
+
+# What is at hand by name: the expression, and the name.
+Given = Mapping[Expr, str]
+NOTHING: Given = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Function:
+    """A helper function of the generated file: its arguments, body, and the formula that it stands for."""
+
+    name: str
+    body: Body
+    formula: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        first = [name for name in ("qk", "q", "k") if name in self.body.free]
+        return (*first, *(name for name in self.body.free if name not in first))
+
+    @property
+    def arguments(self) -> str:
+        return ", ".join(f"{name}: tl.constexpr" if name.isupper() else name for name in self.names)
+
+    @property
+    def call(self) -> str:
+        return self.call_with({})
+
+    def call_with(self, renamed: Mapping[str, str]) -> str:
+        """A call where some arguments go by other names."""
+        return f"{self.name}({', '.join(renamed.get(name, name) for name in self.names)})"
+
+    def says_the_same(self, other: Function) -> bool:
+        """Whether the other's text would be the same under this name."""
+        return (self.arguments, self.body.lines, self.result) == (other.arguments, other.body.lines, other.result)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.body.lines
+
+    @property
+    def result(self) -> str:
+        return ", ".join(self.body.results)
+
+
+def mask_function(variant: Variant, prologue: Prologue, given: Given = NOTHING) -> Function | None:
+    if variant.mask is TRUE:
+        return None
+    return Function("_visible", prologue.body(variant.mask, given=given), f"{show(variant.mask, variant.lets)}.")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """How a kernel gets from the dot products of a tile to its logits; `shown` is what a tile that needs it keeps.
+
+    `score` is None where the logit is the dot product times `qk_scale`; `spread` where it is less than a whole tile.
+    `row` is what is left out of the logits, constant along a row. `free` are names that score and mask read.
+    """
+
+    score: Function | None
+    spread: bool
+    mask: Function | None
+    shown: str
+    clamps_k: bool
+    row: Expr | None
+
+    @property
+    def free(self) -> set[str]:
+        return {name for f in (self.score, self.mask) if f is not None for name in f.body.free}
+
+    @property
+    def score_reads_k(self) -> bool:
+        return self.score is not None and "k" in self.score.body.free
+
+    @property
+    def logit(self) -> str:
+        return "qk" if self.score is None else "x"
+
+
+def pairs(variant: Variant, keys: KeyRange, prologue: Prologue, given: Given = NOTHING) -> Pairs:
+    """The score and mask of a pair; what is free of k goes into the prologue, what is `given` has a name."""
+    found = logits(variant.score, variant.mask)
+    score = None
+    if found.scaled is not None:
+        prologue.name(found.scaled, "qk_scale")
+    else:
+        note = "in units of log2" + ("" if found.row is None else ", less what is constant along a row")
+        score = Function(
+            "_score", prologue.body(found.pair, given=given), f"{show(variant.score, variant.lets)}, {note}."
+        )
+    mask = mask_function(variant, prologue, given)
+    clamps_k = _reads_tensors_along_k(given, variant.mask, found.pair)
+    checks = clamps_k or not ends_before_kv_len(variant, keys)
+    in_range = [f"{'col' if clamps_k else 'k'} < kv_len"] if checks else []
+    shown = " & ".join([mask.call, *(f"({test})" for test in in_range)] if mask is not None else in_range)
+    # A score that ignores the keys, or the queries, is spread over the tile.
+    spread = level(found.pair) != level(var("qk", Type.FLOAT))
+    return Pairs(score, spread, mask, shown, clamps_k, found.row)
+
+
+def _reads_tensors_along_k(given: Given, *exprs: Expr) -> bool:
+    return any(
+        isinstance(node, Gather) and "k" in variables(node) and node not in given for node in walk(*exprs, to=given)
+    )
