@@ -36,7 +36,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "0a2bb2b9e88d", "backward_q": "ff75d3d1bb29", "backward_kv": "ad48c4d53ccc"},
+    templates={"forward": "049858a8966e", "backward_q": "ff75d3d1bb29", "backward_kv": "ad48c4d53ccc"},
     source="variants/causal.yaml",
     arguments={},
 )
@@ -513,6 +513,7 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
         q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+        q_first = row0 + (kv_len - q_len)
         qk_scale = scale * 1.4426950408889634
 
         # Its first tile of keys, as if it were mixed.
@@ -520,8 +521,8 @@ def _consumer(
         start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        k = _keys(start, BN, col_layout)
-        qk = gl.where(_visible(q, k), qk, -float("inf"))
+        if start + BN > q_first + 1:
+            qk = gl.where(_keys(start, BN, col_layout) <= q, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -562,8 +563,8 @@ def _consumer(
             start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            k = _keys(start, BN, col_layout)
-            qk = gl.where(_visible(q, k), qk, -float("inf"))
+            if start + BN > q_first + 1:
+                qk = gl.where(_keys(start, BN, col_layout) <= q, qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
             acc = _await_pv(product, V_REST)

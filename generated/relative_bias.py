@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "ce10a1156e61", "backward_q": "f075b6e1e8a6", "backward_kv": "b636b046abc0"},
+    templates={"forward": "0ab7b69b1c75", "backward_q": "f075b6e1e8a6", "backward_kv": "b636b046abc0"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -479,7 +479,8 @@ def _consumer(
         col = start + gl.arange(0, BN, layout=col_layout)[None, :]
         k = gl.minimum(col, kv_len - 1)
         x = _score(qk, q, k, qk_scale, rel_base)
-        x = gl.where(col < kv_len, x, -float("inf"))
+        if start + BN > kv_len:
+            x = gl.where(col < kv_len, x, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)

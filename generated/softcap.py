@@ -38,7 +38,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "f613160d79c9", "backward_q": "5d205b87fc8b", "backward_kv": "2c34a8c24cc7"},
+    templates={"forward": "6b6a0b4a0984", "backward_q": "5d205b87fc8b", "backward_kv": "2c34a8c24cc7"},
     source="variants/softcap.yaml",
     arguments={},
 )
@@ -550,6 +550,7 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
         q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+        q_first = row0 + (kv_len - q_len)
         qk_scale = scale * 0.03333333333333333
 
         # Its first tile of keys, as if it were mixed.
@@ -557,9 +558,9 @@ def _consumer(
         start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        k = _keys(start, BN, col_layout)
         x = _hopper_score(qk, qk_scale)
-        x = gl.where(_visible(q, k), x, -float("inf"))
+        if start + BN > q_first + 1:
+            x = gl.where(_keys(start, BN, col_layout) <= q, x, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -600,9 +601,9 @@ def _consumer(
             start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            k = _keys(start, BN, col_layout)
             x = _hopper_score(qk, qk_scale)
-            x = gl.where(_visible(q, k), x, -float("inf"))
+            if start + BN > q_first + 1:
+                x = gl.where(_keys(start, BN, col_layout) <= q, x, -float("inf"))
 
             p, alpha, m, l = _softmax_step(x, m, l)
             acc = _await_pv(product, V_REST)

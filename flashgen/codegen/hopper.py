@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from flashgen.codegen.forward import LN2, LOG2E, ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon, is_shifted, key_tiles, work_of
+from flashgen.codegen.hopper_masks import Test, residual, tests_of
 from flashgen.codegen.limits import SCHEDULE, longest_first
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
@@ -68,7 +69,8 @@ class HopperView:
     columns: Columns
     mask: Function | None
     logit: str
-    shown: str
+    tests: tuple[Test, ...]
+    k_in_mixed: bool
     clamps_k: bool
     keys: KeyTiles | None
     work: Work
@@ -111,13 +113,14 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     columns = _columns(variant, prologue)
     if columns.given:
         found = pairs(variant, ranges, prologue, columns.given)
-    score, mask = _named(found.score, portable.score), _named(found.mask, portable.mask)
-    shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
-    found = replace(found, score=score, mask=mask, shown=shown)
+    keys = None if found.mask is None else key_tiles(variant, ranges)
+    mask = _named(residual(variant, ranges, prologue, columns.given), portable.mask)
+    found = replace(found, score=_named(found.score, portable.score), mask=mask)
     tilt = _tilt(variant, prologue)
     if tilt is not None:
         found = replace(found, score=None, spread=False)
-    keys = None if found.mask is None else key_tiles(variant, ranges)
+    k_in_mixed = any("k" in f.body.free for f in (found.score, found.mask) if f is not None)
+    tests = tests_of(found, ranges, prologue, k_in_mixed)
     epilogue = prologue.fork()
     row_shift: list[str] = []
     if found.row is not None:
@@ -146,7 +149,8 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         columns=columns,
         mask=found.mask,
         logit=found.logit,
-        shown=found.shown,
+        tests=tests,
+        k_in_mixed=k_in_mixed,
         clamps_k=found.clamps_k,
         keys=keys,
         work=work,
