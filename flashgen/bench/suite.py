@@ -3,7 +3,7 @@
     python -m flashgen.bench.suite [GROUP ...] [--rows FILE] [--resume] [--seconds S] [--jobs N]
 
 A group's candidates are compared with each other, then timed in the same shuffled rounds. --jobs processes compile
-side by side before anything is timed. With --rows and --resume a group that was measured is not measured again.
+a group side by side before it is timed. With --rows and --resume a group that was measured is not measured again.
 Progress is on standard error; exit status 1 where a candidate does not compute what the generated kernel does.
 """
 
@@ -175,11 +175,11 @@ def report(
         known = suite.measured(timed_in(comparisons))
         found |= known or {}
         left += [] if known else [name]
-    if jobs > 1:
-        compile_ahead(left, ["--out", str(suite.out)], jobs)
-        print(f"compiled after {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     while left and (seconds is None or time.monotonic() - start < seconds):
         name = left.pop(0)
+        if jobs > 1:
+            compile_ahead([name], ["--out", str(suite.out)], jobs)
+            print(f"{name} compiled after {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
         now = suite.run(timed_in(groups[name]))
         found |= now
         if rows_file is not None:

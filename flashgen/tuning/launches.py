@@ -37,35 +37,49 @@ class Launches:
         return lambda: self._module.attention(q, k, v, **keywords)
 
     def _backward_q(self, config: Config) -> Launch:
-        backend = "" if config.backend == "portable" else f"_{config.backend}"
-        launch = getattr(self._module, f"_launch_backward_q{backend}")
-        call, rows = self._prepared
-        own = self._own(launch)
-        return lambda: launch(call, rows, *own, config)
+        return self._backward("q", config)
 
     def _backward_kv(self, config: Config) -> Launch:
         """With what turns the sums of a fused dQ into dQ."""
+        return self._backward("kv", config)
+
+    def _backward(self, what: str, config: Config) -> Launch:
         backend = "" if config.backend == "portable" else f"_{config.backend}"
-        launch = getattr(self._module, f"_launch_backward_kv{backend}")
-        call, rows = self._prepared
+        launch = getattr(self._module, f"_launch_backward_{what}{backend}")
+        rows = self._rows(config.BM)
         own = self._own(launch)
-        return lambda: launch(call, rows, *own, config)
+        return lambda: launch(self._prepared, rows, *own, config)
 
     @cached_property
-    def _prepared(self) -> tuple[Any, Any]:
-        """The call as kernels take it, and what they need of its rows for a random gradient of out."""
+    def _prepared(self) -> Any:
+        """The call as kernels take it."""
+        return runtime.prepare(self._call.q, self._call.k, self._call.v, None)
+
+    @cached_property
+    def d_out(self) -> torch.Tensor:
+        """The gradient of out that the backward starts from: random."""
+        return torch.randn_like(self._done[0])
+
+    @cached_property
+    def _done(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """out and lse."""
         q, k, v = self._call.q, self._call.k, self._call.v
         with torch.no_grad():
             out, lse = self._module.attention(q, k, v, **self._call.keywords, return_lse=True)
-        call = runtime.prepare(q, k, v, None)
-        return call, self._module._incoming(call, out, lse, torch.randn_like(out), None)
+        return out, lse
 
-    def _own(self, launch: Callable[..., object]) -> list[Any]:
-        """The variant's own arguments, in the order in which a launch function takes them."""
-        names = [name for name in inspect.signature(launch).parameters if name in self._call.keywords]
+    def _rows(self, tile: int) -> Any:
+        """What the backward needs of each row; some variants have the lse of rows by their place in a tile."""
+        incoming = self._module._incoming
+        tiles = {"tile": tile} if "tile" in inspect.signature(incoming).parameters else {}
+        return incoming(self._prepared, *self._done, self.d_out, None, *self._own(incoming), **tiles)
+
+    def _own(self, function: Callable[..., object]) -> list[Any]:
+        """The variant's own arguments, in the order in which a function of the module takes them."""
+        names = [name for name in inspect.signature(function).parameters if name in self._call.keywords]
         values = dict(self._call.keywords)
         if self._call.inputs:
-            call, _ = self._prepared
+            call = self._prepared
             ready = self._module._inputs(call.q, call.sizes, *self._call.inputs.values())
             values |= zip(self._call.inputs, ready if isinstance(ready, tuple) else (ready,), strict=True)
         return [values[name] for name in names]

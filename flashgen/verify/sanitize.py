@@ -38,7 +38,7 @@ from flashgen.codegen import generate
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.spec import load
 from flashgen.verify.isolated import child_environment
-from flashgen.verify.sanitizer_log import judge
+from flashgen.verify.sanitizer_log import judge, parsed
 
 # Together they have every form of every kernel.
 VARIANTS = ("causal", "document", "relative_bias", "block_sparse", "alibi", "full")
@@ -178,7 +178,7 @@ def kernels_of(source: str) -> set[str]:
     """The kernels that a module launches: the first arguments of runtime.launch and runtime.relaunch."""
     return {
         ast.unparse(node.args[0])
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parsed(source))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("runtime.launch", "runtime.relaunch")
     }
 

@@ -18,6 +18,11 @@ SPECS = {
         "inputs": {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}},
         "mask": "doc[b, q] == doc[b, k]",
     },
+    "tilted": {"bias": "alibi"},
+    "learned": {
+        "inputs": {"slopes": {"shape": ["heads"], "dtype": "float32", "grad": True}},
+        "score": "score + slopes[h] * (k - q)",
+    },
     "scaled": {"params": {"cap": {"value": 3.0, "runtime": True}}, "score": "cap * tanh(score / cap)"},
 }
 PROBLEM = Problem(1, 4, 2, 40, 48, 16, 24, "float32")
@@ -48,8 +53,7 @@ def test_each_launch_does_its_kernels_work(prepared):
     dq = launches.of("backward_q", Config(32, 32, 4, 1))()
     no_dq, dk, dv = launches.of("backward_kv", Config(32, 32, 4, 1, fuse_dq=0))()
     assert no_dq is None
-    _, rows = launches._prepared
-    for found, right in zip((dq, dk, dv), gradients(module, call, rows.d_out), strict=True):
+    for found, right in zip((dq, dk, dv), gradients(module, call, launches.d_out), strict=True):
         torch.testing.assert_close(found.double(), right, rtol=1e-3, atol=1e-3)
 
 
@@ -57,6 +61,5 @@ def test_a_fused_launch_ends_with_dq_as_the_caller_gets_it(prepared):
     module, call = prepared
     launches = Launches(module, call)
     dq, *_ = launches.of("backward_kv", Config(32, 32, 4, 1, fuse_dq=1))()
-    _, rows = launches._prepared
-    right, *_ = gradients(module, call, rows.d_out)
+    right, *_ = gradients(module, call, launches.d_out)
     torch.testing.assert_close(dq.double(), right, rtol=1e-3, atol=1e-3)

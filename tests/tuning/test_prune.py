@@ -88,7 +88,7 @@ def test_where_all_spill_spills_are_forgiven():
 
 def test_three_consumers_may_not_spill_where_two_may():
     two, three = (Config(64 * consumers, 128, 4, 2, "hopper", ping_pong=1) for consumers in (2, 3))
-    few = Resources(128, 8, 100_000, False, 1.0, None)
+    few = Resources(128, 40, 100_000, False, 1.0, None)
     pruned = prune([two, three], {two: few, three: few}, "sm_90")
     assert pruned.verdicts == {two: "", three: "spills"}
 
