@@ -203,7 +203,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     free = reads.union(queries.names, prologue.free, *apart)
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
-    in_turn = not (bent or scheduled or rows.upper) and _leaves_registers(variant, score, mask)
+    in_turn = not bent and (scheduled or (not rows.upper and _leaves_registers(variant, score, mask)))
     own_helpers = (["_announce"] if in_turn else [], ["_add"] if learned else [])
     whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
     return HopperBackwardView(
