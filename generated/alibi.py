@@ -42,7 +42,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "fa3aaef2a4e0", "backward_q": "113913fe9fa2", "backward_kv": "b1d7e05b99af"},
+    templates={"forward": "81264c47027f", "backward_q": "113913fe9fa2", "backward_kv": "b1d7e05b99af"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -564,9 +564,9 @@ def _consumer(
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
         qk += _tilted(tilt, ROWS, BN, qk_layout)
+        k = _keys(start, BN, col_layout)
         shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
-        if start + BN > q_first + 1:
-            qk = gl.where(_keys(start, BN, col_layout) <= q, qk, -float("inf"))
+        qk = gl.where(_visible(q, k), qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -608,9 +608,9 @@ def _consumer(
             start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
+            k = _keys(start, BN, col_layout)
             shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
-            if start + BN > q_first + 1:
-                qk = gl.where(_keys(start, BN, col_layout) <= q, qk, -float("inf"))
+            qk = gl.where(_visible(q, k), qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale, shift)
             acc = _await_pv(product, V_REST)
@@ -2526,7 +2526,7 @@ def _launch_backward_kv_hopper(call, incoming, slopes, config, input_sums=None):
         *(input_sums or (None,)),
         slopes,
         rest=lambda: runtime.Rest(
-            runtime.hopper_backward_programs(call, config),
+            runtime.hopper_backward_programs_at_once(call, config),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
             call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
             tilings=runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),

@@ -36,7 +36,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "049858a8966e", "backward_q": "ff75d3d1bb29", "backward_kv": "ad48c4d53ccc"},
+    templates={"forward": "0a2bb2b9e88d", "backward_q": "ff75d3d1bb29", "backward_kv": "ad48c4d53ccc"},
     source="variants/causal.yaml",
     arguments={},
 )
@@ -513,7 +513,6 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
         q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
-        q_first = row0 + (kv_len - q_len)
         qk_scale = scale * 1.4426950408889634
 
         # Its first tile of keys, as if it were mixed.
@@ -521,8 +520,8 @@ def _consumer(
         start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        if start + BN > q_first + 1:
-            qk = gl.where(_keys(start, BN, col_layout) <= q, qk, -float("inf"))
+        k = _keys(start, BN, col_layout)
+        qk = gl.where(_visible(q, k), qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -563,8 +562,8 @@ def _consumer(
             start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            if start + BN > q_first + 1:
-                qk = gl.where(_keys(start, BN, col_layout) <= q, qk, -float("inf"))
+            k = _keys(start, BN, col_layout)
+            qk = gl.where(_visible(q, k), qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
             acc = _await_pv(product, V_REST)
@@ -2210,7 +2209,7 @@ def _launch_backward_kv_hopper(call, incoming, config):
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         rest=lambda: runtime.Rest(
-            runtime.hopper_backward_programs(call, config),
+            runtime.hopper_backward_programs_at_once(call, config),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
             call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
             tilings=runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),

@@ -35,7 +35,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "9818f2161f1a", "backward_q": "75247043aff7", "backward_kv": "ded8641f8c51"},
+    templates={"forward": "347e23a5d5cd", "backward_q": "75247043aff7", "backward_kv": "ded8641f8c51"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -461,8 +461,7 @@ def _consumer(
         start = (num_tiles - 1 - i) * BN
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        if start + BN > kv_len:
-            qk = gl.where(_keys(start, BN, col_layout) < kv_len, qk, -float("inf"))
+        qk = gl.where(k < kv_len, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -2068,7 +2067,7 @@ def _launch_backward_kv_hopper(call, incoming, config):
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         rest=lambda: runtime.Rest(
-            runtime.hopper_backward_programs(call, config),
+            runtime.hopper_backward_programs_at_once(call, config),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
             call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
             tilings=runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from flashgen.codegen.forward import LN2, LOG2E, ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon, is_shifted, key_tiles, work_of
-from flashgen.codegen.hopper_masks import Test, residual, tests_of
+from flashgen.codegen.hopper_masks import Test, by_parts, residual, tests_of
 from flashgen.codegen.limits import SCHEDULE, longest_first
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
@@ -114,13 +114,15 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     if columns.given:
         found = pairs(variant, ranges, prologue, columns.given)
     keys = None if found.mask is None else key_tiles(variant, ranges)
-    mask = _named(residual(variant, ranges, prologue, columns.given), portable.mask)
-    found = replace(found, score=_named(found.score, portable.score), mask=mask)
+    parts = by_parts(found, ranges)
+    mask = residual(variant, ranges, prologue, columns.given) if parts else found.mask
+    found = replace(found, score=_named(found.score, portable.score), mask=_named(mask, portable.mask))
     tilt = _tilt(variant, prologue)
     if tilt is not None:
         found = replace(found, score=None, spread=False)
     k_in_mixed = any("k" in f.body.free for f in (found.score, found.mask) if f is not None)
-    tests = tests_of(found, ranges, prologue, k_in_mixed)
+    whole = (Test(found.shown if found.mask is None else found.mask.call),)
+    tests = tests_of(found, ranges, prologue, k_in_mixed) if parts else whole
     epilogue = prologue.fork()
     row_shift: list[str] = []
     if found.row is not None:

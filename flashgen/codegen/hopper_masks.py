@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.limits import extreme
 from flashgen.codegen.pairs import Function, Given, Pairs
 from flashgen.lang.bounds import KeyRange, increasing_in_q
@@ -22,6 +23,12 @@ class Test:
     tile: str = ""
 
 
+def by_parts(found: Pairs, ranges: KeyRange) -> bool:
+    """Whether tiles that need a mask need different parts of it: one bound alone is what makes them mixed."""
+    bounds = len(ranges.upper) + len(ranges.lower) + ("kv_len" in found.shown)
+    return bounds + (ranges.residual is not TRUE) > 1
+
+
 def residual(variant: Variant, ranges: KeyRange, prologue: Prologue, given: Given) -> Function | None:
     """What the mask says beyond bounds of k."""
     if ranges.residual is TRUE:
@@ -30,9 +37,9 @@ def residual(variant: Variant, ranges: KeyRange, prologue: Prologue, given: Give
 
 
 def tests_of(found: Pairs, ranges: KeyRange, prologue: Prologue, k_in_mixed: bool) -> tuple[Test, ...]:
-    """The mask by its parts: a bound of k is asked of the tiles alone that reach beyond it in some row.
+    """The mask by its parts, the function's first: a bound of k is asked of the tiles alone that reach beyond it.
 
-    Of all mixed tiles where that would have to be reduced over the rows.
+    Of all mixed tiles where it would have to be reduced over the rows to know.
     """
     k = "k" if k_in_mixed or found.clamps_k else "_keys(start, BN, col_layout)"
     tests = [] if found.mask is None else [Test(found.mask.call)]
@@ -45,7 +52,7 @@ def tests_of(found: Pairs, ranges: KeyRange, prologue: Prologue, k_in_mixed: boo
         tests.append(Test(f"{k} >= {prologue.name(bound)}", reaches))
     if "kv_len" in found.shown:
         tests.append(Test(f"{'col' if found.clamps_k else k} < kv_len", "start + BN > kv_len"))
-    return tuple(tests)
+    return tuple(Test(*in_gluon((test.pair, test.tile))) for test in tests)
 
 
 def _moves_one_way(bound: Expr) -> bool:
