@@ -35,7 +35,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "347e23a5d5cd", "backward_q": "75247043aff7", "backward_kv": "ded8641f8c51"},
+    templates={"forward": "445e9f60d1d7", "backward_q": "75247043aff7", "backward_kv": "ded8641f8c51"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -461,6 +461,7 @@ def _consumer(
         start = (num_tiles - 1 - i) * BN
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
+        k = _keys(start, BN, col_layout)
         qk = gl.where(k < kv_len, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.

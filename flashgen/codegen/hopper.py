@@ -120,7 +120,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     tilt = _tilt(variant, prologue)
     if tilt is not None:
         found = replace(found, score=None, spread=False)
-    k_in_mixed = any("k" in f.body.free for f in (found.score, found.mask) if f is not None)
+    k_in_mixed = not parts or any("k" in f.body.free for f in (found.score, found.mask) if f is not None)
     whole = (Test(found.shown if found.mask is None else found.mask.call),)
     tests = tests_of(found, ranges, prologue, k_in_mixed) if parts else whole
     epilogue = prologue.fork()

@@ -12,6 +12,7 @@ from flashgen.codegen.hopper import HopperView, hopper_view
 from flashgen.spec import load
 
 MASKS = {
+    "nothing": "true",
     "window": "(k <= q) & (q - k < 37)",
     "both sides": "abs(q - k) <= 20",
     "ahead": "k <= q + 5",
@@ -37,7 +38,9 @@ def shown(view: HopperView, row0: int, start: int, q_len: int, kv_len: int) -> n
     offset = eval(view.q_offset, {}, names) if view.q_offset else 0  # noqa: S307
     names["q"] = (np.minimum(row0 + np.arange(ROWS), q_len - 1) + offset)[:, None]
     names["k"] = (start + np.arange(BN))[None, :]
-    names |= {"_keys": lambda *_: names["k"], "col_layout": None, "col": names["k"]}
+    names |= {"_keys": lambda *_, keys=names["k"]: keys, "col_layout": None, "col": names["k"]}
+    if not view.k_in_mixed:
+        del names["k"]
     names |= {name: names["q"][index, 0] for name, index in (("q_first", 0), ("q_last", -1))}
     exec("\n".join(view.prologue), names)  # noqa: S102 - the kernel's own lines, on numbers
     for function in view.functions:
@@ -54,7 +57,7 @@ def shown(view: HopperView, row0: int, start: int, q_len: int, kv_len: int) -> n
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_parts_that_are_asked_say_what_the_mask_says(mask: str, align: str) -> None:
     view = view_of(mask, align)
-    rule = compile(mask.replace("min(", "np.minimum(").replace("max(", "np.maximum("), "mask", "eval")
+    rule = compile(mask.replace("true", "k >= 0").replace("max(", "np.maximum("), "mask", "eval")
     for q_len, kv_len in LENGTHS:
         offset = kv_len - q_len if align == "bottom_right" else 0
         for row0 in range(0, q_len, ROWS):
