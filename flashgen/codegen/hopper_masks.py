@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flashgen.codegen.hopper_keys import in_gluon
@@ -23,36 +24,50 @@ class Test:
     tile: str = ""
 
 
-def by_parts(found: Pairs, ranges: KeyRange) -> bool:
-    """Whether tiles that need a mask need different parts of it: one bound alone is what makes them mixed."""
+@dataclass(frozen=True)
+class Mixed:
+    """What mixed tiles are asked: the function for a mask, or what of it is no bound; `reads_k` says who needs k."""
+
+    mask: Function | None
+    tests: tuple[Test, ...]
+    reads_k: bool
+
+
+def mixed(
+    variant: Variant, found: Pairs, ranges: KeyRange, prologue: Prologue, given: Given, portable: Function | None
+) -> Mixed:
+    """The mask of `found` by its parts, where there are several: one bound alone is what makes tiles mixed."""
     bounds = len(ranges.upper) + len(ranges.lower) + ("kv_len" in found.shown)
-    return bounds + (ranges.residual is not TRUE) > 1
+    if bounds + (ranges.residual is not TRUE) <= 1:
+        mask = None if found.mask is None else found.mask.beside(portable)
+        return Mixed(mask, (Test(found.shown if mask is None else mask.call),), True)
+    mask = _residual(variant, ranges, prologue, given)
+    mask = None if mask is None else mask.beside(portable)
+    reads_k = any("k" in f.body.free for f in (found.score, mask) if f is not None)
+    k = "k" if reads_k or found.clamps_k else "_keys(start, BN, col_layout)"
+    tests = [] if mask is None else [Test(mask.call)]
+    tests += _bounds(ranges, prologue, k)
+    if "kv_len" in found.shown:
+        tests.append(Test(f"{'col' if found.clamps_k else k} < kv_len", "start + BN > kv_len"))
+    return Mixed(mask, tuple(Test(*in_gluon((test.pair, test.tile))) for test in tests), reads_k)
 
 
-def residual(variant: Variant, ranges: KeyRange, prologue: Prologue, given: Given) -> Function | None:
+def _residual(variant: Variant, ranges: KeyRange, prologue: Prologue, given: Given) -> Function | None:
     """What the mask says beyond bounds of k."""
     if ranges.residual is TRUE:
         return None
     return Function("_visible", prologue.body(ranges.residual, given=given), f"{show(ranges.residual, variant.lets)}.")
 
 
-def tests_of(found: Pairs, ranges: KeyRange, prologue: Prologue, k_in_mixed: bool) -> tuple[Test, ...]:
-    """The mask by its parts, the function's first: a bound of k is asked of the tiles alone that reach beyond it.
-
-    Of all mixed tiles where it would have to be reduced over the rows to know.
-    """
-    k = "k" if k_in_mixed or found.clamps_k else "_keys(start, BN, col_layout)"
-    tests = [] if found.mask is None else [Test(found.mask.call)]
+def _bounds(ranges: KeyRange, prologue: Prologue, k: str) -> Iterator[Test]:
+    """Each is asked of the tiles alone that reach beyond it, or of all where rows would have to be reduced to know."""
     for bound in ranges.upper:
         stop = expression(linear(op("add", bound, const(1))))
         reaches = f"start + BN > {extreme(stop, prologue, 'least')}" if _moves_one_way(stop) else ""
-        tests.append(Test(f"{k} <= {prologue.name(bound)}", reaches))
+        yield Test(f"{k} <= {prologue.name(bound)}", reaches)
     for bound in ranges.lower:
         reaches = f"start < {extreme(bound, prologue, 'greatest')}" if _moves_one_way(bound) else ""
-        tests.append(Test(f"{k} >= {prologue.name(bound)}", reaches))
-    if "kv_len" in found.shown:
-        tests.append(Test(f"{'col' if found.clamps_k else k} < kv_len", "start + BN > kv_len"))
-    return tuple(Test(*in_gluon((test.pair, test.tile))) for test in tests)
+        yield Test(f"{k} >= {prologue.name(bound)}", reaches)
 
 
 def _moves_one_way(bound: Expr) -> bool:

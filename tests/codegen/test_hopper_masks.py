@@ -39,7 +39,7 @@ def shown(view: HopperView, row0: int, start: int, q_len: int, kv_len: int) -> n
     names["q"] = (np.minimum(row0 + np.arange(ROWS), q_len - 1) + offset)[:, None]
     names["k"] = (start + np.arange(BN))[None, :]
     names |= {"_keys": lambda *_, keys=names["k"]: keys, "col_layout": None, "col": names["k"]}
-    if not view.k_in_mixed:
+    if not view.mixed.reads_k:
         del names["k"]
     names |= {name: names["q"][index, 0] for name, index in (("q_first", 0), ("q_last", -1))}
     exec("\n".join(view.prologue), names)  # noqa: S102 - the kernel's own lines, on numbers
@@ -47,7 +47,7 @@ def shown(view: HopperView, row0: int, start: int, q_len: int, kv_len: int) -> n
         body = "\n    ".join((*function.lines, f"return {function.result}")).replace("tl.", "gl.")
         exec(f"def {function.name}({', '.join(function.names)}):\n    {body}", names)  # noqa: S102
     left = np.ones((ROWS, BN), bool)
-    for test in view.tests:
+    for test in view.mixed.tests:
         if not test.tile or eval(test.tile, names):  # noqa: S307
             left &= eval(test.pair, names)  # noqa: S307
     return left
@@ -68,10 +68,10 @@ def test_parts_that_are_asked_say_what_the_mask_says(mask: str, align: str) -> N
                 got = shown(view, row0, start, q_len, kv_len)
                 # Keys beyond the last are told apart only where the mask itself may show them.
                 assert np.array_equal(got & (keys < kv_len), expected & np.ones_like(got))
-                assert "kv_len" in str(view.tests) or not (got & (keys >= kv_len)).any()
+                assert "kv_len" in str(view.mixed.tests) or not (got & (keys >= kv_len)).any()
 
 
 def test_one_bound_is_asked_of_every_mixed_tile() -> None:
-    (test,) = view_of("k <= q").tests
+    (test,) = view_of("k <= q").mixed.tests
     assert test.tile == ""
-    assert [test.tile != "" for test in view_of("(k <= q) & ((q - k) % 4 == 0)").tests] == [False, True]
+    assert [test.tile != "" for test in view_of("(k <= q) & ((q - k) % 4 == 0)").mixed.tests] == [False, True]
