@@ -56,6 +56,8 @@ SPECS = {
     "a slope with a sink": spec("score - t[h] * abs(q - k)", "heads", sink="learned", causal=True),
     "an infinite derivative of what is hidden": spec("score * log(q - k + 1)", causal=True),
     "a derivative that changes its sign": spec("abs(score) - max(score, 0.5) * 2"),
+    "a tanh along a row": spec("score + tanh(t[h, q])", "heads", "kv_len", align="top_left", causal=True),
+    "an index that reads the score": spec("score + t[h, floor(score) + 4]", "heads", "9"),
     "a score that is not read": spec("t[h, clamp(q - k, -32, 32) + 32]", "heads", "65"),
 }
 
