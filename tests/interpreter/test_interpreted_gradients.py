@@ -44,6 +44,7 @@ SPECS = {
     "a bias for all heads": spec("score + t[q, k]", "q_len", "kv_len", align="top_left"),
     "a bias of keys": spec("score + t[b, k]", "batch", "kv_len", causal=True),
     "a factor of queries": spec("score * t[min(max(q, 0), kv_len - 1)]", "kv_len"),
+    "a factor of keys": spec("score * t[h, k]", "heads", "kv_len", window={"left": 20, "right": 3}),
     "a factor of each head": spec("score * t[h] + abs(t[h])", "heads"),
     "a factor of each KV head": spec("score * (1 + t[kv_h])", "kv_heads", causal=True),
     "one number": spec("tanh(score * t[0]) * 3", "1"),
