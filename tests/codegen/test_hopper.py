@@ -100,6 +100,18 @@ def test_a_score_may_read_a_tensor_along_keys_alone(causal: bool, tmp_path: Path
     assert not serialized
 
 
+def test_a_mask_and_a_score_may_read_the_same_keys(tmp_path: Path, plain_env: dict[str, str]) -> None:
+    inputs = {
+        "kind": {"shape": ["batch", "kv_len"], "dtype": "int32"},
+        "t": {"shape": ["heads", 4], "dtype": "float32", "grad": True},
+    }
+    spec = {"name": "kinds", "causal": True, "inputs": inputs, "score": "score + t[h, kind[b, k]]"}
+    variant = load({**spec, "mask": "kind[b, k] < 3"})
+    jobs = [("bfloat16", 64, 64, default_config("sm_90", "bfloat16", 64, 64))]
+    ((error, *_),) = compiled(generate(variant, tmp_path), plain_env, jobs)
+    assert error is None
+
+
 @pytest.mark.parametrize(
     ("dim", "width"),
     [(1, 16), (16, 16), (40, 64), (64, 64), (65, 80), (80, 80), (96, 96), (100, 128), (192, 192), (200, 256)],
