@@ -2526,7 +2526,7 @@ def _launch_backward_kv_hopper(call, incoming, slopes, config, input_sums=None):
         *(input_sums or (None,)),
         slopes,
         rest=lambda: runtime.Rest(
-            runtime.hopper_backward_programs(call, config),
+            runtime.hopper_backward_programs_at_once(call, config),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
             call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
             tilings=runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),

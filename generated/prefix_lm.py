@@ -31,12 +31,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashgen import runtime
-from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
+from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "e638782d7337", "backward_q": "554942481aba", "backward_kv": "6166a2dd2e03"},
+    templates={"forward": "e638782d7337", "backward_q": "554942481aba", "backward_kv": "2bab8633868f"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -1444,7 +1444,7 @@ def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
 
     Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
-    tiles and the next one for its odd tiles. Barrier 12: both have read dS, or dK and dV are out of its room.
+    tiles and the next one for its odd tiles. Barrier 12: both have read the keys.
     """
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
     gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
@@ -1465,7 +1465,6 @@ def _backward_producer(
     v_desc,
     lse_desc,
     delta_desc,
-    counter_ptr,
     shared,
     barriers,
     prefix,
@@ -1474,49 +1473,33 @@ def _backward_producer(
     BN: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    # One warp: brings tiles of K and V into shared memory by TMA, and for each the tiles of Q and dO that see it and
-    # their rows' lse and delta, as soon as the consumers make room.
+    # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
+    # and their rows' lse and delta as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
-    index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
-    num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
-    index = gl.program_id(0)
-    turn = 0  # tiles of keys so far
+    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
+    kv_full, q_full, do_full, rows_full, empty = barriers
+    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+    for c in gl.static_range(2):
+        tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, k_s.index(c))
+    for c in gl.static_range(2):
+        tma_load(v_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, v_s.index(c))
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
-    while index < num_kv_tiles:
-        _announce(index, turn, index_s, index_full, index_empty)
-        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
-        mbarrier.wait(v_empty, turn & 1 ^ 1)
-        mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
-        for c in gl.static_range(2):
-            tma_load(v_desc, [b, kv_h, col0 + 64 * c, 0], v_full, v_s.index(c))
-        mbarrier.wait(k_empty, turn & 1 ^ 1)
-        mbarrier.expect(k_full, 2 * k_desc.block_type.nbytes)
-        for c in gl.static_range(2):
-            tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], k_full, k_s.index(c))
-        for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-            num_tiles, num_mixed, first = _queries_of(col0, prefix, q_len, kv_len, BM, BN)
-            first_row = (b * heads + h) * num_rows
-            for i in range(num_tiles):
-                start = _query_tile(i, first, BM)
-                stage, phase = _stage_of(n, STAGES)
-                mbarrier.wait(empty.index(stage), phase ^ 1)
-                mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
-                tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
-                mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes)
-                tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
-                mbarrier.expect(rows_full.index(stage), 8 * BM)
-                tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
-                tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
-                n += 1
-        turn += 1
-        # Tiles differ in length: whoever is done takes the next one.
-        index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
-    _announce(index, turn, index_s, index_full, index_empty)
-    # The last program to end sets the counters back, for the launch that follows on this stream.
-    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
-        gl.store(counter_ptr, 0)
-        gl.store(counter_ptr + 1, 0)
+    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+        num_tiles, num_mixed, first = _queries_of(col0, prefix, q_len, kv_len, BM, BN)
+        first_row = (b * heads + h) * num_rows
+        for i in range(num_tiles):
+            start = _query_tile(i, first, BM)
+            stage, phase = _stage_of(n, STAGES)
+            mbarrier.wait(empty.index(stage), phase ^ 1)
+            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
+            tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
+            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes)
+            tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
+            mbarrier.expect(rows_full.index(stage), 8 * BM)
+            tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
+            tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
+            n += 1
 
 
 @gluon.jit
@@ -1535,16 +1518,14 @@ def _backward_consumer(
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
 ):
-    # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products
-    # for dV and dK from registers; for dQ both consumers put dS into shared memory, and each makes one half of its
-    # columns or rows.
+    # Four warps: 64 keys. Tiles of scores are transposed, [64, BM], so that P and dS enter the products for dV and dK
+    # from registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
-    index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
+    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
+    kv_full, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
     V_HEAD_DIM: gl.constexpr = v_s.type.shape[-1]
     BUFFERS: gl.constexpr = ds_s.type.shape[0] // 2
-    THROUGH_DS: gl.constexpr = dk_s.type.shape[0] > 2
     scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
@@ -1557,161 +1538,145 @@ def _backward_consumer(
     zero_dq = gl.zeros([64, 64], gl.float32, dq_layout)
     k_tile = k_s.index(CONSUMER).reshape([64, HEAD_DIM])
     v_tile = v_s.index(CONSUMER).reshape([64, V_HEAD_DIM])
-    num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
-    turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
-    index = _announced(turn, index_s, index_full, index_empty)
-    while index < num_kv_tiles:
-        dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
-        dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
-        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
-        cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
-        # Keys beyond the last are taken as the last: they read what exists.
-        k = gl.minimum(cols, kv_len - 1)[:, None]
-        if THROUGH_DS:
-            # dK and dV of the last keys are out of the room of dS.
-            tma.store_wait(0)
-            _meet(12)
-        if FUSE_DQ > 0 and DELAY_DQ:
-            # As if there had been a tile before the first, with dS = 0.
-            last_at = (b * heads + kv_h * (heads // kv_heads)) * num_rows * (HEAD_DIM // 64) + 64 * CONSUMER
-            ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
-            fence_async_shared()
-            _be_there(8 + 2 * CONSUMER + (n + 1 & 1))
-        mbarrier.wait(k_full, turn & 1)
-        mbarrier.wait(v_full, turn & 1)
-        # At least one, or the compiler would keep for the epilogue what it computes for the loops.
-        num_heads = gl.maximum(heads // kv_heads, 1)
-        for each in range(num_heads):
-            h = kv_h * num_heads + each
-            qk_scale = scale * 1.4426950408889634
-            t = k < prefix
-            num_tiles, num_mixed, first = _queries_of(col0, prefix, q_len, kv_len, BM, BN)
-            first_row = (b * heads + h) * num_rows
+    dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
+    dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
+    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
+    # Keys beyond the last are taken as the last: they read what exists.
+    k = gl.minimum(cols, kv_len - 1)[:, None]
+    if FUSE_DQ > 0 and DELAY_DQ:
+        # As if there had been a tile before the first, with dS = 0.
+        last_at = (b * heads + kv_h * (heads // kv_heads)) * num_rows * (HEAD_DIM // 64) + 64 * CONSUMER
+        ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
+        fence_async_shared()
+        _be_there(8 + 2 * CONSUMER + (n + 1 & 1))
+    mbarrier.wait(kv_full, 0)
+    # At least one, or the compiler would keep for the epilogue what it computes for the loops.
+    num_heads = gl.maximum(heads // kv_heads, 1)
+    for each in range(num_heads):
+        h = kv_h * num_heads + each
+        qk_scale = scale * 1.4426950408889634
+        t = k < prefix
+        num_tiles, num_mixed, first = _queries_of(col0, prefix, q_len, kv_len, BM, BN)
+        first_row = (b * heads + h) * num_rows
 
-            # Mixed tiles.
-            i = 0
-            while i < num_mixed:
-                start = _query_tile(i, first, BM)
-                stage, phase = _stage_of(n, STAGES)
-                q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
-                do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
-                mbarrier.wait(q_full.index(stage), phase)
-                scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-                mbarrier.wait(do_full.index(stage), phase)
-                products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-                qk = warpgroup_mma_wait(1, deps=(scores,))
-                mbarrier.wait(rows_full.index(stage), phase)
-                rows = start + gl.arange(0, BM, layout=row_layout)
-                q = (rows + (kv_len - q_len))[None, :]
-                lse = lse_s.index(stage).load(row_layout)[None, :]
-                qk = gl.where(_visible_by_key(q, k, t) & (cols < kv_len)[:, None], qk, -float("inf"))
-                p = gl.exp2(qk * qk_scale - lse)
-                dp = warpgroup_mma_wait(0, deps=(products,))
-                p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-                delta = delta_s.index(stage).load(row_layout)[None, :]
-                ds = (p * (dp - delta)).to(k_s.dtype)
-                if FUSE_DQ > 0:
-                    ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
-                next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
-                if FUSE_DQ > 0:
-                    fence_async_shared()
-                    at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
-                    if DELAY_DQ:
-                        # The other consumer is done with the tile before; its own part of dS came with it.
-                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                        at, last_at = last_at, at
-                    else:
-                        _meet(8)
-                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
-                if FUSE_DQ > 0:
-                    # dQ leaves while the last product runs.
-                    dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
-                    dk = warpgroup_mma_wait(0, deps=(next_dk,))
-                else:
-                    dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
-                mbarrier.arrive(empty.index(stage))
-                if FUSE_DQ > 0 and DELAY_DQ:
-                    _be_there(8 + 2 * CONSUMER + (n & 1))
-                n = _anew(n + 1)
-                i = _anew(i + 1)
-
-            # Full tiles: each row sees each key, no mask.
-            while i < num_tiles:
-                start = _query_tile(i, first, BM)
-                stage, phase = _stage_of(n, STAGES)
-                q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
-                do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
-                mbarrier.wait(q_full.index(stage), phase)
-                scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-                mbarrier.wait(do_full.index(stage), phase)
-                products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-                qk = warpgroup_mma_wait(1, deps=(scores,))
-                mbarrier.wait(rows_full.index(stage), phase)
-                lse = lse_s.index(stage).load(row_layout)[None, :]
-                p = gl.exp2(qk * qk_scale - lse)
+        # Mixed tiles.
+        i = 0
+        while i < num_mixed:
+            start = _query_tile(i, first, BM)
+            stage, phase = _stage_of(n, STAGES)
+            q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
+            do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
+            mbarrier.wait(q_full.index(stage), phase)
+            scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+            mbarrier.wait(do_full.index(stage), phase)
+            products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+            qk = warpgroup_mma_wait(1, deps=(scores,))
+            mbarrier.wait(rows_full.index(stage), phase)
+            rows = start + gl.arange(0, BM, layout=row_layout)
+            q = (rows + (kv_len - q_len))[None, :]
+            lse = lse_s.index(stage).load(row_layout)[None, :]
+            qk = gl.where(_visible_by_key(q, k, t) & (cols < kv_len)[:, None], qk, -float("inf"))
+            p = gl.exp2(qk * qk_scale - lse)
+            dp = warpgroup_mma_wait(0, deps=(products,))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+            delta = delta_s.index(stage).load(row_layout)[None, :]
+            ds = (p * (dp - delta)).to(k_s.dtype)
+            if FUSE_DQ > 0:
+                ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
+            next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
+            if FUSE_DQ > 0:
+                fence_async_shared()
+                at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
                 if DELAY_DQ:
-                    # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
-                    mbarrier.wait(rows_full.index(stage), phase)
-                dp = warpgroup_mma_wait(0, deps=(products,))
-                p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-                delta = delta_s.index(stage).load(row_layout)[None, :]
-                ds = (p * (dp - delta)).to(k_s.dtype)
-                if FUSE_DQ > 0:
-                    ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
-                next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
-                if FUSE_DQ > 0:
-                    fence_async_shared()
-                    at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
-                    if DELAY_DQ:
-                        # The other consumer is done with the tile before; its own part of dS came with it.
-                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                        at, last_at = last_at, at
-                    else:
-                        _meet(8)
-                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
-                if FUSE_DQ > 0:
-                    # dQ leaves while the last product runs.
-                    dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
-                    dk = warpgroup_mma_wait(0, deps=(next_dk,))
+                    # The other consumer is done with the tile before; its own part of dS came with it.
+                    _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                    next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                    at, last_at = last_at, at
                 else:
-                    dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
-                mbarrier.arrive(empty.index(stage))
-                if FUSE_DQ > 0 and DELAY_DQ:
-                    _be_there(8 + 2 * CONSUMER + (n & 1))
-                n = _anew(n + 1)
-                i = _anew(i + 1)
+                    _meet(8)
+                    next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+            next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
+            if FUSE_DQ > 0:
+                # dQ leaves while the last product runs.
+                dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
+                _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                dk = warpgroup_mma_wait(0, deps=(next_dk,))
+            else:
+                dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
+            mbarrier.arrive(empty.index(stage))
+            if FUSE_DQ > 0 and DELAY_DQ:
+                _be_there(8 + 2 * CONSUMER + (n & 1))
+            n = _anew(n + 1)
+            i = _anew(i + 1)
 
-        # Epilogue. The next tiles of K and V may come. dK and dV leave by TMA, as far as there are keys. Where these
-        # are is computed anew: it is not worth registers in the meantime.
-        mbarrier.arrive(v_empty)
-        if FUSE_DQ > 0 and DELAY_DQ:
+        # Full tiles: each row sees each key, no mask.
+        while i < num_tiles:
+            start = _query_tile(i, first, BM)
+            stage, phase = _stage_of(n, STAGES)
+            q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
+            do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
+            mbarrier.wait(q_full.index(stage), phase)
+            scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+            mbarrier.wait(do_full.index(stage), phase)
+            products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+            qk = warpgroup_mma_wait(1, deps=(scores,))
+            mbarrier.wait(rows_full.index(stage), phase)
+            lse = lse_s.index(stage).load(row_layout)[None, :]
+            p = gl.exp2(qk * qk_scale - lse)
+            if DELAY_DQ:
+                # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
+                mbarrier.wait(rows_full.index(stage), phase)
+            dp = warpgroup_mma_wait(0, deps=(products,))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+            delta = delta_s.index(stage).load(row_layout)[None, :]
+            ds = (p * (dp - delta)).to(k_s.dtype)
+            if FUSE_DQ > 0:
+                ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
+            next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
+            if FUSE_DQ > 0:
+                fence_async_shared()
+                at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
+                if DELAY_DQ:
+                    # The other consumer is done with the tile before; its own part of dS came with it.
+                    _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                    next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                    at, last_at = last_at, at
+                else:
+                    _meet(8)
+                    next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+            next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
+            if FUSE_DQ > 0:
+                # dQ leaves while the last product runs.
+                dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
+                _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                dk = warpgroup_mma_wait(0, deps=(next_dk,))
+            else:
+                dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
+            mbarrier.arrive(empty.index(stage))
+            if FUSE_DQ > 0 and DELAY_DQ:
+                _be_there(8 + 2 * CONSUMER + (n & 1))
+            n = _anew(n + 1)
+            i = _anew(i + 1)
+
+    # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
+    # Where these are is computed anew: it is not worth registers in the meantime.
+    b, kv_h, col0 = _keys_of(_anew(gl.program_id(0)), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN)
+    v_tile.store(dv.to(v_s.dtype))
+    fence_async_shared()
+    tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], v_s.index(CONSUMER))
+    if FUSE_DQ > 0:
+        if DELAY_DQ:
             _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
             next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
             dq = warpgroup_mma_wait(0, deps=(next_dq,))
             _add_dq(dq_sums, dq_s.index(CONSUMER), last_at, dq, FUSE_DQ)
-        mbarrier.arrive(k_empty)
-        if THROUGH_DS:
-            _meet(12)
-        b, kv_h, col0 = _keys_of(_anew(index), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN)
-        dv_tile, dk_tile = dv_s.index(CONSUMER), dk_s.index(dk_s.type.shape[0] - 2 + CONSUMER)
-        tma.store_wait(0)
-        dv_tile.reshape([64, V_HEAD_DIM]).store(dv.to(v_s.dtype))
-        fence_async_shared()
-        tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dv_tile)
-        if not THROUGH_DS:
-            tma.store_wait(0)
-        dk_tile.reshape([64, HEAD_DIM]).store((dk * scale).to(k_s.dtype))
-        fence_async_shared()
-        tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dk_tile)
-        turn += 1
-        index = _announced(turn, index_s, index_full, index_empty)
+        # The other consumer has read this one's keys.
+        _meet(12)
+    k_tile.store((dk * scale).to(k_s.dtype))
+    fence_async_shared()
+    tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], k_s.index(CONSUMER))
     tma.store_wait(0)
 
 
@@ -1739,7 +1704,6 @@ def _backward_kv_hopper(
     dq_sums,
     dk_desc,
     dv_desc,
-    counter_ptr,
     prefix,
     scale,
     batch,
@@ -1755,9 +1719,8 @@ def _backward_kv_hopper(
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
 ):
-    # Grid: at most as many programs as the GPU holds at once; they share the tiles of BN = 128 keys of all heads of K
-    # and V. For each tile they walk along the queries that see some of its keys, head by head of those that share them:
-    # p = exp2(logit - lse), dv = p^T d_out,
+    # Grid: one program for each tile of BN = 128 keys of each head of K and V of each batch element. It walks along the
+    # queries that see some of its keys, head by head of those that share them: p = exp2(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
     # the scale, in tiles of 64 x 64, each as _add_dq lays it out.
@@ -1769,8 +1732,6 @@ def _backward_kv_hopper(
     v_s = gl.allocate_shared_memory(v_desc.dtype, [2] + v_desc.block_type.shape, v_desc.layout)
     lse_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], lse_desc.layout)
     delta_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], delta_desc.layout)
-    WIDTH: gl.constexpr = k_desc.block_type.shape[-1]
-    V_WIDTH: gl.constexpr = v_desc.block_type.shape[-1]
     ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BM], k_desc.dtype)
     BUFFERS: gl.constexpr = 4 if DELAY_DQ else 2
     # What a launch does without is not allocated: another name for K's.
@@ -1782,41 +1743,19 @@ def _backward_kv_hopper(
         dq_s = gl.allocate_shared_memory(gl.float32, [2] + dq_sums.block_type.shape, dq_sums.layout)
     else:
         dq_s = k_s
-    # dV and dK leave at once through the room of dS where it is large, else one after the other through their own.
-    if FUSE_DQ > 0 and BUFFERS * BM >= 2 * WIDTH:
-        dv_s = reinterpret(ds_s, v_desc.dtype, [2 * BUFFERS * BM // V_WIDTH] + dv_desc.block_type.shape, dv_desc.layout)
-        dk_s = reinterpret(ds_s, k_desc.dtype, [2 * BUFFERS * BM // WIDTH] + dk_desc.block_type.shape, dk_desc.layout)
-    else:
-        dk_s = gl.allocate_shared_memory(k_desc.dtype, [2] + dk_desc.block_type.shape, dk_desc.layout)
-        if V_WIDTH == WIDTH:
-            dv_s = dk_s
-        else:
-            dv_s = gl.allocate_shared_memory(v_desc.dtype, [2] + dv_desc.block_type.shape, dv_desc.layout)
-    index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     rows_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(2):
-        mbarrier.init(index_full.index(each), count=1)
-        mbarrier.init(index_empty.index(each), count=2)
-    mbarrier.init(k_full, count=1)
-    mbarrier.init(k_empty, count=2)
-    mbarrier.init(v_full, count=1)
-    mbarrier.init(v_empty, count=2)
+    mbarrier.init(kv_full, count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(q_full.index(stage), count=1)
         mbarrier.init(do_full.index(stage), count=1)
         mbarrier.init(rows_full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
-    shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s)
-    barriers = (index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
+    shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s)
+    barriers = (kv_full, q_full, do_full, rows_full, empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
@@ -1827,8 +1766,7 @@ def _backward_kv_hopper(
             1, shared, barriers, dq_sums, dk_desc, dv_desc, prefix, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, shared, barriers, prefix, sizes, BM, BN,
-            STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, prefix, sizes, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on
@@ -2265,7 +2203,6 @@ def _launch_backward_kv_hopper(call, incoming, prefix, config):
     runtime.relaunch(
         _backward_kv_hopper, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
-        runtime.tile_counter(call),
         prefix,
         rest=lambda: runtime.Rest(
             runtime.hopper_backward_programs(call, config),

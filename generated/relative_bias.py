@@ -36,12 +36,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashgen import runtime
-from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
+from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "ce10a1156e61", "backward_q": "f075b6e1e8a6", "backward_kv": "b636b046abc0"},
+    templates={"forward": "ce10a1156e61", "backward_q": "f075b6e1e8a6", "backward_kv": "07a723d9b027"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -1289,24 +1289,6 @@ def _add(sums_ptr, at, value):
 
 
 @gluon.jit
-def _announce(index, turn, index_s, index_full, index_empty):
-    """The producer's: tell the consumers which tile comes at this turn."""
-    mbarrier.wait(index_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    index_s.index(turn % 2).store(gl.full([1], 0, gl.int32, layout=layout) + index)
-    mbarrier.arrive(index_full.index(turn % 2))
-
-
-@gluon.jit
-def _announced(turn, index_s, index_full, index_empty):
-    """A consumer's: the tile of this turn."""
-    mbarrier.wait(index_full.index(turn % 2), turn // 2 & 1)
-    index = gl.sum(index_s.index(turn % 2).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
-    mbarrier.arrive(index_empty.index(turn % 2))
-    return index
-
-
-@gluon.jit
 def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Tile `index` of keys: its batch element, head of K and V, and first key.
 
@@ -1406,7 +1388,7 @@ def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
 
     Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
-    tiles and the next one for its odd tiles. Barrier 12: both have read dS, or dK and dV are out of its room.
+    tiles and the next one for its odd tiles. Barrier 12: both have read the keys.
     """
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
     gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
@@ -1440,7 +1422,6 @@ def _backward_producer(
     v_desc,
     lse_desc,
     delta_desc,
-    counter_ptr,
     shared,
     barriers,
     sizes,
@@ -1448,49 +1429,33 @@ def _backward_producer(
     BN: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    # One warp: brings tiles of K and V into shared memory by TMA, and for each the tiles of Q and dO that see it and
-    # their rows' lse and delta, as soon as the consumers make room.
+    # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
+    # and their rows' lse and delta as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
-    index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
-    num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
-    index = gl.program_id(0)
-    turn = 0  # tiles of keys so far
+    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
+    kv_full, q_full, do_full, rows_full, empty = barriers
+    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+    for c in gl.static_range(2):
+        tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, k_s.index(c))
+    for c in gl.static_range(2):
+        tma_load(v_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, v_s.index(c))
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
-    while index < num_kv_tiles:
-        _announce(index, turn, index_s, index_full, index_empty)
-        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
-        mbarrier.wait(v_empty, turn & 1 ^ 1)
-        mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
-        for c in gl.static_range(2):
-            tma_load(v_desc, [b, kv_h, col0 + 64 * c, 0], v_full, v_s.index(c))
-        mbarrier.wait(k_empty, turn & 1 ^ 1)
-        mbarrier.expect(k_full, 2 * k_desc.block_type.nbytes)
-        for c in gl.static_range(2):
-            tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], k_full, k_s.index(c))
-        for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-            num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
-            first_row = (b * heads + h) * num_rows
-            for i in range(num_tiles):
-                start = _query_tile(i, num_tiles, BM)
-                stage, phase = _stage_of(n, STAGES)
-                mbarrier.wait(empty.index(stage), phase ^ 1)
-                mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
-                tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
-                mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes)
-                tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
-                mbarrier.expect(rows_full.index(stage), 8 * BM)
-                tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
-                tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
-                n += 1
-        turn += 1
-        # Tiles differ in length: whoever is done takes the next one.
-        index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
-    _announce(index, turn, index_s, index_full, index_empty)
-    # The last program to end sets the counters back, for the launch that follows on this stream.
-    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
-        gl.store(counter_ptr, 0)
-        gl.store(counter_ptr + 1, 0)
+    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+        num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
+        first_row = (b * heads + h) * num_rows
+        for i in range(num_tiles):
+            start = _query_tile(i, num_tiles, BM)
+            stage, phase = _stage_of(n, STAGES)
+            mbarrier.wait(empty.index(stage), phase ^ 1)
+            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
+            tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
+            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes)
+            tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
+            mbarrier.expect(rows_full.index(stage), 8 * BM)
+            tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
+            tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
+            n += 1
 
 
 @gluon.jit
@@ -1512,16 +1477,14 @@ def _backward_consumer(
     DELAY_DQ: gl.constexpr,
     LEARNED: gl.constexpr,
 ):
-    # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products
-    # for dV and dK from registers; for dQ both consumers put dS into shared memory, and each makes one half of its
-    # columns or rows.
+    # Four warps: 64 keys. Tiles of scores are transposed, [64, BM], so that P and dS enter the products for dV and dK
+    # from registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
-    index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
+    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
+    kv_full, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
     V_HEAD_DIM: gl.constexpr = v_s.type.shape[-1]
     BUFFERS: gl.constexpr = ds_s.type.shape[0] // 2
-    THROUGH_DS: gl.constexpr = dk_s.type.shape[0] > 2
     scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
@@ -1534,58 +1497,112 @@ def _backward_consumer(
     zero_dq = gl.zeros([64, 64], gl.float32, dq_layout)
     k_tile = k_s.index(CONSUMER).reshape([64, HEAD_DIM])
     v_tile = v_s.index(CONSUMER).reshape([64, V_HEAD_DIM])
-    num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
-    turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
-    index = _announced(turn, index_s, index_full, index_empty)
-    while index < num_kv_tiles:
-        dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
-        dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
-        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
-        cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
-        # Keys beyond the last are taken as the last: they read what exists.
-        k = gl.minimum(cols, kv_len - 1)[:, None]
-        k_first = col0 + 64 * CONSUMER
-        k_last = gl.minimum(col0 + 64 * CONSUMER + 64, kv_len) - 1
-        if THROUGH_DS:
-            # dK and dV of the last keys are out of the room of dS.
-            tma.store_wait(0)
-            _meet(12)
-        if FUSE_DQ > 0 and DELAY_DQ:
-            # As if there had been a tile before the first, with dS = 0.
-            last_at = (b * heads + kv_h * (heads // kv_heads)) * num_rows * (HEAD_DIM // 64) + 64 * CONSUMER
-            ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
-            fence_async_shared()
-            _be_there(8 + 2 * CONSUMER + (n + 1 & 1))
-        nothing = _thread_sums(zero)
-        d_rel_sums = nothing  # of the element d_rel_at
-        d_rel_at = gl.to_tensor(0).to(gl.int64)
-        mbarrier.wait(k_full, turn & 1)
-        mbarrier.wait(v_full, turn & 1)
-        # At least one, or the compiler would keep for the epilogue what it computes for the loops.
-        num_heads = gl.maximum(heads // kv_heads, 1)
-        for each in range(num_heads):
-            h = kv_h * num_heads + each
-            qk_scale = scale * 1.4426950408889634
-            rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
-            num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
-            first_row = (b * heads + h) * num_rows
-            h_scaled = h * 129
+    dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
+    dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
+    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
+    # Keys beyond the last are taken as the last: they read what exists.
+    k = gl.minimum(cols, kv_len - 1)[:, None]
+    k_first = col0 + 64 * CONSUMER
+    k_last = gl.minimum(col0 + 64 * CONSUMER + 64, kv_len) - 1
+    if FUSE_DQ > 0 and DELAY_DQ:
+        # As if there had been a tile before the first, with dS = 0.
+        last_at = (b * heads + kv_h * (heads // kv_heads)) * num_rows * (HEAD_DIM // 64) + 64 * CONSUMER
+        ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
+        fence_async_shared()
+        _be_there(8 + 2 * CONSUMER + (n + 1 & 1))
+    nothing = _thread_sums(zero)
+    d_rel_sums = nothing  # of the element d_rel_at
+    d_rel_at = gl.to_tensor(0).to(gl.int64)
+    mbarrier.wait(kv_full, 0)
+    # At least one, or the compiler would keep for the epilogue what it computes for the loops.
+    num_heads = gl.maximum(heads // kv_heads, 1)
+    for each in range(num_heads):
+        h = kv_h * num_heads + each
+        qk_scale = scale * 1.4426950408889634
+        rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
+        num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
+        first_row = (b * heads + h) * num_rows
+        h_scaled = h * 129
 
-            # Mixed tiles.
-            i = 0
-            while i < num_mixed:
+        # Mixed tiles.
+        i = 0
+        while i < num_mixed:
+            start = _query_tile(i, num_tiles, BM)
+            if LEARNED:
+                q_first = start + (kv_len - q_len)
+                q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
+                # d rel[h, clamp(q - k, -64, 64) + 64]
+                d_rel_shared = gl.minimum(gl.maximum(q_first - k_last, -64), 64) == gl.minimum(
+                    gl.maximum(q_last - k_first, -64), 64
+                )
+                element = gl.where(
+                    d_rel_shared, h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), d_rel_at
+                )
+                if element != d_rel_at:
+                    _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
+                    d_rel_sums = nothing
+                    d_rel_at = element
+            stage, phase = _stage_of(n, STAGES)
+            q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
+            do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
+            mbarrier.wait(q_full.index(stage), phase)
+            scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+            mbarrier.wait(do_full.index(stage), phase)
+            products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+            qk = warpgroup_mma_wait(1, deps=(scores,))
+            mbarrier.wait(rows_full.index(stage), phase)
+            rows = start + gl.arange(0, BM, layout=row_layout)
+            # Rows beyond the last are taken as the last: they read what exists.
+            q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
+            lse = lse_s.index(stage).load(row_layout)[None, :]
+            x = _score(qk, q, k, qk_scale, rel_base)
+            x = gl.where((cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
+            p = gl.exp2(x - lse)
+            dp = warpgroup_mma_wait(0, deps=(products,))
+            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+            delta = delta_s.index(stage).load(row_layout)[None, :]
+            ds_out = p * (dp - delta)
+            if LEARNED:
+                d_rel_sums += gl.where(d_rel_shared, _thread_sums(ds_out), 0.0)
+            ds = ds_out.to(k_s.dtype)
+            if FUSE_DQ > 0:
+                ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
+            next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
+            if FUSE_DQ > 0:
+                fence_async_shared()
+                at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
+                if DELAY_DQ:
+                    # The other consumer is done with the tile before; its own part of dS came with it.
+                    _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                    next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                    at, last_at = last_at, at
+                else:
+                    _meet(8)
+                    next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+            next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
+            if FUSE_DQ > 0:
+                # dQ leaves while the last product runs.
+                dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
+                _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                dk = warpgroup_mma_wait(0, deps=(next_dk,))
+            else:
+                dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
+            mbarrier.arrive(empty.index(stage))
+            if FUSE_DQ > 0 and DELAY_DQ:
+                _be_there(8 + 2 * CONSUMER + (n & 1))
+            n = _anew(n + 1)
+            i = _anew(i + 1)
+
+        # Full tiles: each row sees each key, no mask. Runs of flat ones, which read at one place each, and of others.
+        while i < num_tiles:
+            while _is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
                 start = _query_tile(i, num_tiles, BM)
+                q_first = start + (kv_len - q_len)
                 if LEARNED:
-                    q_first = start + (kv_len - q_len)
-                    q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
                     # d rel[h, clamp(q - k, -64, 64) + 64]
-                    d_rel_shared = gl.minimum(gl.maximum(q_first - k_last, -64), 64) == gl.minimum(
-                        gl.maximum(q_last - k_first, -64), 64
-                    )
-                    element = gl.where(
-                        d_rel_shared, h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), d_rel_at
-                    )
+                    element = gl.cast(h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), gl.int64)
                     if element != d_rel_at:
                         _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
                         d_rel_sums = nothing
@@ -1599,19 +1616,18 @@ def _backward_consumer(
                 products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
-                rows = start + gl.arange(0, BM, layout=row_layout)
-                # Rows beyond the last are taken as the last: they read what exists.
-                q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
                 lse = lse_s.index(stage).load(row_layout)[None, :]
-                x = _score(qk, q, k, qk_scale, rel_base)
-                x = gl.where((cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
+                x = _flat_score(qk, k_first, q_first, qk_scale, rel_base)
                 p = gl.exp2(x - lse)
+                if DELAY_DQ:
+                    # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
+                    mbarrier.wait(rows_full.index(stage), phase)
                 dp = warpgroup_mma_wait(0, deps=(products,))
                 p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
                 delta = delta_s.index(stage).load(row_layout)[None, :]
                 ds_out = p * (dp - delta)
                 if LEARNED:
-                    d_rel_sums += gl.where(d_rel_shared, _thread_sums(ds_out), 0.0)
+                    d_rel_sums += _thread_sums(ds_out)
                 ds = ds_out.to(k_s.dtype)
                 if FUSE_DQ > 0:
                     ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
@@ -1641,151 +1657,79 @@ def _backward_consumer(
                 n = _anew(n + 1)
                 i = _anew(i + 1)
 
-            # Full tiles: each row sees each key, no mask. Runs of flat ones, which read at one place each, and of
-            # others.
-            while i < num_tiles:
-                while _is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
-                    start = _query_tile(i, num_tiles, BM)
-                    q_first = start + (kv_len - q_len)
-                    if LEARNED:
-                        # d rel[h, clamp(q - k, -64, 64) + 64]
-                        element = gl.cast(
-                            h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), gl.int64
-                        )
-                        if element != d_rel_at:
-                            _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
-                            d_rel_sums = nothing
-                            d_rel_at = element
-                    stage, phase = _stage_of(n, STAGES)
-                    q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
-                    do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
-                    mbarrier.wait(q_full.index(stage), phase)
-                    scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-                    mbarrier.wait(do_full.index(stage), phase)
-                    products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-                    qk = warpgroup_mma_wait(1, deps=(scores,))
+            while (i < num_tiles) & ~_is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
+                start = _query_tile(i, num_tiles, BM)
+                stage, phase = _stage_of(n, STAGES)
+                q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
+                do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
+                mbarrier.wait(q_full.index(stage), phase)
+                scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+                mbarrier.wait(do_full.index(stage), phase)
+                products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+                qk = warpgroup_mma_wait(1, deps=(scores,))
+                mbarrier.wait(rows_full.index(stage), phase)
+                rows = start + gl.arange(0, BM, layout=row_layout)
+                # Rows beyond the last are taken as the last: they read what exists.
+                q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
+                lse = lse_s.index(stage).load(row_layout)[None, :]
+                x = _score(qk, q, k, qk_scale, rel_base)
+                p = gl.exp2(x - lse)
+                if DELAY_DQ:
+                    # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
                     mbarrier.wait(rows_full.index(stage), phase)
-                    lse = lse_s.index(stage).load(row_layout)[None, :]
-                    x = _flat_score(qk, k_first, q_first, qk_scale, rel_base)
-                    p = gl.exp2(x - lse)
+                dp = warpgroup_mma_wait(0, deps=(products,))
+                p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+                delta = delta_s.index(stage).load(row_layout)[None, :]
+                ds_out = p * (dp - delta)
+                ds = ds_out.to(k_s.dtype)
+                if FUSE_DQ > 0:
+                    ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
+                next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
+                if FUSE_DQ > 0:
+                    fence_async_shared()
+                    at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
                     if DELAY_DQ:
-                        # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
-                        mbarrier.wait(rows_full.index(stage), phase)
-                    dp = warpgroup_mma_wait(0, deps=(products,))
-                    p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-                    delta = delta_s.index(stage).load(row_layout)[None, :]
-                    ds_out = p * (dp - delta)
-                    if LEARNED:
-                        d_rel_sums += _thread_sums(ds_out)
-                    ds = ds_out.to(k_s.dtype)
-                    if FUSE_DQ > 0:
-                        ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
-                    next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
-                    if FUSE_DQ > 0:
-                        fence_async_shared()
-                        at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
-                        if DELAY_DQ:
-                            # The other consumer is done with the tile before; its own part of dS came with it.
-                            _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                            next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                            at, last_at = last_at, at
-                        else:
-                            _meet(8)
-                            next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                    next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
-                    if FUSE_DQ > 0:
-                        # dQ leaves while the last product runs.
-                        dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                        _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
-                        dk = warpgroup_mma_wait(0, deps=(next_dk,))
+                        # The other consumer is done with the tile before; its own part of dS came with it.
+                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        at, last_at = last_at, at
                     else:
-                        dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
-                    mbarrier.arrive(empty.index(stage))
-                    if FUSE_DQ > 0 and DELAY_DQ:
-                        _be_there(8 + 2 * CONSUMER + (n & 1))
-                    n = _anew(n + 1)
-                    i = _anew(i + 1)
+                        _meet(8)
+                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
+                if FUSE_DQ > 0:
+                    # dQ leaves while the last product runs.
+                    dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
+                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                    dk = warpgroup_mma_wait(0, deps=(next_dk,))
+                else:
+                    dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
+                mbarrier.arrive(empty.index(stage))
+                if FUSE_DQ > 0 and DELAY_DQ:
+                    _be_there(8 + 2 * CONSUMER + (n & 1))
+                n = _anew(n + 1)
+                i = _anew(i + 1)
 
-                while (i < num_tiles) & ~_is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
-                    start = _query_tile(i, num_tiles, BM)
-                    stage, phase = _stage_of(n, STAGES)
-                    q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
-                    do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
-                    mbarrier.wait(q_full.index(stage), phase)
-                    scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-                    mbarrier.wait(do_full.index(stage), phase)
-                    products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-                    qk = warpgroup_mma_wait(1, deps=(scores,))
-                    mbarrier.wait(rows_full.index(stage), phase)
-                    rows = start + gl.arange(0, BM, layout=row_layout)
-                    # Rows beyond the last are taken as the last: they read what exists.
-                    q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
-                    lse = lse_s.index(stage).load(row_layout)[None, :]
-                    x = _score(qk, q, k, qk_scale, rel_base)
-                    p = gl.exp2(x - lse)
-                    if DELAY_DQ:
-                        # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
-                        mbarrier.wait(rows_full.index(stage), phase)
-                    dp = warpgroup_mma_wait(0, deps=(products,))
-                    p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-                    delta = delta_s.index(stage).load(row_layout)[None, :]
-                    ds_out = p * (dp - delta)
-                    ds = ds_out.to(k_s.dtype)
-                    if FUSE_DQ > 0:
-                        ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
-                    next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
-                    if FUSE_DQ > 0:
-                        fence_async_shared()
-                        at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
-                        if DELAY_DQ:
-                            # The other consumer is done with the tile before; its own part of dS came with it.
-                            _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                            next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                            at, last_at = last_at, at
-                        else:
-                            _meet(8)
-                            next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                    next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
-                    if FUSE_DQ > 0:
-                        # dQ leaves while the last product runs.
-                        dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                        _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
-                        dk = warpgroup_mma_wait(0, deps=(next_dk,))
-                    else:
-                        dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
-                    mbarrier.arrive(empty.index(stage))
-                    if FUSE_DQ > 0 and DELAY_DQ:
-                        _be_there(8 + 2 * CONSUMER + (n & 1))
-                    n = _anew(n + 1)
-                    i = _anew(i + 1)
+    if LEARNED:
+        _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
 
-        if LEARNED:
-            _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
-
-        # Epilogue. The next tiles of K and V may come. dK and dV leave by TMA, as far as there are keys. Where these
-        # are is computed anew: it is not worth registers in the meantime.
-        mbarrier.arrive(v_empty)
-        if FUSE_DQ > 0 and DELAY_DQ:
+    # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
+    # Where these are is computed anew: it is not worth registers in the meantime.
+    b, kv_h, col0 = _keys_of(_anew(gl.program_id(0)), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN)
+    v_tile.store(dv.to(v_s.dtype))
+    fence_async_shared()
+    tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], v_s.index(CONSUMER))
+    if FUSE_DQ > 0:
+        if DELAY_DQ:
             _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
             next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
             dq = warpgroup_mma_wait(0, deps=(next_dq,))
             _add_dq(dq_sums, dq_s.index(CONSUMER), last_at, dq, FUSE_DQ)
-        mbarrier.arrive(k_empty)
-        if THROUGH_DS:
-            _meet(12)
-        b, kv_h, col0 = _keys_of(_anew(index), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN)
-        dv_tile, dk_tile = dv_s.index(CONSUMER), dk_s.index(dk_s.type.shape[0] - 2 + CONSUMER)
-        tma.store_wait(0)
-        dv_tile.reshape([64, V_HEAD_DIM]).store(dv.to(v_s.dtype))
-        fence_async_shared()
-        tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dv_tile)
-        if not THROUGH_DS:
-            tma.store_wait(0)
-        dk_tile.reshape([64, HEAD_DIM]).store((dk * scale).to(k_s.dtype))
-        fence_async_shared()
-        tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dk_tile)
-        turn += 1
-        index = _announced(turn, index_s, index_full, index_empty)
+        # The other consumer has read this one's keys.
+        _meet(12)
+    k_tile.store((dk * scale).to(k_s.dtype))
+    fence_async_shared()
+    tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], k_s.index(CONSUMER))
     tma.store_wait(0)
 
 
@@ -1812,7 +1756,6 @@ def _backward_kv_hopper(
     dq_sums,
     dk_desc,
     dv_desc,
-    counter_ptr,
     d_rel_ptr,
     rel_ptr,
     stride_rel_0,
@@ -1831,9 +1774,8 @@ def _backward_kv_hopper(
     DELAY_DQ: gl.constexpr,
     LEARNED: gl.constexpr,
 ):
-    # Grid: at most as many programs as the GPU holds at once; they share the tiles of BN = 128 keys of all heads of K
-    # and V. For each tile they walk along the queries that see some of its keys, head by head of those that share them:
-    # p = exp2(logit - lse), dv = p^T d_out,
+    # Grid: one program for each tile of BN = 128 keys of each head of K and V of each batch element. It walks along the
+    # queries that see some of its keys, head by head of those that share them: p = exp2(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
     # Where LEARNED, ds_out = p * (d_out v^T - delta) is added up for rel where all pairs of a tile share an element.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
@@ -1846,8 +1788,6 @@ def _backward_kv_hopper(
     v_s = gl.allocate_shared_memory(v_desc.dtype, [2] + v_desc.block_type.shape, v_desc.layout)
     lse_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], lse_desc.layout)
     delta_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], delta_desc.layout)
-    WIDTH: gl.constexpr = k_desc.block_type.shape[-1]
-    V_WIDTH: gl.constexpr = v_desc.block_type.shape[-1]
     ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BM], k_desc.dtype)
     BUFFERS: gl.constexpr = 4 if DELAY_DQ else 2
     # What a launch does without is not allocated: another name for K's.
@@ -1859,41 +1799,19 @@ def _backward_kv_hopper(
         dq_s = gl.allocate_shared_memory(gl.float32, [2] + dq_sums.block_type.shape, dq_sums.layout)
     else:
         dq_s = k_s
-    # dV and dK leave at once through the room of dS where it is large, else one after the other through their own.
-    if FUSE_DQ > 0 and BUFFERS * BM >= 2 * WIDTH:
-        dv_s = reinterpret(ds_s, v_desc.dtype, [2 * BUFFERS * BM // V_WIDTH] + dv_desc.block_type.shape, dv_desc.layout)
-        dk_s = reinterpret(ds_s, k_desc.dtype, [2 * BUFFERS * BM // WIDTH] + dk_desc.block_type.shape, dk_desc.layout)
-    else:
-        dk_s = gl.allocate_shared_memory(k_desc.dtype, [2] + dk_desc.block_type.shape, dk_desc.layout)
-        if V_WIDTH == WIDTH:
-            dv_s = dk_s
-        else:
-            dv_s = gl.allocate_shared_memory(v_desc.dtype, [2] + dv_desc.block_type.shape, dv_desc.layout)
-    index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     rows_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(2):
-        mbarrier.init(index_full.index(each), count=1)
-        mbarrier.init(index_empty.index(each), count=2)
-    mbarrier.init(k_full, count=1)
-    mbarrier.init(k_empty, count=2)
-    mbarrier.init(v_full, count=1)
-    mbarrier.init(v_empty, count=2)
+    mbarrier.init(kv_full, count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(q_full.index(stage), count=1)
         mbarrier.init(do_full.index(stage), count=1)
         mbarrier.init(rows_full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
-    shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s)
-    barriers = (index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
+    shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s)
+    barriers = (kv_full, q_full, do_full, rows_full, empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
@@ -1906,7 +1824,7 @@ def _backward_kv_hopper(
             FUSE_DQ, DELAY_DQ, LEARNED,
         )),
         (_backward_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, shared, barriers, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on
@@ -2536,7 +2454,6 @@ def _launch_backward_kv_hopper(call, incoming, rel, config, input_sums=None):
     runtime.relaunch(
         _backward_kv_hopper, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
-        runtime.tile_counter(call),
         *(input_sums or (None,)),
         rel, rel.stride(0),
         rest=lambda: runtime.Rest(

@@ -103,7 +103,8 @@ class HopperBackwardView:
     """The holes of the Hopper kernel for dK, dV and parts of dQ, as `BackwardKvView` has them.
 
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
-    the names that the consumers read. `learned` and `flat` are for heads that are not wide.
+    the names that the consumers read. `in_turn`: programs take tiles of keys in turn, else one each. It, `learned` and
+    `flat` are for heads that are not wide.
     """
 
     score: Function | None
@@ -115,6 +116,7 @@ class HopperBackwardView:
     clamps_q: bool
     queries: QueryTiles
     longest_first: bool
+    in_turn: bool
     prologue: tuple[str, ...]
     reads: frozenset[str]
     q_offset: str
@@ -138,8 +140,7 @@ class HopperBackwardView:
     @property
     def causal(self) -> bool:
         """Whether all there is to the variant is a mask of positions alone that hides the first queries from a key."""
-        reads = {name for function in self.functions for name in function.body.free}
-        return self.longest_first and self.score is None and reads <= {"q", "k"}
+        return self.in_turn and self.longest_first and self.score is None
 
     @property
     def launch_sizes(self) -> tuple[str, ...]:
@@ -202,6 +203,8 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     free = reads.union(queries.names, prologue.free, *apart)
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
+    in_turn = not bent and (scheduled or (not rows.upper and _leaves_registers(variant, score, mask)))
+    own_helpers = (["_announce"] if in_turn else [], ["_add"] if learned else [])
     whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
     return HopperBackwardView(
         score=score,
@@ -213,6 +216,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
+        in_turn=in_turn,
         prologue=in_gluon(prologue.lines),
         reads=frozenset(reads),
         q_offset=q_offset(variant),
@@ -221,13 +225,21 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), "batch", "num_rows", "head_group"))
         ),
-        helpers=tuple(sorted(prologue.helpers | queries.helpers | {"_announce"} | ({"_add"} if learned else set()))),
+        helpers=tuple(sorted(prologue.helpers.union(queries.helpers, *own_helpers))),
         learned=learned,
         flat=flat,
     )
 
 
 _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
+
+
+def _leaves_registers(variant: Variant, score: Function | None, mask: Function | None) -> bool:
+    """Whether logits and mask follow from positions and what holds for a head: a loop over tiles of keys finds room."""
+    along = (node for node in walk(variant.mask, variant.score) if isinstance(node, Gather))
+    if any({"q", "k"} & variables(node) for node in along):
+        return False
+    return (score is None or "q" not in score.body.free) and (mask is None or {*mask.body.free} <= {"q", "k"})
 
 
 def _reads_tensors_along_q(variant: Variant) -> bool:

@@ -53,6 +53,7 @@ from flashgen.runtime.exact import input_gradient, input_sums
 from flashgen.runtime.hopper import head_group, hopper_blocks, hopper_programs
 from flashgen.runtime.hopper_backward import (
     hopper_backward_programs,
+    hopper_backward_programs_at_once,
     hopper_backward_tiles,
     hopper_key_gradients,
     hopper_query_sums,
@@ -106,6 +107,7 @@ __all__ = [
     "from_sums",
     "head_group",
     "hopper_backward_programs",
+    "hopper_backward_programs_at_once",
     "hopper_backward_q_refuses",
     "hopper_backward_refuses",
     "hopper_backward_tiles",

@@ -24,10 +24,14 @@ _FRAGMENTS = Tile((16, 256), torch.float32, _FRAGMENTS_LAYOUT)
 
 
 def hopper_backward_programs(call: Call, config: Config) -> int:
-    """As many programs as the GPU runs at once, which share the tiles of keys; for wide heads one for each tile."""
+    """One program for each tile of keys of each head of k and v."""
     s = call.sizes
-    tiles = -(-s.kv_len // config.BN) * s.batch * s.kv_heads
-    return tiles if config.wide else min(tiles, multiprocessors(call.q.get_device()))
+    return -(-s.kv_len // config.BN) * s.batch * s.kv_heads
+
+
+def hopper_backward_programs_at_once(call: Call, config: Config) -> int:
+    """As many programs as the GPU runs at once, which share these tiles."""
+    return min(hopper_backward_programs(call, config), multiprocessors(call.q.get_device()))
 
 
 def hopper_backward_tiles(

@@ -163,7 +163,8 @@ def _hopper_backward_kv(task: Task) -> Iterator[Config]:
 def hopper_backward_shared_bytes(config: Config, v_head_dim: int) -> int:
     """Bytes of shared memory: K and V, stages of Q and dO with lse and delta, buffers of dS, parts of dQ, barriers.
 
-    And dK and dV as they leave: through dS where that is large, else one after the other if they are as wide.
+    And dK and dV as they leave, which is for variants whose programs take tiles in turn; others need no more: through
+    dS where that is large, else one after the other if they are as wide.
     """
     width, v_width = 8192 // config.BM, max(64, padded(v_head_dim))
     columns = width + v_width

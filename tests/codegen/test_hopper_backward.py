@@ -18,6 +18,7 @@ from packaging.version import Version
 from flashgen.codegen import default_of, generate
 from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
 from flashgen.codegen.pairwise import make
+from flashgen.codegen.write import load_module
 from flashgen.runtime import Config, default_backward_kv_config
 from flashgen.runtime.defaults import hopper_backward_misfit
 from flashgen.spec import load
@@ -41,6 +42,9 @@ MASKS = {
 }
 LENGTHS = [(1, 1), (64, 64), (150, 150), (150, 64), (40, 150), (129, 97), (16, 200)]
 BM, BN = 16, 32
+# Bytes a thread that may be spilled at head dimensions 64 and 128.
+FEW_BYTES = {"full": 96, "causal": 104, "sliding_window": 96, "alibi": 160, "block_sparse": 240, "document": 272}
+FEW_BYTES |= {"relative_bias": 224, "prefix_lm": 280, "softcap": 288}
 # Bytes a thread that the kernel for wide heads may spill; it was measured with Triton 3.6.
 FEW_SPILLS = 16 if Version(triton.__version__) < Version("3.7") else 32
 
@@ -130,7 +134,7 @@ def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, plain_en
 
 
 @pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="other versions have other assemblers")
-@pytest.mark.parametrize(("name", "most"), [("full", 96), ("causal", 104), ("alibi", 160), ("relative_bias", 224)])
+@pytest.mark.parametrize(("name", "most"), FEW_BYTES.items())
 def test_few_registers_are_spilled(name: str, most: int, tmp_path: Path, plain_env: dict[str, str]) -> None:
     path = generate(VARIANTS[name], tmp_path)
     jobs = [("bfloat16", dim, dim, default(name, dim, dim)) for dim in (64, 128)]
@@ -233,6 +237,28 @@ def test_wide_heads_have_a_kernel_that_leaves_dq_alone(head_dim: int, v_head_dim
     assert (config.backend, config.BN, config.fuse_dq) == ("hopper", 64, 0)
     assert not hopper_backward_misfit(config, head_dim, v_head_dim)
     assert hopper_backward_misfit(config, 128, 128) == "BN is 64; expected 128 for head dimensions up to 128"
+
+
+def test_programs_take_tiles_of_keys_in_turn_by_a_schedule_or_where_the_variant_leaves_registers(
+    tmp_path: Path,
+) -> None:
+    in_turn = {name for name, variant in VARIANTS.items() if hopper_backward_view(variant).in_turn}
+    assert in_turn == {"full", "causal", "sink", "alibi", "document", "block_sparse", "dilated", "global_window"}
+    for name in ("causal", "prefix_lm"):
+        kernel = load_module(generate(VARIANTS[name], tmp_path))._backward_kv_hopper
+        assert ("counter_ptr" in kernel.arg_names) == (name in in_turn)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "score", "in_turn"),
+    [({}, "score + q * k % 7", False), ({}, "score - (q - k) / 50", True), ({"t": ["heads"]}, "score * t[h]", True),
+     ({"t": ["kv_len"]}, "score + t[k]", False), ({"t": ["q_len"]}, "score + t[q]", False),
+     ({"t": ["heads"]}, "tanh(score) * t[h]", False)],
+)  # fmt: skip
+def test_what_a_pair_reads_takes_the_registers_of_a_loop_over_tiles(inputs, score: str, in_turn: bool) -> None:
+    tensors = {name: {"shape": shape, "dtype": "float32"} for name, shape in inputs.items()}
+    variant = load({"name": "some", "causal": True, "inputs": tensors, "score": score})
+    assert hopper_backward_view(variant).in_turn == in_turn
 
 
 def test_dq_of_a_tile_waits_but_where_all_there_is_is_a_causal_mask() -> None:
