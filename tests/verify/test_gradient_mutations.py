@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -64,6 +65,11 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
+@cache
+def rendered(name: str) -> str:
+    return render(load(VARIANTS / f"{name}.yaml"))
+
+
 def first_failure(module: ModuleType, name: str) -> CaseResult | None:
     variant = load(VARIANTS / f"{name}.yaml")
     for case in gradient_cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant)):
@@ -76,7 +82,7 @@ def first_failure(module: ModuleType, name: str) -> CaseResult | None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.variant}: {m.name}")
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     path = tmp_path / f"{mutation.variant}.py"
-    path.write_text(mutation.apply(render(load(VARIANTS / f"{mutation.variant}.yaml"))))
+    path.write_text(mutation.apply(rendered(mutation.variant)))
     failure = first_failure(load_module(path), mutation.variant)
     assert failure is not None
     # Caught by what it computes, not by failing to run.

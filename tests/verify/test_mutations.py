@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -87,6 +88,11 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
+@cache
+def rendered(name: str) -> str:
+    return render(load(VARIANTS / f"{name}.yaml"))
+
+
 def first_failure(module: ModuleType, name: str) -> CaseResult | None:
     variant = load(VARIANTS / f"{name}.yaml")
     for case in cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant)):
@@ -98,7 +104,7 @@ def first_failure(module: ModuleType, name: str) -> CaseResult | None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.variant}: {m.name}")
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
-    source = render(load(VARIANTS / f"{mutation.variant}.yaml"))
+    source = rendered(mutation.variant)
     mutated = mutation.apply(source)
     assert mutated != source
     path = tmp_path / f"{mutation.variant}.py"
