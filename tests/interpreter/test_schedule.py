@@ -155,6 +155,4 @@ def test_random_masks(folder: Path, drawn: str, joined: str, align: str) -> None
     assume(uses_schedule(variant))
     problem = Problem(2, 2, 1, 50, 70, 16, 16, "float32")
     call = make_inputs(variant, problem)
-    module = load_module(generate(variant, folder))
-    check(module, call, visible(variant, problem, call), 32, 32)
-    check_use(module, call)
+    check(load_module(generate(variant, folder)), call, visible(variant, problem, call), 32, 32)
