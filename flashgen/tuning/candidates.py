@@ -88,8 +88,12 @@ class Candidates:
         return [(kernel, other, dims[0], dims[1]) for other in others]
 
     def first(self, workload: Workload) -> list[Config]:
-        """Where to begin: with what is known, then the usual shapes."""
-        return list(dict.fromkeys([*self._early(workload), *STARTS[workload.key.kernel]]))
+        """Where to begin: with what is known, then the usual shapes of the backend in use.
+
+        Of another backend its default alone: only where that is fast is it worth more.
+        """
+        early = self._early(workload)
+        return list(dict.fromkeys([*early, *(c for c in STARTS[workload.key.kernel] if c.backend == early[0].backend)]))
 
     def _early(self, workload: Workload) -> list[Config]:
         """The built-in default, this run's winners for other dtypes and shapes, neighbours' records, and in between the
@@ -115,8 +119,9 @@ def group(workload: Workload) -> Group:
 
 
 def _nearest(space: Sequence[Config], first: Sequence[Config], count: int | None) -> list[Config]:
-    """Those of `first`, then the configs nearest to any of them, in an order that does not depend on chance."""
+    """Those of `first`, then those nearest to any of them, of the first one's backend before others'."""
     anchors = [config for config in first if config in set(space)]
     steps = {config: min(distance(config, anchor) for anchor in anchors) for config in space}
-    rest = sorted(set(space) - set(anchors), key=lambda config: (steps[config], str(config)))
+    strange = {config: config.backend != anchors[0].backend for config in space}
+    rest = sorted(set(space) - set(anchors), key=lambda config: (strange[config], steps[config], str(config)))
     return [*anchors, *rest][:count]

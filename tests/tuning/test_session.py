@@ -278,3 +278,12 @@ def test_the_compilers_begin_with_a_few_of_each_and_end_with_what_is_likely(cach
 def test_problems_of_one_bucket_are_one_workload():
     near = replace(LONG, q_len=8000, kv_len=8000)
     assert [w.problem for w in workloads([LONG, near, SHORT], IDENTITY, DEVICE)] == [LONG, SHORT]
+
+
+def test_a_limited_search_tries_the_backend_in_use_before_others(cache):
+    tools = FakeTools()
+    found = session(tools, cache, "quick").tune(workload(LONG), None)
+    compiled = [config.backend for config in tools.compiled]
+    assert found.record is not None
+    assert compiled[:2] == ["hopper", "portable"]
+    assert "portable" not in compiled[2:8]

@@ -87,7 +87,9 @@ def test_an_exhaustive_search_times_all_that_runs_also_what_pruning_drops(cache,
     path = save(outcome, tmp_path / "tables")
     assert path.name == file_name(whole.workload) == "softcap-forward-bfloat16-d64x64-bh32-g1-q8192-k8192.json"
     measured = load(path)
-    assert {e.config for e in measured.entries} == set(found) and measured.best.config == whole.best.config
+    # What the table has not is dropped, as it does not compile.
+    assert {e.config for e in measured.entries if e.dropped != "does not compile"} <= set(found)
+    assert set(found) <= {e.config for e in measured.entries} and measured.best.config == whole.best.config
     assert {e.config for e in measured.entries if e.timing and e.dropped} == slow
 
 
