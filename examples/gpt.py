@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 import sys
 import time
@@ -225,8 +226,11 @@ def main() -> int:
     parser.add_argument("--costs", action="store_true", help="only the table of what a step costs")
     arguments = parser.parse_args()
     settings = Settings(steps=arguments.steps)
+    if not torch.cuda.is_available():
+        parser.error("found no GPU; expected one that torch can use: `flashgen doctor` says what is missing")
+    # A module names its spec as it was given: the gallery's stay as they are.
     modules = {
-        spec: flashgen.build(spec, out=arguments.out, verify=False, compile=False, tune=False)
+        spec: flashgen.build(os.path.relpath(spec), out=arguments.out, verify=False, compile=False, tune=False)
         for spec in arguments.specs
     }
     agree = True

@@ -1,23 +1,27 @@
 """What every test may rely on.
 
 Where there is no GPU, Triton's interpreter runs the kernels: the variable must be set before triton is imported, so it
-is set here, for the whole process. Compiling offline needs a process without it: give `plain_env` to a subprocess.
+is set here, for the whole process. Compiling offline needs a process without it: `compiled` asks one.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from gpu_share import take_gpu
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from offline_compiler import Compile
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -41,10 +45,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["FLASHGEN_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
-@pytest.fixture
-def plain_env() -> dict[str, str]:
-    """An environment for a subprocess that compiles kernels instead of interpreting them."""
-    return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+@pytest.fixture(scope="session")
+def compiled() -> Iterator[Compile]:
+    """`compile_kernel` in a process that interprets nothing: one for all tests, since it has torch to import."""
+    from flashgen.tuning.worker import Worker
+
+    with Worker("offline_compiler:make") as worker:
+        yield lambda path, *job: worker.ask((path, job), 240.0)
 
 
 @pytest.fixture(scope="session")

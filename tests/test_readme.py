@@ -1,4 +1,4 @@
-"""What the README shows is true: its specs load, its error is the one that appears, its commands exist."""
+"""What the README shows is true: its specs load, its error is the one that appears, its commands and links exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from flashgen.cli.app import app
 from flashgen.errors import SpecError
 from flashgen.spec import load
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(language: str) -> list[str]:
@@ -40,7 +42,10 @@ def test_the_table_of_commands_is_complete() -> None:
     assert listed == commands | groups
 
 
-def test_every_file_it_links_to_exists() -> None:
-    links = re.findall(r"\]\(((?!http)[^)#]+)\)", README)
-    assert links
-    assert [link for link in links if not (Path(__file__).parents[1] / link).exists()] == []
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.stem
+)
+def test_every_file_that_a_page_links_to_exists(page: Path) -> None:
+    links = re.findall(r"\]\(((?!http)[^)#]+)", page.read_text(encoding="utf-8"))
+    assert links or page.stem != "README"
+    assert [link for link in links if not (page.parent / link).exists()] == []

@@ -37,9 +37,14 @@ def test_skipped():
 """
 
 
-def suite(folder: Path) -> Path:
+PLUGIN = "from suite_progress import pytest_addoption, pytest_configure\n"
+# The name of a tree takes an import of torch in each process, so most suites here have a given one.
+NAMED = "import suite_progress\n\nsuite_progress.fingerprint = lambda: 'tree'\n"
+
+
+def suite(folder: Path, conftest: str = PLUGIN + NAMED) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "conftest.py").write_text("from suite_progress import pytest_addoption, pytest_configure\n")
+    (folder / "conftest.py").write_text(conftest)
     (folder / "test_some.py").write_text(SUITE)
     return folder
 
@@ -78,13 +83,14 @@ def test_a_resumed_run_leaves_out_what_passed_and_nothing_else(tmp_path: Path, w
 
 def test_a_run_that_is_cut_short_says_so_and_is_taken_up_again(tmp_path: Path) -> None:
     only = ("-n", "0", "-k", "test_one")
-    status, ran, table = run(suite(tmp_path), *only, "--seconds", "600", RIGHT="1", STOP="1")
+    status, ran, table = run(suite(tmp_path, PLUGIN), *only, "--seconds", "600", RIGHT="1", STOP="1")
     assert (status, ran) == (pytest.ExitCode.INTERRUPTED, ["0", "1"])
     assert counts(table) == {"passed": 2, "left": 2}
     status, ran, table = run(tmp_path, *only, "--resume", RIGHT="1")
     assert (status, ran) == (0, ["2", "3"])
     assert counts(table) == {"before": 2, "passed": 2}
     # Without --resume all run, and what fails then has not passed.
+    suite(tmp_path)
     assert run(tmp_path, *only)[1] == list("0123")
     assert run(tmp_path, *only, "--resume", RIGHT="1")[1] == ["2"]
 

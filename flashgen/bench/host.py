@@ -16,9 +16,11 @@ from tempfile import TemporaryDirectory
 
 from flashgen.bench.candidates import FLASHGEN, FLEX, prepare
 from flashgen.bench.passes import BOTH, FORWARD, run_of, trainable
+from flashgen.bench.run import machine
 from flashgen.bench.timing import Run, interleave
 from flashgen.codegen import generate, load_module
 from flashgen.codegen.pairwise import SIZES, make
+from flashgen.errors import FlashgenError
 from flashgen.problems import Problem, make_inputs
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
@@ -62,15 +64,21 @@ def host_times(
         return {name: timing.median_us for name, timing in interleave(runs, host_timer, rounds).items()}
 
 
-def main(specs: Sequence[str]) -> None:
-    """Print a table for these variants of the gallery or files."""
-    print(f"{'microseconds on the host':30} {FLASHGEN:>10} {FLEX:>14}")
-    for spec in specs:
-        path = Path(spec) if spec.endswith(".yaml") else Path("variants") / f"{spec}.yaml"
-        for step in (FORWARD, BOTH):
-            times = host_times(load(path), step)
-            print(f"{path.stem + ', ' + step:30} {times[FLASHGEN]:10.1f} {times[FLEX]:14.1f}", flush=True)
+def main(specs: Sequence[str]) -> int:
+    """Print a table for these variants of the gallery or files; return the exit status."""
+    try:
+        machine()
+        print(f"{'microseconds on the host':30} {FLASHGEN:>10} {FLEX:>14}")
+        for spec in specs:
+            path = Path(spec) if spec.endswith(".yaml") else Path("variants") / f"{spec}.yaml"
+            for step in (FORWARD, BOTH):
+                times = host_times(load(path), step)
+                print(f"{path.stem + ', ' + step:30} {times[FLASHGEN]:10.1f} {times[FLEX]:14.1f}", flush=True)
+    except FlashgenError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["causal", "alibi"])
+    sys.exit(main(sys.argv[1:] or ["causal", "alibi"]))

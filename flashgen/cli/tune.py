@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,7 @@ from flashgen.cli.specs import resolve
 from flashgen.errors import UsageError
 
 if TYPE_CHECKING:
+    from flashgen.spec.variant import Variant
     from flashgen.tuning.outcome import Outcome
 
 Exhaustive = Annotated[
@@ -63,38 +65,24 @@ def tune(
 ) -> None:
     """Find and record the best configs on the GPUs at hand; what has a record is skipped."""
     from flashgen.spec import load
-    from flashgen.tuning.crew import Crew
 
     output = Output.choose(json)
     indices = chosen_gpus(gpus)
+    options = {
+        "shapes": chosen_shapes(shape),
+        "dtypes": chosen_dtypes(dtype),
+        "preset": preset,
+        "trials": trials,
+        "budget_seconds": seconds,
+        "exhaustive": exhaustive,
+        "storage": storage,
+        "force": force,
+        "seed": seed,
+    }
 
     def one(spec: str) -> None:
         variant = load(resolve(spec))
-        path = variant.module_in(out)
-        with Crew(variant, path, indices) as crew, output.progress() as progress:
-            # What imports torch comes after the compilers' processes, which import it too.
-            from flashgen.codegen import generate
-            from flashgen.tuning.tune import tune as tune_variant
-
-            generate(variant, out)
-            outcomes = tune_variant(
-                variant,
-                path,
-                crew=crew,
-                shapes=chosen_shapes(shape),
-                dtypes=chosen_dtypes(dtype),
-                kernels=chosen_kernels(kernel),
-                preset=preset,
-                trials=trials,
-                budget_seconds=seconds,
-                exhaustive=exhaustive,
-                gpus=indices,
-                storage=storage,
-                force=force,
-                seed=seed,
-                progress=lambda state: progress(str(state), passing=True),
-            )
-        for outcome in outcomes:
+        for outcome in search(variant, out, indices, kernel, output, options):
             output.line(f"{variant.name}: {outcome}")
             show_ranking(outcome, output)
             output.document(outcome)
@@ -102,6 +90,30 @@ def tune(
                 output.line(f"saved {path}")
 
     for_each(specs, one)
+
+
+def search(
+    variant: Variant, out: Path, gpus: list[int] | None, kernel: str, output: Output, options: Mapping[str, Any]
+) -> tuple[Outcome, ...]:
+    """Render a variant and tune it with these options of `Tuner`, showing where the search stands."""
+    from flashgen.tuning.crew import Crew
+
+    path = variant.module_in(out)
+    with Crew(variant, path, gpus) as crew, output.progress() as progress:
+        # What imports torch comes after the compilers' processes, which import it too.
+        from flashgen.codegen import generate
+        from flashgen.tuning.tune import tune
+
+        generate(variant, out)
+        return tune(
+            variant,
+            path,
+            crew=crew,
+            gpus=gpus,
+            kernels=chosen_kernels(kernel),
+            progress=lambda state: progress(str(state), passing=True),
+            **options,
+        )
 
 
 def saved(outcome: Outcome, tables: Path | None, reports: Path | None) -> list[Path]:

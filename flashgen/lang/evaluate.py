@@ -22,18 +22,35 @@ def evaluate(expr: Expr, variables: Mapping[str, Value], tensors: Mapping[str, S
 
     An index outside a tensor is taken as the nearest one inside. Raises KeyError for a name without a value.
     """
-    values: dict[Expr, Value] = {}
-    for node in walk(expr):
-        if isinstance(node, Const):
-            value: Value = node.value
-        elif isinstance(node, Var):
-            value = variables[node.name]
-        elif isinstance(node, Gather):
-            value = _element((tensors or {})[node.input], [int(values[index]) for index in node.indices])
-        elif isinstance(node, Op):
-            value = apply(node.name, *(values[argument] for argument in node.args))
-        values[node] = _CASTS[node.type](value)
-    return values[expr]
+    return evaluator(expr)(variables, tensors or {})
+
+
+def evaluator(expr: Expr) -> Callable[[Mapping[str, Value], Mapping[str, Sequence]], Value]:
+    """`evaluate` of one expression, for many places."""
+    place = {node: index for index, node in enumerate(walk(expr))}
+    steps = [(_CASTS[node.type], _step(node, [place[child] for child in node.children])) for node in place]
+
+    def at(variables: Mapping[str, Value], tensors: Mapping[str, Sequence]) -> Value:
+        values: list[Value] = []
+        with np.errstate(all="ignore"):
+            for cast, step in steps:
+                values.append(cast(step(values, variables, tensors)))
+        return values[-1]
+
+    return at
+
+
+def _step(node: Expr, operands: Sequence[int]) -> Callable[..., Any]:
+    """A node's value from those of the nodes before it, of variables and of tensors."""
+    if isinstance(node, Const):
+        return lambda values, variables, tensors: node.value
+    if isinstance(node, Var):
+        return lambda values, variables, tensors: variables[node.name]
+    if isinstance(node, Gather):
+        return lambda values, variables, tensors: _element(tensors[node.input], [values[i] for i in operands])
+    assert isinstance(node, Op)
+    meaning = _SEMANTICS[node.name]
+    return lambda values, variables, tensors: meaning(*[values[i] for i in operands])
 
 
 def apply(name: str, *operands: Value) -> Value:

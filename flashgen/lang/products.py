@@ -125,7 +125,7 @@ def _is_uniform(node: Expr) -> bool:
 
 
 def _cancelled(over: tuple[Expr, ...], under: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    both = Counter(node for node in over if _is_uniform(node)) & Counter(under)
+    both = Counter(node for node in over if node in under and _is_uniform(node)) & Counter(under)
     return (_without(over, both), _without(under, both)) if both else (over, under)
 
 

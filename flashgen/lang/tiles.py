@@ -53,10 +53,6 @@ class TileTruth:
     every: Expr
     some: Expr
 
-    @property
-    def decided_always(self) -> bool:
-        return self.every is self.some
-
 
 def tile_truth(mask: Expr) -> TileTruth:
     """What the corners of a tile say of a bool expression."""

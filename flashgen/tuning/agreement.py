@@ -7,6 +7,7 @@ table has a config that is 2 % faster. The exit status is 1 where one is beyond 
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -60,9 +61,14 @@ def _workload(key: Key) -> Key:
     return replace(key, spec="", templates="")
 
 
-def main(tables: str, records: str) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print all agreements; return the exit status."""
-    found = list(agreements([load(path) for path in sorted(Path(tables).glob("*.json"))], records_below(Path(records))))
+    parser = argparse.ArgumentParser(prog="python -m flashgen.tuning.agreement", description=__doc__.split(":", 1)[0])
+    parser.add_argument("tables", type=Path, metavar="TABLES", help="a folder that `flashgen tune --table` wrote")
+    parser.add_argument("records", type=Path, metavar="RECORDS", help="a root of records")
+    chosen = parser.parse_args(arguments)
+    tables = [load(path) for path in sorted(chosen.tables.glob("*.json"))]
+    found = list(agreements(tables, records_below(chosen.records)))
     for one in found:
         print(one)
     print(f"{sum(one.ok for one in found)} of {len(found)} within {LIMIT - 1:.0%}")
@@ -70,4 +76,4 @@ def main(tables: str, records: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))
+    sys.exit(main())

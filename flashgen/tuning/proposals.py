@@ -193,4 +193,4 @@ def _alive(trial: optuna.trial.FrozenTrial) -> bool:
 def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial:
     fields = dict(trial.user_attrs[ATTRIBUTE])
     failure = fields.pop("failure")
-    return Trial(config, Timing(**fields) if fields else None, failure, earlier=True)
+    return Trial(config, Timing(**fields) if fields else None, failure)

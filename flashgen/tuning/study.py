@@ -48,10 +48,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class Searched:
-    """All trials, in the order in which they were made. `exhausted` says that no config of the space is left."""
+    """All trials, in the order in which they were made."""
 
     trials: tuple[Trial, ...]
-    exhausted: bool
 
     @property
     def ranking(self) -> list[Trial]:
@@ -93,7 +92,7 @@ def search(
         whole = budget.trials is None or budget.trials >= len(space)
         proposals.enqueue([*first, *(space if whole else ())])
         _Search(proposals, budget, watch).run(measures)
-    return Searched(tuple(proposals.known.values()), not proposals.left)
+    return Searched(tuple(proposals.known.values()))
 
 
 def choices_of(space: Sequence[Config]) -> dict[str, list[Any]]:

@@ -10,9 +10,8 @@ from flashgen.tuning.timing import Timing
 
 @dataclass(frozen=True)
 class Trial:
-    """A config that was tried: its timing, or why there is none. `earlier` says that a previous run measured it."""
+    """A config that was tried: its timing, or why there is none."""
 
     config: Config
     timing: Timing | None
     failure: str = ""
-    earlier: bool = False

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from offline_compiler import Compile
 
 from flashgen.bench import ablation
 from flashgen.bench.ablation import Modules, ablate, table, variant_of
@@ -61,27 +59,15 @@ def test_an_edit_without_its_text_is_an_error_not_a_technique_that_brings_nothin
     assert {edit for _, edit in EDITED} == set(EDITS)
 
 
-_COMPILE = """
-import json, sys
-from pathlib import Path
-from flashgen.codegen.offline import compile_kernel
-from flashgen.runtime import Config
-path, config, dim = sys.argv[1:]
-r = compile_kernel(Path(path), "forward", "sm_90", "bfloat16", int(dim), int(dim), Config.parse(config))
-print(json.dumps([r.error, r.serialized_wgmma]))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edited_kernel_compiles(edit: str, tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_an_edited_kernel_compiles(edit: str, tmp_path: Path, compiled: Compile) -> None:
     place = next(each.place for each in COMPARISONS if each.without.edit == edit)
     variant, kernel = variant_of(place), Kernel(edit=edit)
     module = Modules(variant, tmp_path).of(kernel)
     config = kernel.config_for(place.problem, variant)
-    command = [sys.executable, "-c", _COMPILE, str(module.__file__), str(config), str(place.head_dim)]
-    done = subprocess.run(command, env=plain_env, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [None, False]
+    found = compiled(Path(str(module.__file__)), "forward", "sm_90", "bfloat16", place.head_dim, place.head_dim, config)
+    assert (found.error, found.serialized_wgmma) == (None, False)
 
 
 @pytest.mark.parametrize("change", [all_masked, all_tiles])

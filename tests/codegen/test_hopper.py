@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import triton
+from offline_compiler import Compile
 
 from flashgen.codegen import default_of, generate
 from flashgen.codegen.forward import forward_view
@@ -25,79 +23,61 @@ VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] 
 FEW, FEW_AT_256, FEW_ON_NEWER = 32, 64, 672
 OLDEST = triton.__version__.startswith("3.6.")
 
-_COMPILE = """
-import json, sys
-from pathlib import Path
-from flashgen.codegen.offline import compile_kernel
-from flashgen.runtime import Config
-found = []
-for dtype, head_dim, v_head_dim, config in json.loads(sys.argv[2]):
-    r = compile_kernel(Path(sys.argv[1]), "forward", "sm_90", dtype, head_dim, v_head_dim, Config.parse(config))
-    found.append([r.error, r.spills, r.serialized_wgmma, r.shared])
-print(json.dumps(found))
-"""
-
-
-def compiled(path: Path, env: dict[str, str], jobs: list[tuple[str, int, int, Config]]) -> list[tuple]:
-    asked = json.dumps([[dtype, dim, v_dim, str(config)] for dtype, dim, v_dim, config in jobs])
-    command = [sys.executable, "-c", _COMPILE, str(path), asked]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    return [tuple(each) for each in json.loads(done.stdout.splitlines()[-1])]
-
 
 def default(name: str, head_dim: int) -> Config:
     return default_of(VARIANTS[name], "forward")("sm_90", "bfloat16", head_dim, head_dim)
 
 
 @pytest.mark.parametrize("name", ["full", "causal", "sliding_window"])
-def test_a_simple_variant_keeps_its_registers(name: str, tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_a_simple_variant_keeps_its_registers(name: str, tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS[name], tmp_path)
-    jobs = [("bfloat16", dim, dim, default(name, dim)) for dim in (64, 128, 256)]
-    for job, (error, spills, serialized, shared) in zip(jobs, compiled(path, plain_env, jobs), strict=True):
-        assert error is None
-        assert not serialized
-        few = FEW_AT_256 if job[1] == 256 else FEW
-        assert spills <= (few if OLDEST else FEW_ON_NEWER)
-        assert shared <= SHARED_LIMIT["sm_90"]
+    for dim in (64, 128, 256):
+        found = compiled(path, "forward", "sm_90", "bfloat16", dim, dim, default(name, dim))
+        assert found.error is None
+        assert not found.serialized_wgmma
+        few = FEW_AT_256 if dim == 256 else FEW
+        assert found.spills <= (few if OLDEST else FEW_ON_NEWER)
+        assert found.shared <= SHARED_LIMIT["sm_90"]
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS[name], tmp_path)
     jobs = [("float16", dim, dim, default(name, dim)) for dim in (40, 64, 96, 128, 192, 256)]
     jobs.append(("bfloat16", 192, 128, default(name, 192)))
-    for error, _, serialized, shared in compiled(path, plain_env, jobs):
-        assert error is None
-        assert not serialized
-        assert shared <= SHARED_LIMIT["sm_90"]
+    for job in jobs:
+        found = compiled(path, "forward", "sm_90", *job)
+        assert found.error is None
+        assert not found.serialized_wgmma
+        assert found.shared <= SHARED_LIMIT["sm_90"]
 
 
 @pytest.mark.matrix
-def test_every_config_of_the_space_compiles(tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_every_config_of_the_space_compiles(tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS["causal"], tmp_path)
     for dim in (64, 128, 256):
         space = search_space(Task("forward", "sm_90", "bfloat16", dim, dim, 8192, 8192)).configs
         configs = [config for config in space if config.backend == "hopper"]
         assert configs
-        found = compiled(path, plain_env, [("bfloat16", dim, dim, config) for config in configs])
-        for config, (error, spills, serialized, shared) in zip(configs, found, strict=True):
-            assert error is None, config
-            assert not serialized, config
+        for config in configs:
+            found = compiled(path, "forward", "sm_90", "bfloat16", dim, dim, config)
+            assert found.error is None, config
+            assert not found.serialized_wgmma, config
             # Tuning drops three consumers where they spill more.
             few = FEW_AT_256 if dim == 256 else FEW
-            assert config.consumers == 3 or spills <= (few if OLDEST else FEW_ON_NEWER), config
-            assert shared <= hopper_shared_bytes(config, dim, dim), config
+            assert config.consumers == 3 or found.spills <= (few if OLDEST else FEW_ON_NEWER), config
+            assert found.shared <= hopper_shared_bytes(config, dim, dim), config
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_score_may_read_a_tensor_along_keys_alone(causal: bool, tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_a_score_may_read_a_tensor_along_keys_alone(causal: bool, tmp_path: Path, compiled: Compile) -> None:
     table = {"shape": ["heads", "kv_len"], "dtype": "float32"}
     variant = load({"name": "along", "causal": causal, "inputs": {"t": table}, "score": "score + t[h, k]"})
-    jobs = [("bfloat16", 64, 64, default_config("sm_90", "bfloat16", 64, 64))]
-    ((error, _, serialized, _),) = compiled(generate(variant, tmp_path), plain_env, jobs)
-    assert error is None
-    assert not serialized
+    config = default_config("sm_90", "bfloat16", 64, 64)
+    found = compiled(generate(variant, tmp_path), "forward", "sm_90", "bfloat16", 64, 64, config)
+    assert found.error is None
+    assert not found.serialized_wgmma
 
 
 def test_a_mask_and_a_score_may_read_the_same_keys(tmp_path: Path, plain_env: dict[str, str]) -> None:
@@ -136,14 +116,14 @@ def test_a_mask_that_reads_each_key_has_narrower_tiles() -> None:
     assert {name for name in VARIANTS if default(name, 128).BN == 64} == {"document", "global_window"}
 
 
-def test_what_a_score_gains_from_key_to_key_goes_into_the_products(tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_what_a_score_gains_from_key_to_key_goes_into_the_products(tmp_path: Path, compiled: Compile) -> None:
     spec = {"name": "tilting", "params": {"c": {"value": 0.1, "runtime": True}}, "score": "score + c * (k - 2 * q) - k"}
     path = generate(load(spec), tmp_path)
     # One quotient of the whole sum.
     assert "tilt = (c_scaled + -1.4426950408889634) / qk_scale" in path.read_text()
-    ((error, _, serialized, _),) = compiled(path, plain_env, [("bfloat16", 128, 128, default("causal", 128))])
-    assert error is None
-    assert not serialized
+    found = compiled(path, "forward", "sm_90", "bfloat16", 128, 128, default("causal", 128))
+    assert found.error is None
+    assert not found.serialized_wgmma
 
 
 @pytest.mark.parametrize("name", VARIANTS)

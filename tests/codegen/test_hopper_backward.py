@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+from offline_compiler import Compile
 from packaging.version import Version
 
 from flashgen.codegen import default_of, generate
@@ -95,66 +93,47 @@ def test_few_tiles_are_taken_for_mixed() -> None:
     assert sum(walked) == 1024 // BN * (BN // BM)
 
 
-_COMPILE = """
-import json, sys
-from pathlib import Path
-from flashgen.codegen.offline import compile_kernel
-from flashgen.runtime import Config
-found = []
-for dtype, head_dim, v_head_dim, config in json.loads(sys.argv[2]):
-    r = compile_kernel(Path(sys.argv[1]), "backward_kv", "sm_90", dtype, head_dim, v_head_dim, Config.parse(config))
-    found.append([r.error, r.serialized_wgmma, r.spills, r.shared])
-print(json.dumps(found))
-"""
-
-
-def compiled(path: Path, env: dict[str, str], jobs: list[tuple[str, int, int, Config]]) -> list[tuple]:
-    asked = json.dumps([[dtype, dim, v_dim, str(config)] for dtype, dim, v_dim, config in jobs])
-    command = [sys.executable, "-c", _COMPILE, str(path), asked]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    return [tuple(each) for each in json.loads(done.stdout.splitlines()[-1])]
-
-
 def default(name: str, head_dim: int, v_head_dim: int) -> Config:
     return default_of(VARIANTS[name], "backward_kv")("sm_90", "bfloat16", head_dim, v_head_dim)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS[name], tmp_path)
     dims = [(40, 40), (64, 64), (128, 128), (128, 64), (64, 128), (256, 256), (192, 128), (64, 160)]
     jobs = [("float16", dim, v_dim, default(name, dim, v_dim)) for dim, v_dim in dims]
     assert all(config.backend == "hopper" for *_, config in jobs)
-    for (_, *dims, _), (error, serialized, spills, shared) in zip(jobs, compiled(path, plain_env, jobs), strict=True):
-        assert error is None
-        assert not serialized
-        assert spills <= FEW_SPILLS or max(dims) <= 128
-        assert shared <= SHARED_LIMIT["sm_90"]
+    for job in jobs:
+        found = compiled(path, "backward_kv", "sm_90", *job)
+        assert found.error is None
+        assert not found.serialized_wgmma
+        assert found.spills <= FEW_SPILLS or max(job[1:3]) <= 128
+        assert found.shared <= SHARED_LIMIT["sm_90"]
 
 
 @pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="other versions have other assemblers")
 @pytest.mark.parametrize(("name", "most"), FEW_BYTES.items())
-def test_few_registers_are_spilled(name: str, most: int, tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_few_registers_are_spilled(name: str, most: int, tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS[name], tmp_path)
-    jobs = [("bfloat16", dim, dim, default(name, dim, dim)) for dim in (64, 128)]
-    assert all(spills <= most for _, _, spills, _ in compiled(path, plain_env, jobs))
+    for dim in (64, 128):
+        assert compiled(path, "backward_kv", "sm_90", "bfloat16", dim, dim, default(name, dim, dim)).spills <= most
 
 
 @pytest.mark.parametrize("dims", [(64, 64), (128, 128), (192, 128), (256, 256)], ids=str)
-def test_every_config_of_the_space_fits(dims: tuple[int, int], tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_every_config_of_the_space_fits(dims: tuple[int, int], tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS["causal"], tmp_path)
     space = search_space(Task("backward_kv", "sm_90", "bfloat16", *dims, 8192, 8192)).configs
     configs = [config for config in space if config.backend == "hopper"]
     assert {config.fuse_dq for config in configs} == ({0, 1, 2} if max(dims) <= 128 else {0})
-    found = compiled(path, plain_env, [("bfloat16", *dims, config) for config in configs])
-    for config, (error, serialized, spills, shared) in zip(configs, found, strict=True):
-        assert error is None
-        assert not serialized
-        assert spills <= FEW_SPILLS or max(dims) <= 128
+    for config in configs:
+        found = compiled(path, "backward_kv", "sm_90", "bfloat16", *dims, config)
+        assert found.error is None
+        assert not found.serialized_wgmma
+        assert found.spills <= FEW_SPILLS or max(dims) <= 128
         wide, narrow = hopper_wide_shared_bytes(config, *dims), hopper_backward_shared_bytes(config, dims[1])
         bound = wide if config.wide else narrow
-        assert shared <= bound <= SHARED_LIMIT["sm_90"]
+        assert found.shared <= bound <= SHARED_LIMIT["sm_90"]
 
 
 FOLDED = {
@@ -203,14 +182,14 @@ def test_what_whole_tiles_share_is_read_once_a_tile(shape, score: str, is_flat: 
         assert not {"q", "k"} & view.flat.free
 
 
-def test_flat_tiles_may_read_positions_besides(tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_flat_tiles_may_read_positions_besides(tmp_path: Path, compiled: Compile) -> None:
     variant = learned_variant([17], "score + t[clamp(q - k, -8, 8) + 8] + abs(q - k) / 50")
     view = hopper_backward_view(variant)
     assert {"q", "rows"} <= view.tile_reads("flat")
     config = default_backward_kv_config("sm_90", "bfloat16", 64, 64)
-    ((error, serialized, _, _),) = compiled(generate(variant, tmp_path), plain_env, [("bfloat16", 64, 64, config)])
-    assert error is None
-    assert not serialized
+    found = compiled(generate(variant, tmp_path), "backward_kv", "sm_90", "bfloat16", 64, 64, config)
+    assert found.error is None
+    assert not found.serialized_wgmma
 
 
 @pytest.mark.parametrize("name", NOT_FOLDED)

@@ -8,8 +8,10 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from offline_compiler import Compile
 
 from flashgen.codegen import default_of, generate, offline
+from flashgen.codegen.offline import Resources
 from flashgen.compiling import Compiled, Job, compile_all, jobs_for
 from flashgen.errors import UsageError
 from flashgen.problems import Problem
@@ -58,32 +60,39 @@ SOME = [
 ]
 
 
-def compiled(
-    path: Path, folder: Path, targets: Sequence[str], dtype: str, head_dims: tuple[int, ...], every: bool = True
+def all_compiled(
+    path: Path, folder: Path, targets: Sequence[str], dtype: str, head_dims: tuple[int, ...]
 ) -> list[Compiled]:
-    """The kernels of a variant in their built-in configs; unless `every`, the backward at one head dim a target."""
+    """The kernels of a variant in their built-in configs, the backward at one head dim a target."""
     variant = replace(load(path), dtypes=(dtype,), head_dims=head_dims)
     turn = VARIANTS.index(path)
     dims = {target: head_dims[(turn + place) % len(head_dims)] for place, target in enumerate(targets)}
-    jobs = [j for j in jobs_for(variant, targets) if every or j.kernel == "forward" or j.head_dim == dims[j.target]]
+    jobs = [job for job in jobs_for(variant, targets) if job.kernel == "forward" or job.head_dim == dims[job.target]]
     found = compile_all(generate(variant, folder), jobs)
     for each in found:
-        assert each.error is None, str(each)
-        assert each.shared is not None
-        assert 0 < each.shared <= SHARED_LIMIT[each.job.target]
-        assert each.registers
+        fits(each, each.job.target)
     return list(found)
 
 
+def fits(found: Compiled | Resources, target: str) -> None:
+    assert found.error is None, found
+    assert found.shared is not None
+    assert 0 < found.shared <= SHARED_LIMIT[target]
+    assert found.registers
+
+
 @pytest.mark.parametrize(("path", "target", "head_dim"), SOME, ids=lambda x: getattr(x, "stem", x))
-def test_a_variant_for_a_target(path: Path, target: str, head_dim: int, tmp_path: Path) -> None:
-    compiled(path, tmp_path, [target], "bfloat16", (head_dim,))
+def test_a_variant_for_a_target(path: Path, target: str, head_dim: int, tmp_path: Path, compiled: Compile) -> None:
+    variant = replace(load(path), dtypes=("bfloat16",), head_dims=(head_dim,))
+    module = generate(variant, tmp_path)
+    for job in jobs_for(variant, [target]):
+        fits(compiled(module, job.kernel, target, job.dtype, head_dim, head_dim, job.config), target)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
 def test_each_variant_for_each_target(path: Path, tmp_path: Path) -> None:
-    found = compiled(path, tmp_path, TARGETS, "bfloat16", HEAD_DIMS, every=False)
+    found = all_compiled(path, tmp_path, TARGETS, "bfloat16", HEAD_DIMS)
     limits = {"portable": FEW_SPILLS.get(path.stem, A_TENTH), "hopper": HOPPER_SPILLS}
     judged = [each for each in found if (each.job.kernel, each.job.target, each.job.head_dim) not in FASTEST]
     assert [(e.job, e.spills) for e in judged if (e.spills or 0) > limits[e.job.config.backend]] == []
@@ -93,7 +102,7 @@ def test_each_variant_for_each_target(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_other_dtypes_and_head_dims(dtype: str, tmp_path: Path) -> None:
     path = next(path for path in VARIANTS if path.stem == "gemma2")
-    compiled(path, tmp_path, TARGETS, dtype, (16, 80, 256), every=False)
+    all_compiled(path, tmp_path, TARGETS, dtype, (16, 80, 256))
 
 
 @pytest.mark.parametrize("along", ["q", "k"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -144,3 +145,22 @@ def test_others_that_need_inputs_are_refused_by_name(gpt: ModuleType) -> None:
     spec = {"name": "packed", "inputs": {"doc": {"shape": ["kv_len"], "dtype": "int32"}}, "mask": "doc[q] == doc[k]"}
     with pytest.raises(UsageError, match="packed has the input 'doc'; expected inputs with defaults alone"):
         next(gpt.costs(SimpleNamespace(attention=None, reference=None), load(spec), settings(gpt)))
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_modules_name_their_specs_as_the_gallery_does(
+    gpt: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], gpu: bool
+) -> None:
+    built: list[str] = []
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(flashgen, "build", lambda spec, **_: built.append(spec))
+    monkeypatch.setattr(gpt, "costs", lambda *_: [])
+    monkeypatch.setattr(sys, "argv", ["gpt.py", "--costs"])
+    if gpu:
+        assert gpt.main() == 0
+        assert built == ["variants/causal.yaml", "variants/alibi.yaml", "examples/local_softcap.yaml"]
+    else:
+        with pytest.raises(SystemExit, match="2"):
+            gpt.main()
+        assert "found no GPU" in capsys.readouterr().err and built == []

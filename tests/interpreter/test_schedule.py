@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_random_expressions import JOINED, MASK_SCOPE, variant_of
 
 from flashgen.codegen import generate, load_module, uses_schedule
-from flashgen.lang.evaluate import evaluate
+from flashgen.lang.evaluate import evaluator
 from flashgen.lang.nodes import Type, variables
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
@@ -52,9 +52,11 @@ def visible(variant: Variant, problem: Problem, call: Call) -> torch.Tensor:
     tensors = {name: tensor.tolist() for name, tensor in call.inputs.items()}
     shift = p.kv_len - p.q_len if variant.align == "bottom_right" else 0
 
+    shown, given = evaluator(variant.mask), {**sizes, **call.params}
+
     def pair(b: int, h: int, row: int, k: int) -> bool:
         at = {"b": b, "h": h, "kv_h": h // (p.heads // p.kv_heads), "q": row + shift, "k": k}
-        return bool(evaluate(variant.mask, {**sizes, **call.params, **at}, tensors))
+        return bool(shown(given | at, tensors))
 
     # What does not tell batch elements or heads apart is evaluated for the first alone.
     named = variables(variant.mask)
@@ -94,17 +96,20 @@ def planned_states(plan: object, shape: torch.Size) -> torch.Tensor:
 
 
 def check(module: ModuleType, call: Call, seen: torch.Tensor, BM: int, BN: int) -> torch.Tensor:
-    """The states of the plan, after comparing them with the brute-force ones, and reusing the plan."""
-    config = Config(BM, BN, 4, 1)
-    plan = module.plan(call.q, call.k, call.v, **call.keywords, config=config)
+    """The states of the plan, after comparing them with the brute-force ones."""
+    plan = module.plan(call.q, call.k, call.v, **call.keywords, config=Config(BM, BN, 4, 1))
     states = expected_states(seen, BM, BN)
     assert torch.equal(planned_states(plan, states.shape), states)
-    arguments = (call.q, call.k, call.v)
-    out, lse = module.attention(*arguments, **call.keywords, config=config, return_lse=True)
-    for _ in range(2):
-        again, lse_again = module.attention(*arguments, **call.keywords, plan=plan, return_lse=True)
-        assert torch.equal(out, again) and torch.equal(lse, lse_again)
     return states
+
+
+def check_use(module: ModuleType, call: Call) -> None:
+    """A plan that is given changes nothing."""
+    config, arguments = Config(32, 32, 4, 1), (call.q, call.k, call.v)
+    plan = module.plan(*arguments, **call.keywords, config=config)
+    out, lse = module.attention(*arguments, **call.keywords, config=config, return_lse=True)
+    again, lse_again = module.attention(*arguments, **call.keywords, plan=plan, return_lse=True)
+    assert torch.equal(out, again) and torch.equal(lse, lse_again)
 
 
 @pytest.mark.parametrize("path", [p for p in GALLERY if uses_schedule(load(p))], ids=lambda path: path.stem)
@@ -117,6 +122,7 @@ def test_the_gallery(gallery_module, path: Path) -> None:
     call = make_inputs(variant, problem)
     states = check(gallery_module(path.stem), call, visible(variant, problem, call), 32, 32)
     assert len(states.unique()) > 1
+    check_use(gallery_module(path.stem), call)
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -130,6 +136,7 @@ def test_masks_of_all_kinds(name: str, q_len: int, kv_len: int, tmp_path: Path) 
     seen = visible(variant, problem, call)
     states = [check(module, call, seen, BM, BN).flatten() for BM, BN in ((32, 32), (64, 32), (32, 64))]
     assert len(torch.cat(states).unique()) > 1
+    check_use(module, call)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,8 @@ class Watch(TorchDispatchMode):
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_torch_finds_nothing_wrong(gallery_module: Callable[[str], ModuleType], name: str) -> None:
     module = gallery_module(name)
-    call, _ = trainable(name, drawn(name))
+    # One tile a head: torch runs each operator a dozen times, and looks at dtypes, shapes and strides alone.
+    call, _ = trainable(name, drawn(name, 10, 13))
     with Watch() as watch:
         out, lse = attend(module, call)
         (out.sum() + lse[lse.isfinite()].sum()).backward()

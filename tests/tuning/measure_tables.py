@@ -62,7 +62,7 @@ def main() -> int:
         return tune_all(gpus, ["--exhaustive", "--force", f"--table={DATA}"])
     with tempfile.TemporaryDirectory() as cache:
         failed = tune_all(gpus, [f"--seed={given.seed}"], {"FLASHGEN_CACHE_DIR": cache})
-        return failed or agreement.main(str(DATA), str(Path(cache, "tuned")))
+        return failed or agreement.main([str(DATA), str(Path(cache, "tuned"))])
 
 
 if __name__ == "__main__":

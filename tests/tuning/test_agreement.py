@@ -36,12 +36,12 @@ def slowest(table):
 
 
 def test_a_second_search_agrees(table, record, tmp_path, capsys):
-    assert main(*saved(table, record, tmp_path)) == 0
+    assert main(saved(table, record, tmp_path)) == 0
     assert "1 of 1 within 2%" in capsys.readouterr().out
 
 
 def test_a_slow_config_does_not_agree(table, record, tmp_path, capsys):
-    assert main(*saved(table, replace(record, config=slowest(table)), tmp_path)) == 1
+    assert main(saved(table, replace(record, config=slowest(table)), tmp_path)) == 1
     assert "0 of 1 within 2%" in capsys.readouterr().out
 
 
@@ -66,4 +66,4 @@ def test_another_text_is_named_and_another_workload_left_out(table, record):
 
 def test_nothing_to_compare_is_no_agreement(table, record, tmp_path):
     tables, _ = saved(table, record, tmp_path)
-    assert main(tables, str(tmp_path / "nothing")) == 1
+    assert main([tables, str(tmp_path / "nothing")]) == 1

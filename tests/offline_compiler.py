@@ -1,0 +1,16 @@
+"""A process that compiles kernels, as `Worker("offline_compiler:make")` starts it: it interprets nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flashgen.codegen.offline import Resources, compile_kernel
+
+Compile = Callable[..., Resources]
+
+
+def make() -> Callable[[tuple[Path, tuple[Any, ...]]], Resources]:
+    """Compiles a module's kernel for each request: its path, and what `compile_kernel` takes beside it."""
+    return lambda request: compile_kernel(request[0], *request[1])
