@@ -80,16 +80,15 @@ def test_a_score_may_read_a_tensor_along_keys_alone(causal: bool, tmp_path: Path
     assert not found.serialized_wgmma
 
 
-def test_a_mask_and_a_score_may_read_the_same_keys(tmp_path: Path, plain_env: dict[str, str]) -> None:
+def test_a_mask_and_a_score_may_read_the_same_keys(tmp_path: Path, compiled: Compile) -> None:
     inputs = {
         "kind": {"shape": ["batch", "kv_len"], "dtype": "int32"},
         "t": {"shape": ["heads", 4], "dtype": "float32", "grad": True},
     }
     spec = {"name": "kinds", "causal": True, "inputs": inputs, "score": "score + t[h, kind[b, k]]"}
     variant = load({**spec, "mask": "kind[b, k] < 3"})
-    jobs = [("bfloat16", 64, 64, default_config("sm_90", "bfloat16", 64, 64))]
-    ((error, *_),) = compiled(generate(variant, tmp_path), plain_env, jobs)
-    assert error is None
+    config = default_config("sm_90", "bfloat16", 64, 64)
+    assert compiled(generate(variant, tmp_path), "forward", "sm_90", "bfloat16", 64, 64, config).error is None
 
 
 @pytest.mark.parametrize(
