@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "6e536b593928", "backward_q": "d11ea1ba02c7", "backward_kv": "4f83d76e4758"},
+    templates={"forward": "fbfc015279c0", "backward_q": "d11ea1ba02c7", "backward_kv": "4f83d76e4758"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -282,6 +282,46 @@ def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
+def _tile(parts, i, SPLIT: gl.constexpr):
+    """Tile i, [rows, columns], in one part or in two."""
+    main = parts[0].index(i).reshape([parts[0].type.shape[-2], parts[0].type.shape[-1]])
+    if SPLIT:
+        return main, parts[1].index(i).reshape([parts[1].type.shape[-2], parts[1].type.shape[-1]])
+    else:
+        return (main,)
+
+
+@gluon.jit
+def _rest(tile, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
+    """The REST columns of a tile, those after the MAIN ones."""
+    if SPLIT:
+        return tile[1]
+    else:
+        return tile[0].slice(MAIN, REST, 1)
+
+
+@gluon.jit
+def _start_scores(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
+    """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
+    k_main = k_tile[0].slice(0, MAIN, 1).permute((1, 0))
+    scores = warpgroup_mma(q_tile[0].slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
+    if REST > 0:
+        k_rest = _rest(k_tile, MAIN, REST, SPLIT).permute((1, 0))
+        scores = warpgroup_mma(_rest(q_tile, MAIN, REST, SPLIT), k_rest, scores, is_async=True)
+    return scores
+
+
+@gluon.jit
+def _start_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
+    """Start acc + P V, for the MAIN and the REST columns of V."""
+    main = warpgroup_mma(p, v_tile[0].slice(0, MAIN, 1), acc[0], is_async=True)
+    if REST > 0:
+        return main, warpgroup_mma(p, _rest(v_tile, MAIN, REST, SPLIT), acc[1], is_async=True)
+    else:
+        return (main,)
+
+
+@gluon.jit
 def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
@@ -373,20 +413,33 @@ def _pass_turn(CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.co
 
 
 @gluon.jit
-def _load_v(v_desc, b, kv_h, start, n, v_s, v_full, v_empty):
-    """Bring tile n of V into its stage once that is free."""
-    STAGES: gl.constexpr = v_s.type.shape[0]
+def _load(descs, b, head, row, tiles, i, full, SPLIT: gl.constexpr):
+    """Bring tile i of a head, from `row` on."""
+    if SPLIT:
+        mbarrier.expect(full, descs[0].block_type.nbytes + descs[1].block_type.nbytes)
+        tma_load(descs[1], [b, head, row, descs[0].block_type.shape[3]], full, tiles[1].index(i))
+    else:
+        mbarrier.expect(full, descs[0].block_type.nbytes)
+    tma_load(descs[0], [b, head, row, 0], full, tiles[0].index(i))
+
+
+@gluon.jit
+def _load_v(v_descs, b, kv_h, start, n, v_s, k_empty, v_full, v_empty, SPLIT: gl.constexpr):
+    """Bring tile n of V into its stage once that is free: it may be that of K, which has been read then."""
+    STAGES: gl.constexpr = v_s[0].type.shape[0]
     stage = n % STAGES
-    mbarrier.wait(v_empty.index(stage), (n // STAGES & 1) ^ 1)
-    mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
-    tma_load(v_desc, [b, kv_h, start, 0], v_full.index(stage), v_s.index(stage))
+    if SPLIT:
+        mbarrier.wait(k_empty.index(stage), n // STAGES & 1)
+    else:
+        mbarrier.wait(v_empty.index(stage), (n // STAGES & 1) ^ 1)
+    _load(v_descs, b, kv_h, start, v_s, stage, v_full.index(stage), SPLIT)
 
 
 @gluon.jit
 def _producer(
-    q_desc,
-    k_desc,
-    v_desc,
+    q_descs,
+    k_descs,
+    v_descs,
     shared,
     barriers,
     counter_ptr,
@@ -398,14 +451,17 @@ def _producer(
     BN: gl.constexpr,
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
     batch, heads, kv_heads, q_len, head_group = sizes
     q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
-    Q_SLOTS: gl.constexpr = q_s.type.shape[0] // CONSUMERS
+    Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
+    # What shares its stage with V waits for V of STAGES tiles before.
+    room_for_k = v_empty if SPLIT else k_empty
     index = gl.program_id(0)
     turn = 0  # tiles of queries so far
     # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
@@ -423,25 +479,23 @@ def _producer(
         for i in range(num_tiles):
             start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
             stage = n % STAGES
-            mbarrier.wait(k_empty.index(stage), (n // STAGES & 1) ^ 1)
-            mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-            tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
+            mbarrier.wait(room_for_k.index(stage), (n // STAGES & 1) ^ 1)
+            _load(k_descs, b, kv_h, start, k_s, stage, k_full.index(stage), SPLIT)
             if n > 0:
-                _load_v(v_desc, v_b, v_head, v_start, n - 1, v_s, v_full, v_empty)
+                _load_v(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
             v_b, v_head, v_start = b, kv_h, start
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
                     slot = turn % Q_SLOTS * CONSUMERS + each
                     mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
-                    mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes)
-                    tma_load(q_desc, [b, h, row0 + each * ROWS, 0], q_full.index(slot), q_s.index(slot))
+                    _load(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
             n += 1
         turn += 1
         # Tiles differ in length: whoever is done takes the next one.
         index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
     _announce(index, turn, index_s, index_full, index_empty)
-    _load_v(v_desc, v_b, v_head, v_start, n - 1, v_s, v_full, v_empty)
+    _load_v(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
     # The last program to end sets the counters back, for the launch that follows on this stream.
     if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
         gl.store(counter_ptr, 0)
@@ -469,6 +523,7 @@ def _consumer(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PING_PONG: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # Four warps: ROWS rows of each tile of queries.
     # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see _softmax_step.
@@ -477,17 +532,17 @@ def _consumer(
     q_s, k_s, v_s = shared
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
-    # Tiles of Q, K and V lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST, those with
-    # V at most 128 columns at a time.
-    WIDTH: gl.constexpr = q_s.type.shape[-1]
+    # Tiles of Q, K and V lie in WIDTH columns, a power of two, or SPLIT in two parts; products take powers of two, MAIN
+    # and REST, those with V at most 128 columns at a time.
+    WIDTH: gl.constexpr = triton.next_power_of_2(HEAD_DIM)
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
     REST: gl.constexpr = HEAD_DIM - MAIN
-    V_WIDTH: gl.constexpr = v_s.type.shape[-1]
+    V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     OUT_WIDTH: gl.constexpr = out_s.type.shape[-1]
     V_MAIN: gl.constexpr = OUT_WIDTH
     V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
     PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
-    Q_SLOTS: gl.constexpr = q_s.type.shape[0] // CONSUMERS
+    Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
     qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
@@ -523,14 +578,14 @@ def _consumer(
         last = (n + STAGES - 1) % STAGES
         stage = n % STAGES
         slot = turn % Q_SLOTS * CONSUMERS + CONSUMER
-        q_tile = q_s.index(slot).reshape([ROWS, WIDTH])
+        q_tile = _tile(q_s, slot, SPLIT)
         mbarrier.wait(q_full.index(slot), turn // Q_SLOTS & 1, pred=begins)
         mbarrier.wait(k_full.index(stage), n // STAGES & 1, pred=begins)
         _await_turn(CONSUMER, PING_PONG)
-        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
         mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
         p = _unpaired(pairs, out_desc.dtype, p_layout)
-        product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+        product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
@@ -599,10 +654,10 @@ def _consumer(
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
             _await_turn(CONSUMER, PING_PONG)
-            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
             mbarrier.wait(v_full.index(last), last_phase)
             p = _unpaired(pairs, out_desc.dtype, p_layout)
-            product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
             keys = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
@@ -630,10 +685,10 @@ def _consumer(
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
             _await_turn(CONSUMER, PING_PONG)
-            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
             mbarrier.wait(v_full.index(last), last_phase)
             p = _unpaired(pairs, out_desc.dtype, p_layout)
-            product = _issue_pv(p, v_s.index(last).reshape([BN, V_WIDTH]), acc, V_MAIN, V_REST)
+            product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
@@ -711,7 +766,12 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    q_block: gl.constexpr = [1, 1, ROWS, WIDTH]
+    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
+    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
+    V_MAIN: gl.constexpr = MAIN if SPLIT else V_WIDTH
+    REST: gl.constexpr = HEAD_DIM - MAIN if SPLIT else 16
+    q_block: gl.constexpr = [1, 1, ROWS, MAIN]
     q_desc = tma.make_tensor_descriptor(
         q_ptr,
         [batch, heads, q_len, head_dim],
@@ -719,7 +779,7 @@ def _forward_hopper(
         q_block,
         gl.NVMMASharedLayout.get_default_for(q_block, dtype),
     )
-    k_block: gl.constexpr = [1, 1, BN, WIDTH]
+    k_block: gl.constexpr = [1, 1, BN, MAIN]
     k_desc = tma.make_tensor_descriptor(
         k_ptr,
         [batch, kv_heads, kv_len, head_dim],
@@ -727,7 +787,7 @@ def _forward_hopper(
         k_block,
         gl.NVMMASharedLayout.get_default_for(k_block, dtype),
     )
-    v_block: gl.constexpr = [1, 1, BN, V_WIDTH]
+    v_block: gl.constexpr = [1, 1, BN, V_MAIN]
     v_desc = tma.make_tensor_descriptor(
         v_ptr,
         [batch, kv_heads, kv_len, v_head_dim],
@@ -746,9 +806,49 @@ def _forward_hopper(
 
     # Q of the next tile waits beside that of this one where there is room.
     Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
-    q_s = gl.allocate_shared_memory(dtype, [Q_SLOTS * CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
-    k_s = gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
-    v_s = gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
+    q_s = (gl.allocate_shared_memory(dtype, [Q_SLOTS * CONSUMERS] + q_desc.block_type.shape, q_desc.layout),)
+    k_s = (gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout),)
+    q_descs = (q_desc,)
+    k_descs = (k_desc,)
+    v_descs = (v_desc,)
+    if SPLIT:
+        q_rest_block: gl.constexpr = [1, 1, ROWS, REST]
+        q_rest_desc = tma.make_tensor_descriptor(
+            q_ptr,
+            [batch, heads, q_len, head_dim],
+            [stride_qb, stride_qh, stride_qm, 1],
+            q_rest_block,
+            gl.NVMMASharedLayout.get_default_for(q_rest_block, dtype),
+        )
+        k_rest_block: gl.constexpr = [1, 1, BN, REST]
+        k_rest_desc = tma.make_tensor_descriptor(
+            k_ptr,
+            [batch, kv_heads, kv_len, head_dim],
+            [stride_kb, stride_kh, stride_kn, 1],
+            k_rest_block,
+            gl.NVMMASharedLayout.get_default_for(k_rest_block, dtype),
+        )
+        v_rest_block: gl.constexpr = [1, 1, BN, REST]
+        v_rest_desc = tma.make_tensor_descriptor(
+            v_ptr,
+            [batch, kv_heads, kv_len, v_head_dim],
+            [stride_vb, stride_vh, stride_vn, 1],
+            v_rest_block,
+            gl.NVMMASharedLayout.get_default_for(v_rest_block, dtype),
+        )
+
+        q_rest = gl.allocate_shared_memory(
+            dtype, [Q_SLOTS * CONSUMERS] + q_rest_desc.block_type.shape, q_rest_desc.layout
+        )
+        k_rest = gl.allocate_shared_memory(dtype, [STAGES] + k_rest_desc.block_type.shape, k_rest_desc.layout)
+        q_s = (q_s[0], q_rest)
+        k_s = (k_s[0], k_rest)
+        v_s = k_s
+        q_descs = (q_desc, q_rest_desc)
+        k_descs = (k_desc, k_rest_desc)
+        v_descs = (v_desc, v_rest_desc)
+    else:
+        v_s = (gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout),)
     out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
     index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -780,34 +880,34 @@ def _forward_hopper(
         gl.warp_specialize([
             (_consumer, (
                 0, out_desc, out_s, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
                 1, out_desc, out_s, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
-                q_desc, k_desc, v_desc, shared, barriers, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, BM,
-                BN, STAGES, CONSUMERS,
+                q_descs, k_descs, v_descs, shared, barriers, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, BM,
+                BN, STAGES, CONSUMERS, SPLIT,
             )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_consumer, (
                 0, out_desc, out_s, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
                 1, out_desc, out_s, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
                 2, out_desc, out_s, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
-                q_desc, k_desc, v_desc, shared, barriers, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, BM,
-                BN, STAGES, CONSUMERS,
+                q_descs, k_descs, v_descs, shared, barriers, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, BM,
+                BN, STAGES, CONSUMERS, SPLIT,
             )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on

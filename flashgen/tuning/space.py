@@ -9,6 +9,7 @@ from itertools import product
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import hopper_backward_q_refuses, hopper_backward_refuses, hopper_refuses
+from flashgen.runtime.hopper import product_width
 from flashgen.work import ITEMSIZE
 
 # Shared memory that one block may have, in bytes.
@@ -101,7 +102,7 @@ def _hopper_forward(task: Task) -> Iterator[Config]:
     for consumers, BN, stages, ping_pong in product((2, 3), (64, 128), (2, 3, 4), (0, 1)):
         if consumers == 3 and (task.scheduled or widest > 128 or widest * BN > 8192):
             continue
-        if BN * widest > 16384:
+        if BN * widest > 16384 and not (stages == 3 and shares_places(BN, task.head_dim, task.v_head_dim)):
             continue
         config = Config(64 * consumers, BN, 4, stages, "hopper", ping_pong=ping_pong)
         if hopper_shared_bytes(config, task.head_dim, task.v_head_dim) <= shared_limit(task.capability):
@@ -110,10 +111,19 @@ def _hopper_forward(task: Task) -> Iterator[Config]:
 
 def hopper_shared_bytes(config: Config, head_dim: int, v_head_dim: int) -> int:
     """Bytes of shared memory of the Hopper forward, with room for barriers: one or two tiles of Q, the output, or half
-    of it, and stages of K and V."""
+    of it, and stages of K and V, or of both together."""
+    if shares_places(config.BN, head_dim, v_head_dim):
+        width = product_width(head_dim)
+        return 2 * (config.BM * (width + 128) + config.num_stages * config.BN * width) + 1024
     one, other = padded(head_dim), padded(v_head_dim)
     held = (2 if one <= 128 else 1) * one + min(other, 128)
     return 2 * (config.BM * held + config.num_stages * config.BN * (one + other)) + 1024
+
+
+def shares_places(BN: int, head_dim: int, v_head_dim: int) -> bool:
+    """Whether V of a tile takes the place of its K in the Hopper forward: SPLIT in its text."""
+    width = product_width(head_dim)
+    return width == product_width(v_head_dim) < padded(head_dim) and BN * width > 16384
 
 
 def _backward_q(task: Task) -> Iterator[Config]:
