@@ -100,6 +100,13 @@ def test_a_score_may_read_a_tensor_along_keys_alone(causal: bool, tmp_path: Path
     assert not serialized
 
 
+def test_the_keys_of_a_tile_may_depend_on_each_of_its_rows(tmp_path: Path, plain_env: dict[str, str]) -> None:
+    variant = load({"name": "rows", "mask": "(k <= q) & (q > 5)"})
+    jobs = [("bfloat16", 64, 64, default_config("sm_90", "bfloat16", 64, 64))]
+    ((error, *_),) = compiled(generate(variant, tmp_path), plain_env, jobs)
+    assert error is None
+
+
 def test_a_mask_and_a_score_may_read_the_same_keys(tmp_path: Path, plain_env: dict[str, str]) -> None:
     inputs = {
         "kind": {"shape": ["batch", "kv_len"], "dtype": "int32"},
