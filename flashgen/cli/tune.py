@@ -35,6 +35,11 @@ Storage = Annotated[
 Table = Annotated[
     Path | None, typer.Option("--table", metavar="FOLDER", help="Save all that was measured as JSON, a file a shape.")
 ]
+# What NumPy takes.
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Draws the order of proposals and rounds."),
+]
 Report = Annotated[
     Path | None,
     typer.Option("--report", metavar="FOLDER", help="Save pictures: history, space, spread, roofline; four a shape."),
@@ -57,7 +62,7 @@ def tune(
     gpus: Gpus = "0",
     storage: Storage = None,
     force: Annotated[bool, typer.Option("--force", help="Search also where there is a record.")] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Draws the order of proposals and rounds.")] = 0,
+    seed: Seed = 0,
     table: Table = None,
     report: Report = None,
     out: Out = DEFAULT_OUT,

@@ -170,10 +170,17 @@ def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any]) -> Re
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the compiler's errors have no common class
-        text = str(error).strip().splitlines()
-        return Resources(None, None, 0, False, time.perf_counter() - start, text[-1] if text else type(error).__name__)
+        return Resources(None, None, 0, False, time.perf_counter() - start, _complaint(error))
     registers, spills, serialized = _assembler_report(compiled.asm, log.getvalue())
     return Resources(registers, spills, compiled.metadata.shared, serialized, time.perf_counter() - start)
+
+
+def _complaint(error: BaseException) -> str:
+    """The last line of the innermost error: those around it only show where it was called from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
+    return lines[-1] if lines else type(error).__name__
 
 
 def source_of(kernel: Any, *signature: Any) -> ASTSource:

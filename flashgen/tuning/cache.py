@@ -7,12 +7,12 @@ while it compares its own with the one on disk. Reading needs no lock, because a
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
@@ -72,9 +72,10 @@ def _rank(record: Record) -> tuple:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file through a temporary one beside it, which never stays behind."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".record-", suffix=".tmp")
+    # Readable for whom the user's other files are, which tempfile's are not.
+    temporary = path.with_name(f".record-{uuid4().hex}.tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

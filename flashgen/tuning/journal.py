@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import warnings
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 
 from flashgen.errors import EnvironmentProblem
 from flashgen.runtime.lookup import RecordWarning
@@ -72,11 +75,10 @@ def _mend(path: Path) -> None:
     if not path.exists():
         return
     content = path.read_bytes()
-    sound = 0
-    for line in content.splitlines(keepends=True):
-        if not _is_sound(line):
-            break
-        sound += len(line)
+    lines = list(takewhile(_is_sound, content.splitlines(keepends=True)))
+    if not _replays(lines):
+        lines = lines[: bisect_left(range(1, len(lines)), True, key=lambda count: not _replays(lines[:count]))]
+    sound = sum(map(len, lines))
     if sound < len(content):
         path.with_name(path.name + ".damaged").write_bytes(content)
         with path.open("r+b") as file:
@@ -88,6 +90,28 @@ def _mend(path: Path) -> None:
 
 def _is_sound(line: bytes) -> bool:
     try:
-        return line.endswith(b"\n") and "op_code" in json.loads(line)
-    except (ValueError, TypeError):
+        return line.endswith(b"\n") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
         return False
+
+
+class _Lines(BaseJournalBackend):
+    """A journal that is read alone."""
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self._lines = lines
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._lines[log_number_from:]]
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        raise NotImplementedError
+
+
+def _replays(lines: Sequence[bytes]) -> bool:
+    """Whether each line says something to Optuna."""
+    try:
+        JournalStorage(_Lines(lines))
+    except Exception:  # noqa: BLE001 - whatever it stumbles over, the journal ends before it
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from flashgen.errors import UsageError
@@ -67,7 +68,7 @@ def chosen(name: str, trials: int | None = None, seconds: float | None = None, e
     if name not in PRESETS:
         raise UsageError(f"preset {name!r}; expected one of {', '.join(PRESETS)}")
     for what, value in (("trials", trials), ("budget_seconds", seconds)):
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{what} is {value}; expected a positive number")
     preset = PRESETS[name]
     if trials is not None:

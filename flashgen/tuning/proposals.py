@@ -67,7 +67,9 @@ class Proposals:
             if config is None or config in self.known:
                 continue
             if ATTRIBUTE in trial.user_attrs and trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
-                self.known[config] = _restored(config, trial)
+                restored = _restored(config, trial)
+                if restored is not None:
+                    self.known[config] = restored
             elif trial.state == TrialState.RUNNING and trial.number not in self._numbers and _alive(trial):
                 self._others.setdefault(config, trial.number)
 
@@ -190,7 +192,11 @@ def _alive(trial: optuna.trial.FrozenTrial) -> bool:
     return trial.datetime_start is not None and datetime.now() - trial.datetime_start < limit
 
 
-def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial:
-    fields = dict(trial.user_attrs[ATTRIBUTE])
-    failure = fields.pop("failure")
-    return Trial(config, Timing(**fields) if fields else None, failure)
+def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial | None:
+    """What we said of a trial; None where another version of flashgen said it in another way."""
+    try:
+        fields = dict(trial.user_attrs[ATTRIBUTE])
+        failure = fields.pop("failure")
+        return Trial(config, Timing(**fields) if fields else None, failure)
+    except (KeyError, TypeError, ValueError):
+        return None

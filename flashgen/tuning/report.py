@@ -86,8 +86,8 @@ def space(table: Table) -> Any:
         for (y, x), share in np.ndenumerate(shares):
             text, look = _cell(cells[y][x], share)
             panel.text(x, y, text, **look)
-        also = "".join(f", {name} {value}" for name, value in kind[1])
-        panel.set_title(f"{kind[0]} warps, {s} stage{'s' * (s > 1)}{also}", fontsize=8)
+        also = ", ".join(value if name == "backend" else f"{name} {value}" for name, value in kind[1])
+        panel.set_title(f"{kind[0]} warps, {s} stage{'s' * (s > 1)}\n{also}".rstrip(), fontsize=7)
         panel.set_xticks(range(len(columns)), columns, fontsize=7)
         panel.set_yticks(range(len(rows)), rows, fontsize=7)
     figure.supxlabel("BN, keys of a tile", fontsize=9)

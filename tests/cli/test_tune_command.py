@@ -133,3 +133,15 @@ def test_gpus_are_a_list_or_all() -> None:
 def test_limits_of_an_exhaustive_search_are_refused(run) -> None:
     code, text = run("--exhaustive", "--trials", "5")
     assert code == 2 and "exhaustive" in text
+
+
+@pytest.mark.parametrize("option", ["--trials=0", "--seed=-1", "--seed=4294967296"])
+def test_numbers_out_of_range_are_refused_by_name(run, option: str) -> None:
+    code, text = run(option)
+    assert code == 2 and option.partition("=")[0] in text
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_a_budget_is_a_positive_number(run, seconds: str) -> None:
+    code, text = run(f"--budget-seconds={seconds}")
+    assert code == 2 and f"budget_seconds is {float(seconds)}; expected a positive number" in text

@@ -80,6 +80,12 @@ def test_a_score_may_read_a_tensor_along_keys_alone(causal: bool, tmp_path: Path
     assert not found.serialized_wgmma
 
 
+def test_the_keys_of_a_tile_may_depend_on_each_of_its_rows(tmp_path: Path, compiled: Compile) -> None:
+    variant = load({"name": "rows", "mask": "(k <= q) & (q > 5)"})
+    config = default_config("sm_90", "bfloat16", 64, 64)
+    assert compiled(generate(variant, tmp_path), "forward", "sm_90", "bfloat16", 64, 64, config).error is None
+
+
 def test_a_mask_and_a_score_may_read_the_same_keys(tmp_path: Path, compiled: Compile) -> None:
     inputs = {
         "kind": {"shape": ["batch", "kv_len"], "dtype": "int32"},

@@ -147,6 +147,14 @@ def test_what_the_compiler_complains_of_is_an_error(tmp_path: Path) -> None:
     assert "nothing is not defined" in (found.error or "")
 
 
+def test_the_complaint_is_what_is_wrong_not_where_it_was_called_from(tmp_path: Path) -> None:
+    path = generate(load({"name": "mine"}), tmp_path)
+    path.write_text(path.read_text().replace("l = l * alpha_l[:, None]", "l = l * nothing"))
+    config = Config(128, 64, 4, 2, "hopper", ping_pong=0)
+    (found,) = compile_all(path, [Job("sm_90", "forward", "bfloat16", 64, 64, config)])
+    assert "nothing is not defined" in (found.error or "")
+
+
 @pytest.mark.parametrize("name", ["document", "block_sparse", "relative_bias"])
 def test_what_is_compiled_is_what_a_call_asks_for(name: str, tmp_path: Path) -> None:
     variant = load(next(path for path in VARIANTS if path.stem == name))

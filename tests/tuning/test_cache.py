@@ -32,6 +32,15 @@ def test_the_users_cache_is_the_default_place(tmp_path, monkeypatch):
     assert read_record(tmp_path / "tuned" / KEY.path) == RECORD
 
 
+def test_a_record_may_be_read_by_whom_the_users_files_may_be(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_record(RECORD, tmp_path)
+    finally:
+        os.umask(before)
+    assert (tmp_path / KEY.path).stat().st_mode & 0o777 == 0o640
+
+
 CONTENDERS = [
     replace(RECORD, median_us=700.0, config=Config(64, 64, 4, 2), measured_at="2025-01-01T00:00:00+00:00"),
     replace(RECORD, median_us=700.0, config=Config(64, 32, 4, 2), measured_at="2025-01-03T00:00:00+00:00"),

@@ -1,5 +1,7 @@
 """Pictures of what a search saw."""
 
+import itertools
+
 import pytest
 import synthetic
 from test_session import LONG as PROBLEM
@@ -8,7 +10,9 @@ from test_session import FakeTools, session, workload
 from flashgen.errors import EnvironmentProblem
 from flashgen.runtime.config import Config
 from flashgen.tuning import report as pictures
+from flashgen.tuning.outcome import Entry
 from flashgen.tuning.report import report
+from flashgen.tuning.timing import Timing
 
 
 @pytest.fixture
@@ -37,6 +41,17 @@ def test_the_map_has_a_number_for_each_time_and_a_word_for_each_other_config():
     numbers = [float(text) for text in shown if text[0].isdigit()]
     assert len(numbers) == len(table.measured) and min(numbers) == 1.0
     assert shown.count("shared") == sum(1 for e in table.entries if e.dropped == "shared memory") > 0
+
+
+@pytest.mark.parametrize("fields", [{"ping_pong": 1}, {"fuse_dq": 1, "delay_dq": 0}])
+def test_titles_of_the_maps_panels_keep_to_their_panels(fields):
+    configs = [Config(128, 128, 4, stages, "hopper", **fields) for stages in (2, 3, 4)]
+    entries = tuple(Entry(config, Timing(100.0, 0.01, 10)) for config in configs)
+    figure = pictures.space(pictures.Table(workload(PROBLEM), entries, None, {}, {}, ""))
+    figure.canvas.draw()
+    titles = [axes.title.get_window_extent() for axes in figure.axes if axes.get_title()]
+    assert len(titles) == 3
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(titles))
 
 
 def test_the_history_ends_at_the_best_and_shows_failures(outcome):

@@ -171,11 +171,21 @@ def test_a_search_killed_with_9_resumes_and_loses_at_most_the_running_trial(tmp_
     assert len(result.trials) == len(SPACE) and result.ranking[0].config == BEST
 
 
-def test_a_corrupt_line_costs_what_comes_after_it(tmp_path):
+CORRUPT = {
+    "no text": b"\x00\xffgarbage\n",
+    "no object": b'"op_code"\n',
+    "no operation": b'{"op_code": 999, "worker_id": "x"}\n',
+    "an operation on nothing": b'{"op_code": 6}\n',
+    "a tower": b"[" * 100_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("line", CORRUPT.values(), ids=CORRUPT)
+def test_a_corrupt_line_costs_what_comes_after_it(tmp_path, line):
     journal = tmp_path / "study.log"
     search(SPACE, [Fake()], place=journal, budget=Budget(trials=30))
     lines = journal.read_bytes().splitlines(keepends=True)
-    lines[len(lines) // 2] = b"\x00\xffgarbage\n"
+    lines[len(lines) // 2] = line
     journal.write_bytes(b"".join(lines))
     fake = Fake()
     with pytest.warns(RecordWarning):
@@ -183,6 +193,16 @@ def test_a_corrupt_line_costs_what_comes_after_it(tmp_path):
     assert 0 < len(fake.asked) < len(SPACE)
     assert len(result.trials) == len(SPACE) and result.ranking[0].config == BEST
     assert journal.with_name("study.log.damaged").read_bytes() == b"".join(lines)
+
+
+def test_what_another_version_measured_is_measured_again(tmp_path):
+    journal = tmp_path / "study.log"
+    search(SPACE, [Fake()], place=journal, budget=Budget(trials=30))
+    journal.write_bytes(journal.read_bytes().replace(b'"median_us"', b'"median_ms"', 3))
+    fake = Fake()
+    result = search(SPACE, [fake], place=journal)
+    assert len(fake.asked) == len(SPACE) - 27
+    assert len(result.trials) == len(SPACE) and result.ranking[0].config == BEST
 
 
 def test_two_searches_share_a_journal_without_tearing_it(tmp_path):
