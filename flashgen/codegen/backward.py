@@ -219,6 +219,10 @@ def score_function(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple
     if not bent:
         return Function("_score", prologue.body(pair), f"{formula}, {note}."), False, factor
     body = prologue.body(pair, derivative)
+    if level(derivative) != PAIR:
+        # In mixed tiles it differs from pair to pair, and a variable keeps its shape in a loop.
+        x, narrow = body.results
+        body = replace(body, results=(x, f"tl.broadcast({narrow}, qk)[0]"))
     return Function("_score_and_slope", body, f"{formula}, {note}, and its derivative by score."), True, ""
 
 

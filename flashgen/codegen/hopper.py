@@ -99,8 +99,14 @@ class HopperView:
     ln2: str = LN2
 
     def spread_columns(self, masked: bool) -> list[str]:
-        """What is loaded for each key and then read with all pairs of its column."""
-        return list(dict.fromkeys([*self.columns.used(self.score), *(self.columns.used(self.mask) if masked else ())]))
+        """What is loaded for each key and then read with all pairs of its column.
+
+        In full tiles also what the mask reads of that which the score's statements load: a variable keeps its layout in
+        a loop.
+        """
+        loaded = {line.partition(" = ")[0] for line in self.columns.of_score}
+        of_mask = [name for name in self.columns.used(self.mask) if masked or name in loaded]
+        return list(dict.fromkeys([*self.columns.used(self.score), *of_mask]))
 
     @property
     def functions(self) -> tuple[Function, ...]:

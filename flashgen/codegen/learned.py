@@ -12,7 +12,7 @@ from flashgen.lang.bounds import key_range, row_range
 from flashgen.lang.derivative import LoadSite, gradients
 from flashgen.lang.fold import fold
 from flashgen.lang.learned import Own, Placement, Sharing, placement, steps_with_each
-from flashgen.lang.log2 import is_uniform, slope
+from flashgen.lang.log2 import is_uniform, of_qk, slope
 from flashgen.lang.nodes import TRUE, Expr, Gather, Op, Var, const, inputs, walk
 from flashgen.lang.show import show
 from flashgen.lang.torch_emitter import emit
@@ -268,7 +268,7 @@ class SiteTexts:
             function = Function(f"_{name}_at", body, f"The element {read}, for queries at q_first.")
             self.functions.append(function)
             return (), function.call_with({"k": "along"})
-        body = self._prologue.body(found.offset, inlined=True)
+        body = self._prologue.body(of_qk(found.offset), inlined=True)
         self.free |= {*body.free}
         return body.lines, body.results[0]
 

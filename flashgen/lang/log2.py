@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from flashgen.lang.bounds import always
 from flashgen.lang.fold import fold
 from flashgen.lang.linear import Linear, expression, linear
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, rebuild, transform, var, variables
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, rebuild, substitute, transform, var, variables
 
 LOG2E = const(math.log2(math.e))
 SCORE = var("score", Type.FLOAT)
@@ -47,7 +47,7 @@ def logits(score: Expr, mask: Expr) -> Logits:
     """Rewrite a score expression for the kernel; it only has to hold where the mask shows the pair."""
     pair_terms: list[Expr] = []
     row_terms: list[Expr] = []
-    for term in _terms(_scaled(_of_qk(score, mask), LOG2E)):
+    for term in _terms(_scaled(_where_shown(score, mask), LOG2E)):
         pair, row = _split(term)
         pair_terms += [] if pair is None else [pair]
         row_terms += [] if row is None else [row]
@@ -81,7 +81,7 @@ def tilted(pair: Expr) -> Tilted | None:
 
 def slope(derivative: Expr, mask: Expr) -> Expr:
     """d score_out / d score as a function of qk; what it has in common with the logits is the same expression."""
-    return _scaled(_of_qk(derivative, mask), const(1.0))
+    return _scaled(_where_shown(derivative, mask), const(1.0))
 
 
 def is_uniform(expr: Expr) -> bool:
@@ -89,9 +89,14 @@ def is_uniform(expr: Expr) -> bool:
     return not variables(expr) & PAIR_NAMES
 
 
-def _of_qk(expr: Expr, mask: Expr) -> Expr:
-    expr = transform(expr, lambda node: _known_sign(node, mask))
-    return fold(transform(expr, lambda node: op("mul", QK, SCALE) if node is SCORE else node))
+def of_qk(expr: Expr) -> Expr:
+    """The same as a function of qk."""
+    return fold(substitute(expr, {SCORE: op("mul", QK, SCALE)}))
+
+
+def _where_shown(expr: Expr, mask: Expr) -> Expr:
+    """The same, as a function of qk, for pairs that the mask shows."""
+    return of_qk(transform(expr, lambda node: _known_sign(node, mask)))
 
 
 def _known_sign(node: Expr, mask: Expr) -> Expr:

@@ -42,6 +42,11 @@ def is_direct(arguments: Iterable[object]) -> bool:
     return True
 
 
+def is_transformed() -> bool:
+    """Whether a transform of torch.func is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def refuse_tangents(name: str, arguments: Iterable[object]) -> None:
     """Forward-mode differentiation would lose the tangents of these arguments without a word."""
     if forward_ad._current_level >= 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.dispatch import is_direct, records, refuse_tangents
+from flashgen.runtime.dispatch import is_direct, is_transformed, records, refuse_tangents
 
 _library = torch.library.Library("flashgen", "FRAGMENT")
 
@@ -21,12 +21,14 @@ class Operator:
     """A registered operator as a callable.
 
     `overload` is what torch knows it by, and what a policy of selective checkpointing names. Where torch's dispatcher
-    would only pass a call on, it is passed on here, in a third of the time.
+    would only pass a call on, it is passed on here, in a third of the time: to `recorded` where autograd listens. The
+    transforms of torch.func take `transformed`.
     """
 
     overload: torch._ops.OpOverload
     launch: Function
     recorded: type[torch.autograd.Function] | None
+    transformed: type[torch.autograd.Function] | None
 
     def __call__(self, *arguments: Any) -> Any:
         return self.run(arguments, arguments)
@@ -37,6 +39,8 @@ class Operator:
             return self.overload(*arguments)
         if not is_direct(strange):
             refuse_tangents(self.overload.name(), arguments)
+            if self.transformed is not None and is_transformed():
+                return self.transformed.apply(*arguments)
             return self.overload(*arguments)
         if self.recorded is not None and records(arguments):
             return self.recorded.apply(*arguments)
@@ -62,8 +66,10 @@ def operator(
         torch.library.register_fake(f"flashgen::{name}", fake, lib=_library)
         if backward is not None:
             torch.library.register_autograd(f"flashgen::{name}", backward, setup_context=save, lib=_library)
+    overload = getattr(torch.ops.flashgen, name).default
     recorded = None if backward is None else _recorded(name, launch, save, backward)
-    return Operator(getattr(torch.ops.flashgen, name).default, launch, recorded)
+    transformed = None if backward is None else _transformed(name, overload, save, backward)
+    return Operator(overload, launch, recorded, transformed)
 
 
 def _recorded(name: str, launch: Function, save: Function | None, backward: Function) -> type[torch.autograd.Function]:
@@ -77,4 +83,20 @@ def _recorded(name: str, launch: Function, save: Function | None, backward: Func
         return output
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(name, (torch.autograd.Function,), methods)
+
+
+def _transformed(name: str, overload: Any, save: Function | None, backward: Function) -> type[torch.autograd.Function]:
+    """The same derivative in the form that torch.func's transforms ask for, which an operator's own does not have."""
+
+    def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        if save is not None:
+            save(ctx, inputs, output)
+
+    methods = {
+        "forward": staticmethod(lambda *arguments: overload(*arguments)),
+        "setup_context": staticmethod(setup_context),
+        "backward": staticmethod(backward),
+        "generate_vmap_rule": True,
+    }
     return type(name, (torch.autograd.Function,), methods)

@@ -116,7 +116,8 @@ def gradients_of(
     out, lse = outputs
     heads: list[torch.Tensor] = [out]
     upstream = [loss.d_out.to(out.dtype)]
-    if loss.d_lse is not None:
+    # The formula's lse depends on nothing where its score does not.
+    if loss.d_lse is not None and lse.requires_grad:
         heads.append(lse)
         upstream.append(loss.d_lse.to(lse.dtype))
     found = torch.autograd.grad(

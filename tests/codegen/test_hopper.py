@@ -80,6 +80,17 @@ def test_a_score_may_read_a_tensor_along_keys_alone(causal: bool, tmp_path: Path
     assert not found.serialized_wgmma
 
 
+def test_a_mask_and_a_score_may_read_the_same_keys(tmp_path: Path, compiled: Compile) -> None:
+    inputs = {
+        "kind": {"shape": ["batch", "kv_len"], "dtype": "int32"},
+        "t": {"shape": ["heads", 4], "dtype": "float32", "grad": True},
+    }
+    spec = {"name": "kinds", "causal": True, "inputs": inputs, "score": "score + t[h, kind[b, k]]"}
+    variant = load({**spec, "mask": "kind[b, k] < 3"})
+    config = default_config("sm_90", "bfloat16", 64, 64)
+    assert compiled(generate(variant, tmp_path), "forward", "sm_90", "bfloat16", 64, 64, config).error is None
+
+
 @pytest.mark.parametrize(
     ("dim", "width"),
     [(1, 16), (16, 16), (40, 64), (64, 64), (65, 80), (80, 80), (96, 96), (100, 128), (192, 192), (200, 256)],

@@ -182,6 +182,8 @@ VARIANTS = {
     "pairs for each group": variant(["kv_heads", "kv_len", "kv_len"], "score + t[kv_h, q, k]"),
     "the same pairs twice": variant(["heads", "kv_len", "kv_len"], "score + t[h, q, k] + t[h, k, q]"),
     "chosen": variant(["heads", 2], "where(score > 0, log(abs(score) + 1) * t[h, 0], score * t[h, 1])"),
+    "by the score itself": variant(["heads", 9], "score + t[h, floor(score * 2) + 4]"),
+    "by the score and the distance": variant([9, "W"], "score * t[where(score > 0.5, 1, 0), abs(q - k) % W]"),
     "no smooth dependence": variant(["heads"], "score + floor(t[h])"),
 }
 

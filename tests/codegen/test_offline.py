@@ -105,6 +105,15 @@ def test_other_dtypes_and_head_dims(dtype: str, tmp_path: Path) -> None:
     all_compiled(path, tmp_path, TARGETS, dtype, (16, 80, 256))
 
 
+@pytest.mark.parametrize("along", ["q", "k"])
+def test_a_derivative_may_vary_along_queries_or_keys_alone(along: str, tmp_path: Path) -> None:
+    table = {"t": {"shape": ["heads", "kv_len"], "dtype": "float32"}}
+    spec = {"name": f"factor_{along}", "causal": True, "inputs": table, "score": f"score * t[h, {along}]"}
+    variant = load({**spec, "dtype": "bfloat16", "head_dim": 64})
+    found = compile_all(generate(variant, tmp_path), jobs_for(variant, ["sm_80", "sm_90"]))
+    assert [str(each) for each in found if each.error is not None] == []
+
+
 def test_the_jobs_of_a_variant() -> None:
     variant = load({"name": "mine", "head_dim": [32, 80], "dtype": ["float32", "bfloat16"]})
     jobs = jobs_for(variant, ["sm_90", "gfx942"])

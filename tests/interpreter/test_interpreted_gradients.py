@@ -44,6 +44,7 @@ SPECS = {
     "a bias for all heads": spec("score + t[q, k]", "q_len", "kv_len", align="top_left"),
     "a bias of keys": spec("score + t[b, k]", "batch", "kv_len", causal=True),
     "a factor of queries": spec("score * t[min(max(q, 0), kv_len - 1)]", "kv_len"),
+    "a factor of keys": spec("score * t[h, k]", "heads", "kv_len", window={"left": 20, "right": 3}),
     "a factor of each head": spec("score * t[h] + abs(t[h])", "heads"),
     "a factor of each KV head": spec("score * (1 + t[kv_h])", "kv_heads", causal=True),
     "one number": spec("tanh(score * t[0]) * 3", "1"),
@@ -56,6 +57,8 @@ SPECS = {
     "a slope with a sink": spec("score - t[h] * abs(q - k)", "heads", sink="learned", causal=True),
     "an infinite derivative of what is hidden": spec("score * log(q - k + 1)", causal=True),
     "a derivative that changes its sign": spec("abs(score) - max(score, 0.5) * 2"),
+    "a tanh along a row": spec("score + tanh(t[h, q])", "heads", "kv_len", align="top_left", causal=True),
+    "an index that reads the score": spec("score + t[h, floor(score) + 4]", "heads", "9"),
     "a score that is not read": spec("t[h, clamp(q - k, -32, 32) + 32]", "heads", "65"),
 }
 

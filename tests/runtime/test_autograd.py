@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ def weighted(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.sin().sum()
 
 
-def near(left: list[torch.Tensor], right: list[torch.Tensor]) -> None:
+def near(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> None:
     for one, other in zip(left, right, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
 
@@ -227,6 +227,31 @@ def test_vmap_runs_each_element(gallery_module: Modules) -> None:
         warnings.simplefilter("ignore")  # torch says that it loops
         out = torch.func.vmap(layer)(q)
     assert torch.equal(out, torch.stack([layer(x) for x in q]))
+
+
+@pytest.mark.parametrize("name", ["causal", "relative_bias", "sink"])
+def test_transforms_of_torch_func_compute_the_same(gallery_module: Modules, name: str) -> None:
+    module = gallery_module(name)
+    call, leaves = trainable(name, drawn(name))
+    learned = [key for key, tensor in call.inputs.items() if tensor.requires_grad]
+
+    def loss(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        keywords = {**call.keywords, **dict(zip(learned, given, strict=True))}
+        out, lse = module.attention(
+            q, k, v, return_lse=True, config=CONFIG, backward_config=BACKWARD, **keywords
+        )  # fmt: skip
+        return weighted(out) + weighted(lse)
+
+    plain = gradients(loss(*leaves), leaves)
+    every = tuple(range(len(leaves)))
+    inputs = [leaf.detach() for leaf in leaves]
+    near(torch.func.grad(loss, every)(*inputs), plain)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that it loops
+        each = torch.func.vmap(torch.func.grad(loss, every))(*(torch.stack([x.cos(), x]) for x in inputs))
+    near([both[1] for both in each], plain)
+    with pytest.raises(NotImplementedError, match="has no second derivative"):
+        torch.func.jacrev(torch.func.grad(loss))(*inputs)
 
 
 def test_data_parallel_processes_agree_with_one(gallery_module: Modules) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashgen.codegen import uses_schedule
+from flashgen.codegen import generate, load_module, uses_schedule
 from flashgen.spec import load
 from flashgen.verify import Case, cases_for, gradient_cases_for, run_case
 
@@ -62,6 +62,15 @@ def results(name: str, module: Any) -> dict[str, Any]:
 def test_the_formula_itself_passes(gallery_module: Callable[[str], ModuleType], name: str) -> None:
     found = results(name, eager_module(gallery_module(name).reference))
     assert len(found) >= 8 and all(result.ok for result in found.values()), found
+
+
+def test_a_score_that_depends_on_positions_alone_is_proven(tmp_path: Path) -> None:
+    variant = load({"name": "by_distance", "score": "-0.1 * abs(q - k)"})
+    module = load_module(generate(variant, tmp_path))
+    (case, *_) = gradient_cases_for(variant, "quick", gpu=False, scheduled=False)
+    assert case.backward is not None and case.backward.lse
+    result = run_case(module, variant, case, "cpu")
+    assert result.ok, result
 
 
 @pytest.mark.parametrize(
