@@ -188,7 +188,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize(("q_len", "kv_len"), [(37, 70), (20, 13), (17, 17)])
+@pytest.mark.parametrize(("q_len", "kv_len"), [(20, 70), (20, 13), (17, 17)])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_agrees_with_autograd(name: str, q_len: int, kv_len: int, tmp_path: Path) -> None:
     problem = Problem(VARIANTS[name], q_len, kv_len, tmp_path)

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,10 +27,15 @@ from flashgen.runtime.config import AXES
 from flashgen.spec import load
 from flashgen.spec.names import name_problem
 
-VARIANTS = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
-TEXTS = {path.stem: render(load(path)) for path in VARIANTS}
+VARIANTS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Config(32, 32, 4, 1)
+
+
+@cache
+def text_of(name: str) -> str:
+    """A gallery module, rendered once."""
+    return render(load(VARIANTS[name]))
 
 
 def functions(text: str) -> dict[str, ast.FunctionDef]:
@@ -51,23 +57,23 @@ def lint(*texts: str) -> str:
     return "".join(done.stdout for done in found if done.returncode != 0)
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_nothing_in_a_module_is_unused(name: str) -> None:
-    assert lint(TEXTS[name]) == ""
+    assert lint(text_of(name)) == ""
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_no_argument_is_unused(name: str) -> None:
-    for function in functions(TEXTS[name]).values():
+    for function in functions(text_of(name)).values():
         read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
         arguments = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
         # The eager formula has one form for all variants; `deterministic` has nothing to change here.
         assert arguments - read <= {"deterministic"}, function.name
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_a_file_says_what_it_is(name: str) -> None:
-    variant, text = load(VARIANTS[[path.stem for path in VARIANTS].index(name)]), TEXTS[name]
+    variant, text = load(VARIANTS[name]), text_of(name)
     documentation = ast.get_docstring(ast.parse(text)) or ""
     assert variant.description in documentation
     assert f"flashgen build {variant.source}" in documentation
@@ -78,27 +84,28 @@ def test_a_file_says_what_it_is(name: str) -> None:
 
 
 def test_a_causal_file_does_not_mention_windows() -> None:
-    assert not words(TEXTS["causal"]) & {"window", "left", "lower", "sink", "sinks", "slopes", "score_mod", "schedule"}
+    others = {"window", "left", "lower", "sink", "sinks", "slopes", "score_mod", "schedule"}
+    assert not words(text_of("causal")) & others
 
 
 def test_an_unmasked_file_has_one_loop_and_no_mask() -> None:
-    kernel = functions(TEXTS["full"])["_forward"]
+    kernel = functions(text_of("full"))["_forward"]
     assert sum(isinstance(node, ast.For | ast.While) for node in ast.walk(kernel)) == 1
-    assert "_visible" not in TEXTS["full"]
-    assert "plan" not in words(TEXTS["full"])
+    assert "_visible" not in text_of("full")
+    assert "plan" not in words(text_of("full"))
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_only_a_scheduled_file_classifies_tiles(name: str) -> None:
-    scheduled = uses_schedule(load(VARIANTS[[path.stem for path in VARIANTS].index(name)]))
-    assert ("_classify" in TEXTS[name]) == ("def plan(" in TEXTS[name]) == scheduled
+    scheduled = uses_schedule(load(VARIANTS[name]))
+    assert ("_classify" in text_of(name)) == ("def plan(" in text_of(name)) == scheduled
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_no_switch_is_left_in_a_kernel(name: str) -> None:
     """Every `if` in a kernel tests a value, the dtype or a tuned axis, and no constant besides is an argument."""
     tuned = {axis.upper() for axes in AXES.values() for axis in axes}
-    for function in functions(TEXTS[name]).values():
+    for function in functions(text_of(name)).values():
         if any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             constants = {a.arg for a in function.args.args if a.annotation is not None}
             # PRECISE follows from the dtype of a call, REST from which kernels it runs, TILE from their configs.
@@ -112,27 +119,27 @@ def test_no_switch_is_left_in_a_kernel(name: str) -> None:
                     )
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_only_a_file_with_learned_inputs_adds_up_their_gradients(name: str) -> None:
-    assert ("LEARNED" in TEXTS[name]) == ("_backward_inputs" in TEXTS[name]) == (name in ("alibi", "relative_bias"))
+    assert ("LEARNED" in text_of(name)) == ("_backward_inputs" in text_of(name)) == (name in ("alibi", "relative_bias"))
 
 
 @pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "dilated"])
 def test_a_score_that_is_left_alone_costs_one_multiplication(name: str) -> None:
-    assert "_score" not in TEXTS[name]
-    assert "tl.exp2(qk * qk_scale - m_new[:, None])" in TEXTS[name]
+    assert "_score" not in text_of(name)
+    assert "tl.exp2(qk * qk_scale - m_new[:, None])" in text_of(name)
 
 
 def test_alibi_takes_no_absolute_value_and_reads_its_slope_once() -> None:
-    assert "tl.abs" not in TEXTS["alibi"]
-    assert source(TEXTS["alibi"], "_forward").count("tl.load") == 1
+    assert "tl.abs" not in text_of("alibi")
+    assert source(text_of("alibi"), "_forward").count("tl.load") == 1
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_every_name_that_host_code_binds_is_refused_in_a_spec(name: str) -> None:
-    variant = load(VARIANTS[[path.stem for path in VARIANTS].index(name)])
+    variant = load(VARIANTS[name])
     own = {t.name for t in variant.inputs} | {p.name for p in variant.params} | {n for n, _ in variant.lets}
-    host = [node for node in ast.parse(TEXTS[name]).body if not _is_kernel(node)]
+    host = [node for node in ast.parse(text_of(name)).body if not _is_kernel(node)]
     inside = [inner for node in host for inner in ast.walk(node) if isinstance(inner, ast.Name)]
     bound = {node.id for node in inside if isinstance(node.ctx, ast.Store)}
     # What is added up for a learned input gets a name that is free.
@@ -140,7 +147,7 @@ def test_every_name_that_host_code_binds_is_refused_in_a_spec(name: str) -> None
     assert [n for n in sorted(bound - own) if not made.fullmatch(n) and name_problem(n) is None] == []
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_every_name_that_a_kernel_binds_gives_way_or_is_given_way(name: str) -> None:
     # What is computed for a spec gets a name that is free; of these, some of the gallery's.
     computed = re.compile(r"([crtWh]|slopes_h|d_slopes|d_rel|rel|block_mask|doc|is_global|off|sinks|prefix)(_\w+)?")
@@ -156,7 +163,7 @@ def test_every_name_that_a_kernel_binds_gives_way_or_is_given_way(name: str) -> 
         "_backward_kv",
         "_backward_inputs",
     )
-    for function in functions(TEXTS[name]).values():
+    for function in functions(text_of(name)).values():
         if _is_kernel(function) and function.name in kernels:
             bound = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             bound |= {argument.arg for argument in function.args.args}

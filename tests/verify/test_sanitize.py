@@ -139,12 +139,12 @@ def runs(folder: Path, tool: str, limit: float = 120.0, tools: tuple[str, ...] =
 def test_the_kernels_run_with_and_without_the_tool(
     tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcomes = list(runs(tmp_path, stand_in(tmp_path, WITH_TOOL)).of([job]))
+    outcomes = list(runs(tmp_path, stand_in(tmp_path, WITH_TOOL), tools=("synccheck",)).of([job]))
     assert all(each is not None and each.clean for each in outcomes), outcomes
-    assert sorted(each.tool for each in outcomes if each) == ["", "memcheck", "synccheck"]
+    assert sorted(each.tool for each in outcomes if each) == ["", "synccheck"]
     assert (tmp_path / "logs/causal-portable-synccheck.log").read_text().startswith("tool synccheck")
-    assert show(iter(outcomes), [job], ["memcheck"]) == 0
-    assert capsys.readouterr().out.count("clean") == 3
+    assert show(iter(outcomes), [job], ["synccheck"]) == 0
+    assert capsys.readouterr().out.count("clean") == 2
 
 
 def outcome(job: Job, tool: str, clean: bool = True, found: str = "_forward _delta") -> Outcome:
