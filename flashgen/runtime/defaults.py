@@ -74,8 +74,8 @@ _HOPPER: _Row = (
 # Three consumers suit long rows of full tiles: they share the registers of two, and a narrow mask wastes their rows.
 # Scores of their own want more registers.
 _HOPPER_PLAIN: _Row = (Config(192, 128, 4, 2, "hopper", ping_pong=1), *_HOPPER[1:])
-# Up to 192 there is room for three tiles of 128 keys where V takes the place of its K. Schedules have many mixed tiles,
-# which lack registers there.
+# Up to 192 there is room for three tiles of 128 keys where V takes the place of its K. The many mixed tiles of
+# schedules lack registers there.
 _HOPPER_SHARED = Config(128, 128, 4, 3, "hopper", ping_pong=1)
 # A mask of what is loaded for each key takes registers, and its mixed tiles are many.
 _HOPPER_BY_KEY: _Row = (_HOPPER[0], Config(128, 64, 4, 2, "hopper", ping_pong=1), _HOPPER[2])
@@ -149,13 +149,6 @@ def default_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) 
     return portable_default("forward", False, capability, dtype, head_dim, v_head_dim)
 
 
-def _hopper(row: _Row, head_dim: int, v_head_dim: int, shared: bool = True) -> Config:
-    """A config of the Hopper forward; `shared`: where K and V may share their places, the one for that."""
-    if shared and 128 < head_dim == v_head_dim <= 192:
-        return _HOPPER_SHARED
-    return row[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
-
-
 def default_plain_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The same for scores that are the scaled dot products, all visible or up to a key that rises with the query."""
     if not hopper_refuses(capability, dtype, v_head_dim):
@@ -163,17 +156,24 @@ def default_plain_config(capability: str, dtype: str, head_dim: int, v_head_dim:
     return default_config(capability, dtype, head_dim, v_head_dim)
 
 
+def _hopper(row: _Row, head_dim: int, v_head_dim: int) -> Config:
+    """A config of the Hopper forward for a variant without a schedule."""
+    if 128 < head_dim == v_head_dim <= 192:
+        return _HOPPER_SHARED
+    return row[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
+
+
 def default_scheduled_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The same for a variant with a schedule."""
     if not hopper_refuses(capability, dtype, v_head_dim):
-        return _hopper(_HOPPER, head_dim, v_head_dim, shared=False)
+        return _HOPPER[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
     return _scheduled(default_config(capability, dtype, head_dim, v_head_dim))
 
 
 def default_by_key_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The same for a variant with a schedule whose mask reads inputs of each key."""
     if not hopper_refuses(capability, dtype, v_head_dim):
-        return _hopper(_HOPPER_BY_KEY, head_dim, v_head_dim, shared=False)
+        return _HOPPER_BY_KEY[bisect_left(_UP_TO, max(head_dim, v_head_dim))]
     return default_scheduled_config(capability, dtype, head_dim, v_head_dim)
 
 

@@ -27,7 +27,7 @@ GENERATED = frozenset({
     "first_head", "input_sums", "LEARNED",
     "gl", "gluon", "mbarrier", "tma", "tma_load", "tma_store", "fence_async_shared", "warpgroup_mma",
     "warpgroup_mma_wait", "CONSUMER", "CONSUMERS", "MAIN", "OUT_WIDTH", "PING_PONG", "PRODUCTS", "Q_SLOTS", "REST",
-    "ROWS", "V_MAIN", "V_REST", "V_WIDTH", "WIDTH",
+    "ROWS", "SPLIT", "V_MAIN", "V_REST", "V_WIDTH", "WIDTH",
     "qk", "q_first", "q_last", "k_first", "k_last",
     "call", "sizes", "counts", "tiles", "grid", "shape", "states", "chunk", "q_tiles", "kv_tiles", "formula",
     "bool", "dict", "float", "int", "isinstance", "len", "list", "print", "range", "str", "tuple", "type",

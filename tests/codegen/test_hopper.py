@@ -70,6 +70,25 @@ def test_every_config_of_the_space_compiles(tmp_path: Path, compiled: Compile) -
             assert found.shared <= hopper_shared_bytes(config, dim, dim), config
 
 
+def test_v_takes_the_place_of_its_k_where_128_keys_fit_so_alone(tmp_path: Path, compiled: Compile) -> None:
+    path = generate(VARIANTS["causal"], tmp_path)
+    config = default("causal", 192)
+    assert (config.BN, config.num_stages) == (128, 3)
+    found = compiled(path, "forward", "sm_90", "bfloat16", 192, 192, config)
+    assert found.error is None
+    assert not found.serialized_wgmma
+    assert found.shared <= hopper_shared_bytes(config, 192, 192) <= SHARED_LIMIT["sm_90"]
+
+
+@pytest.mark.parametrize(
+    ("dims", "widest"), [((128, 128), 128), ((160, 160), 128), ((192, 192), 128), ((192, 128), 64), ((256, 256), 64)]
+)
+def test_how_many_keys_a_tile_has_at_most(dims: tuple[int, int], widest: int) -> None:
+    space = search_space(Task("forward", "sm_90", "bfloat16", *dims, 8192, 8192)).configs
+    assert max(config.BN for config in space if config.backend == "hopper") == widest
+    assert widest == default_of(VARIANTS["causal"], "forward")("sm_90", "bfloat16", *dims).BN
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_score_may_read_a_tensor_along_keys_alone(causal: bool, tmp_path: Path, compiled: Compile) -> None:
     table = {"shape": ["heads", "kv_len"], "dtype": "float32"}
