@@ -31,7 +31,9 @@ def explain(
         int | None,
         typer.Option("--length", min=1, metavar="N", help="Queries and keys of the picture; by default 4096."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Draws the random inputs of the picture.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Draws the random inputs of the picture.")
+    ] = 0,
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:

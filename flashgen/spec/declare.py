@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flashgen.errors import SpecError
 from flashgen.lang.check import Scope, TensorType, expression
-from flashgen.lang.nodes import Const, Expr, Type, const, var
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, var
 from flashgen.spec import names, sugar
 from flashgen.spec.model import SpecForm
 from flashgen.spec.source import Document, KeyPath
@@ -91,6 +91,9 @@ class Declarations:
         size = expression(raw, scope, at, want=Type.INT, what="a dimension")
         if isinstance(size, Const) and size.value < 1:
             raise SpecError(at, f"a dimension of size {size.value}", "at least 1")
+        if isinstance(size, Op) and size.name == "or":
+            # What block_mask may be is written so; of numbers it would be a bitwise or.
+            raise SpecError(at, f"a dimension {sugar.one_line(text)}", "one size, such as batch, or 1")
         return Dim(sugar.one_line(text), size)
 
 

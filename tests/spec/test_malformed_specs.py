@@ -88,6 +88,10 @@ FORM = {
         "name: a\nparams: {W: 0}\ninputs: {doc: {shape: [2*W], dtype: int32}}\nscore: doc[0]\n",
         ":3:24: a dimension of size 0; expected at least 1",
     ),
+    "a choice of sizes": (
+        "name: a\ninputs: {doc: {shape: [batch|1, kv_len], dtype: int32}}\n",
+        ":2:24: a dimension batch|1; expected one size, such as batch, or 1",
+    ),
     "two problems": (
         "name: a\nsink: 3\ncausal: 3\n",
         ":2:7: 3; expected learned (and 1 more)",
