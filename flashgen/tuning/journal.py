@@ -6,7 +6,9 @@ leaves half a line, and what is appended to that is lost too; so a journal is cu
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import warnings
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -16,53 +18,52 @@ from typing import Any
 
 from filelock import FileLock
 from optuna.storages import JournalStorage
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal import BaseJournalBackend
 
 from flashgen.errors import EnvironmentProblem
 from flashgen.runtime.lookup import RecordWarning
 
 
-class _KernelLock(JournalFileOpenLock):
-    """In place of Optuna's own lock: one that the operating system releases when its holder dies."""
+class _Journal(BaseJournalBackend):
+    """Optuna's own backend, but for three things.
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        self._lock = FileLock(f"{path}.lock")
+    It does not wait for the disk after every line, of which a trial has some twenty: what was written outlives this
+    process all the same. Its lock is released by the operating system when the holder dies. And it keeps the file open:
+    where another process begins the study anew, this one goes on with the old file.
+    """
 
-    def acquire(self) -> bool:
-        self._lock.acquire()
-        return True
+    def __init__(self, path: Path, lock: FileLock) -> None:
+        # Without a buffer: what cannot be written now must not be written later.
+        self._path, self._lock, self._file = path, lock, path.open("a+b", buffering=0)
+        self._read = 0
+        self._logs: list[dict[str, Any]] = []
 
-    def release(self) -> None:
-        self._lock.release()
-
-
-class _Journal(JournalFileBackend):
-    """Does not wait for the disk after every line, of which a trial has some twenty: what was written outlives this
-    process all the same. Should the machine go down, a few measurements are made again."""
-
-    def __init__(self, path: Path, lock: _KernelLock) -> None:
-        super().__init__(str(path), lock_obj=lock)
-        self._journal, self._guard = path, lock
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        self._file.seek(self._read)
+        # The last line may be one that another process has begun to write.
+        for line in takewhile(lambda line: line.endswith(b"\n"), self._file.read().splitlines(keepends=True)):
+            if not _is_sound(line):
+                raise OSError(errno.EIO, f"its line {len(self._logs) + 1} is damaged", str(self._path))
+            self._logs.append(json.loads(line))
+            self._read += len(line)
+        return self._logs[log_number_from:]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        text = "".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs)
-        self._guard.acquire()
-        try:
-            with self._journal.open("ab") as file:
-                file.write(text.encode())
-        finally:
-            self._guard.release()
+        text = "".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs).encode()
+        with self._lock:
+            if self._file.write(text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
 
 def open_journal(path: Path) -> JournalStorage:
     """The storage in this file, made or mended as needed. EnvironmentProblem if the folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _KernelLock(path)
-        with FileLock(f"{path}.lock"):
+        lock = FileLock(f"{path}.lock")
+        with lock:
             _mend(path)
-        return JournalStorage(_Journal(path, lock))
+            journal = _Journal(path, lock)
+        return JournalStorage(journal)
     except OSError as error:
         raise EnvironmentProblem(
             f"the study {path} cannot be written: {error.strerror or error}; "

@@ -205,6 +205,23 @@ def test_what_another_version_measured_is_measured_again(tmp_path):
     assert len(result.trials) == len(SPACE) and result.ranking[0].config == BEST
 
 
+def test_a_search_goes_on_where_another_begins_its_study_anew(tmp_path):
+    journal = tmp_path / "study.log"
+
+    class Fresh(Fake):
+        def __call__(self, config, best_us=None):
+            if len(self.asked) == 5:
+                journal.unlink()
+                search(SPACE, [Fake()], place=journal, budget=Budget(trials=7))
+            return super().__call__(config, best_us)
+
+    result = search(SPACE, [Fresh()], place=journal, budget=Budget(trials=20))
+    assert len(result.trials) == 20
+    fake = Fake()
+    search(SPACE, [fake], place=journal)
+    assert len(fake.asked) == len(SPACE) - 7
+
+
 def test_two_searches_share_a_journal_without_tearing_it(tmp_path):
     journal = tmp_path / "study.log"
     code = textwrap.dedent(PARENT.format(here=str(HERE), journal=str(journal)))
