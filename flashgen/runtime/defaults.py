@@ -78,7 +78,7 @@ _HOPPER_PLAIN: _Row = (Config(192, 128, 4, 2, "hopper", ping_pong=1), *_HOPPER[1
 # schedules lack registers there.
 _HOPPER_SHARED = Config(128, 128, 4, 3, "hopper", ping_pong=1)
 # A mask of what is loaded for each key takes registers, and its mixed tiles are many.
-_HOPPER_BY_KEY: _Row = (_HOPPER[0], Config(128, 64, 4, 2, "hopper", ping_pong=1), _HOPPER[2])
+_HOPPER_BY_KEY: _Row = (_HOPPER[0], Config(128, 64, 4, 4, "hopper", ping_pong=1), _HOPPER[2])
 
 
 _HOPPER_BACKWARD_KV = (
