@@ -11,7 +11,8 @@ import json
 import os
 import warnings
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,12 @@ class _Journal(BaseJournalBackend):
             if self._file.write(text) < len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
+    def close(self) -> None:
+        self._file.close()
 
-def open_journal(path: Path) -> JournalStorage:
+
+@contextmanager
+def opened_journal(path: Path) -> Iterator[JournalStorage]:
     """The storage in this file, made or mended as needed. EnvironmentProblem if the folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,12 +68,13 @@ def open_journal(path: Path) -> JournalStorage:
         with lock:
             _mend(path)
             journal = _Journal(path, lock)
-        return JournalStorage(journal)
     except OSError as error:
         raise EnvironmentProblem(
             f"the study {path} cannot be written: {error.strerror or error}; "
             "free or unlock the folder, or name another one in FLASHGEN_CACHE_DIR"
         ) from error
+    with closing(journal):
+        yield JournalStorage(journal)
 
 
 def _mend(path: Path) -> None:

@@ -12,26 +12,30 @@ from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage
 
 from flashgen.errors import EnvironmentProblem
-from flashgen.tuning.journal import open_journal
+from flashgen.tuning.journal import opened_journal
 
 Place = Path | str
 
 
-def open_storage(place: Place) -> BaseStorage:
+@contextmanager
+def opened_storage(place: Place) -> Iterator[BaseStorage]:
     """The storage at a path or a URL such as "postgresql://user@host/database", made where it is missing.
 
     UsageError for what is not a URL; EnvironmentProblem where the place cannot be reached or written, or its driver
     is not installed.
     """
     if isinstance(place, Path):
-        return open_journal(place)
+        with opened_journal(place) as journal:
+            yield journal
+        return
     from flashgen.tuning.database import database_errors, open_database
 
     try:
         with database_errors():
-            return open_database(place)
+            database = open_database(place)
     except (StorageInternalError, RuntimeError) as error:
         raise _unusable(place, error) from error
+    yield database
 
 
 @contextmanager
@@ -51,17 +55,16 @@ def storage_errors(place: Place | None) -> Iterator[None]:
         raise _unusable(place, error) from error
 
 
-def open_study(place: Place | None, name: str, sampler: optuna.samplers.BaseSampler) -> optuna.Study:
+@contextmanager
+def opened_study(place: Place | None, name: str, sampler: optuna.samplers.BaseSampler) -> Iterator[optuna.Study]:
     """The study of this name, begun or resumed; in memory where there is no place for it."""
-    with storage_errors(place), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        return optuna.create_study(
-            study_name=name,
-            storage=None if place is None else open_storage(place),
-            sampler=sampler,
-            direction="minimize",
-            load_if_exists=True,
-        )
+    with storage_errors(place), nullcontext() if place is None else opened_storage(place) as storage:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study = optuna.create_study(
+                study_name=name, storage=storage, sampler=sampler, direction="minimize", load_if_exists=True
+            )
+        yield study
 
 
 def _unusable(place: Place, error: Exception) -> EnvironmentProblem:

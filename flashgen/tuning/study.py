@@ -17,7 +17,7 @@ import optuna
 
 from flashgen.runtime.config import Config
 from flashgen.tuning.proposals import Proposals
-from flashgen.tuning.storage import Place, open_study, storage_errors
+from flashgen.tuning.storage import Place, opened_study
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.trial import Trial
 from flashgen.tuning.worker import RequestFailed
@@ -86,8 +86,7 @@ def search(
     # Trials over other choices would not fit this study, so the choices are part of its name.
     text = " ".join(f"{field}={','.join(map(str, values))}" for field, values in choices.items())
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(4, len(space) // 10)))
-    study = open_study(place, f"{name} {text}".strip(), sampler)
-    with storage_errors(place):
+    with opened_study(place, f"{name} {text}".strip(), sampler) as study:
         proposals = Proposals(study, space, choices, seed)
         whole = budget.trials is None or budget.trials >= len(space)
         proposals.enqueue([*first, *(space if whole else ())])

@@ -21,7 +21,7 @@ from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.tuning.machine import one_model
-from flashgen.tuning.storage import open_storage
+from flashgen.tuning.storage import opened_storage
 from flashgen.tuning.study import Budget, search
 from flashgen.tuning.worker import RequestFailed
 
@@ -223,12 +223,12 @@ def test_a_session_resumes_from_postgresql(postgres, tmp_path, monkeypatch):
 
 def test_a_database_that_is_not_there_is_a_clear_error(postgres, tmp_path):
     url = f"postgresql://tuner:secret@/postgres?host={tmp_path}"
-    with pytest.raises(EnvironmentProblem, match="cannot be used") as problem:
-        open_storage(url)
+    with pytest.raises(EnvironmentProblem, match="cannot be used") as problem, opened_storage(url):
+        pass
     assert "secret" not in str(problem.value)
 
 
 @pytest.mark.parametrize("url", ["nonsense", "sqlite:////nowhere/at/all/study.db"])
 def test_what_is_no_storage_is_a_clear_error(url):
-    with pytest.raises((UsageError, EnvironmentProblem), match=r"storage|study"):
-        open_storage(url)
+    with pytest.raises((UsageError, EnvironmentProblem), match=r"storage|study"), opened_storage(url):
+        pass
