@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flashgen.cli.failure import for_each, guarded
-from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs, seed_option
 from flashgen.cli.output import Output, to_json
 from flashgen.cli.specs import resolve
 
@@ -31,9 +31,7 @@ def explain(
         int | None,
         typer.Option("--length", min=1, metavar="N", help="Queries and keys of the picture; by default 4096."),
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Draws the random inputs of the picture.")
-    ] = 0,
+    seed: Annotated[int, seed_option("Draws the random inputs of the picture.")] = 0,
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,3 +22,8 @@ Preset = Annotated[
     str, typer.Option("--preset", metavar="PRESET", help="How long to search for configs: quick, default or full.")
 ]
 DEFAULT_OUT = Path("generated")
+
+
+def seed_option(help: str) -> Any:
+    """--seed, within what NumPy takes."""
+    return typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help=help)

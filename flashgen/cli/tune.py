@@ -10,7 +10,7 @@ import typer
 
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.kernels import KernelChoice, chosen_kernels
-from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs, seed_option
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
 from flashgen.cli.specs import resolve
@@ -35,11 +35,7 @@ Storage = Annotated[
 Table = Annotated[
     Path | None, typer.Option("--table", metavar="FOLDER", help="Save all that was measured as JSON, a file a shape.")
 ]
-# What NumPy takes.
-Seed = Annotated[
-    int,
-    typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Draws the order of proposals and rounds."),
-]
+Seed = Annotated[int, seed_option("Draws the order of proposals and rounds.")]
 Report = Annotated[
     Path | None,
     typer.Option("--report", metavar="FOLDER", help="Save pictures: history, space, spread, roofline; four a shape."),
