@@ -74,7 +74,6 @@ class HopperView:
     score_call: str
     score_reads_k: bool
     columns: Columns
-    mask: Function | None
     logit: str
     mixed: Mixed
     clamps_k: bool
@@ -105,13 +104,13 @@ class HopperView:
         a loop.
         """
         loaded = {line.partition(" = ")[0] for line in self.columns.of_score}
-        of_mask = [name for name in self.columns.used(self.mask) if masked or name in loaded]
+        of_mask = [name for name in self.columns.used(self.mixed.mask) if masked or name in loaded]
         return list(dict.fromkeys([*self.columns.used(self.score), *of_mask]))
 
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
-        return tuple(f for f in (self.score, self.mask) if f is not None)
+        return tuple(f for f in (self.score, self.mixed.mask) if f is not None)
 
 
 def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
@@ -147,7 +146,6 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         score_call=_score_call(found),
         score_reads_k=tilt is not None or found.score_reads_k or bool(columns.of_score),
         columns=columns,
-        mask=found.mask,
         logit=found.logit,
         mixed=masked,
         clamps_k=found.clamps_k,

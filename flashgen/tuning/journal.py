@@ -43,9 +43,10 @@ class _Journal(BaseJournalBackend):
         self._file.seek(self._read)
         # The last line may be one that another process has begun to write.
         for line in takewhile(lambda line: line.endswith(b"\n"), self._file.read().splitlines(keepends=True)):
-            if not _is_sound(line):
+            log = _log(line)
+            if log is None:
                 raise OSError(errno.EIO, f"its line {len(self._logs) + 1} is damaged", str(self._path))
-            self._logs.append(json.loads(line))
+            self._logs.append(log)
             self._read += len(line)
         return self._logs[log_number_from:]
 
@@ -96,10 +97,16 @@ def _mend(path: Path) -> None:
 
 
 def _is_sound(line: bytes) -> bool:
+    return _log(line) is not None
+
+
+def _log(line: bytes) -> dict[str, Any] | None:
+    """What a whole line says; None for one that is damaged."""
     try:
-        return line.endswith(b"\n") and isinstance(json.loads(line), dict)
+        log = json.loads(line) if line.endswith(b"\n") else None
     except (ValueError, RecursionError):
-        return False
+        return None
+    return log if isinstance(log, dict) else None
 
 
 class _Lines(BaseJournalBackend):
