@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "135a333c9546", "backward_q": "f075b6e1e8a6", "backward_kv": "07a723d9b027"},
+    templates={"forward": "c8ba12583d4a", "backward_q": "f075b6e1e8a6", "backward_kv": "07a723d9b027"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -370,10 +370,26 @@ def _load_v(v_descs, b, kv_h, start, n, v_s, k_empty, v_full, v_empty, SPLIT: gl
 
 
 @gluon.jit
+def _described(ptr, shape, strides, tiles, SPLIT: gl.constexpr):
+    """How TMA sees a tensor [batch, heads, length, dim] whose tiles, or both parts of them, lie in shared memory."""
+    one, two, three = strides
+    block: gl.constexpr = tiles[0].index(0).type.shape
+    descs = (tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], block, tiles[0].type.layout),)
+    if SPLIT:
+        rest: gl.constexpr = tiles[1].index(0).type.shape
+        rest_desc = tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], rest, tiles[1].type.layout)
+        descs = (descs[0], rest_desc)
+    return descs
+
+
+@gluon.jit
 def _producer(
-    q_descs,
-    k_descs,
-    v_descs,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    q_strides,
+    k_strides,
+    v_strides,
     shared,
     barriers,
     sizes,
@@ -384,8 +400,11 @@ def _producer(
     SPLIT: gl.constexpr,
 ):
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
-    batch, heads, kv_heads, q_len, kv_len = sizes
+    batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = sizes
     q_s, k_s, v_s = shared
+    k_descs = _described(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
+    q_descs = _described(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
+    v_descs = _described(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
     q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
@@ -482,7 +501,7 @@ def _consumer(
     row0 = 0
     m = gl.zeros([ROWS], gl.float32, row_layout)
     l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-    pairs = _paired(zero, out_desc.dtype)
+    pairs = _paired(zero, out_s.dtype)
     acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
     if CONSUMER == CONSUMERS - 1:
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
@@ -502,7 +521,7 @@ def _consumer(
         _await_turn(CONSUMER, PING_PONG)
         scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
         mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
-        p = _unpaired(pairs, out_desc.dtype, p_layout)
+        p = _unpaired(pairs, out_s.dtype, p_layout)
         product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
 
@@ -546,17 +565,17 @@ def _consumer(
         mbarrier.arrive(v_empty.index(last), pred=finishes)
         if finishes:
             tma.store_wait(0)
-            out_tile.store(acc[0].to(out_desc.dtype))
+            out_tile.store(acc[0].to(out_s.dtype))
             if V_REST > 0:
                 # Shared memory for the output holds one part of it.
                 fence_async_shared()
                 tma_store(out_desc, [out_b, out_h, out_row0, 0], out_s.index(CONSUMER))
                 tma.store_wait(0)
-                out_tile.slice(0, V_REST, 1).store(acc[1].to(out_desc.dtype))
+                out_tile.slice(0, V_REST, 1).store(acc[1].to(out_s.dtype))
             fence_async_shared()
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
         acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
-        pairs = _paired(p, out_desc.dtype)
+        pairs = _paired(p, out_s.dtype)
 
         # The other tiles: each row sees each key.
         for i in range(1, gl.where(begins, num_tiles, 0)):
@@ -569,7 +588,7 @@ def _consumer(
             _await_turn(CONSUMER, PING_PONG)
             scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
             mbarrier.wait(v_full.index(last), last_phase)
-            p = _unpaired(pairs, out_desc.dtype, p_layout)
+            p = _unpaired(pairs, out_s.dtype, p_layout)
             product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             start = (num_tiles - 1 - i) * BN
@@ -582,12 +601,19 @@ def _consumer(
             acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
-            pairs = _paired(p, out_desc.dtype)
+            pairs = _paired(p, out_s.dtype)
 
         mbarrier.arrive(q_empty.index(slot))
         n += 1
         turn += 1
     tma.store_wait(0)
+
+
+@gluon.jit
+def _room(dtype: gl.constexpr, count: gl.constexpr, rows: gl.constexpr, width: gl.constexpr):
+    """Shared memory for tiles of so many rows and columns, as TMA and the products want them."""
+    block: gl.constexpr = [1, 1, rows, width]
+    return gl.allocate_shared_memory(dtype, [count] + block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch"])
@@ -637,87 +663,20 @@ def _forward_hopper(
     # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
-    V_MAIN: gl.constexpr = MAIN if SPLIT else V_WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN if SPLIT else 16
-    q_block: gl.constexpr = [1, 1, ROWS, MAIN]
-    q_desc = tma.make_tensor_descriptor(
-        q_ptr,
-        [batch, heads, q_len, head_dim],
-        [stride_qb, stride_qh, stride_qm, 1],
-        q_block,
-        gl.NVMMASharedLayout.get_default_for(q_block, dtype),
-    )
-    k_block: gl.constexpr = [1, 1, BN, MAIN]
-    k_desc = tma.make_tensor_descriptor(
-        k_ptr,
-        [batch, kv_heads, kv_len, head_dim],
-        [stride_kb, stride_kh, stride_kn, 1],
-        k_block,
-        gl.NVMMASharedLayout.get_default_for(k_block, dtype),
-    )
-    v_block: gl.constexpr = [1, 1, BN, V_MAIN]
-    v_desc = tma.make_tensor_descriptor(
-        v_ptr,
-        [batch, kv_heads, kv_len, v_head_dim],
-        [stride_vb, stride_vh, stride_vn, 1],
-        v_block,
-        gl.NVMMASharedLayout.get_default_for(v_block, dtype),
-    )
-    out_block: gl.constexpr = [1, 1, ROWS, OUT_WIDTH]
-    out_desc = tma.make_tensor_descriptor(
-        out_ptr,
-        [batch, heads, q_len, v_head_dim],
-        [q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim, 1],
-        out_block,
-        gl.NVMMASharedLayout.get_default_for(out_block, dtype),
-    )
-
     # Q of the next tile waits beside that of this one where there is room.
     Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
-    q_s = (gl.allocate_shared_memory(dtype, [Q_SLOTS * CONSUMERS] + q_desc.block_type.shape, q_desc.layout),)
-    k_s = (gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout),)
-    q_descs = (q_desc,)
-    k_descs = (k_desc,)
-    v_descs = (v_desc,)
+    q_s = (_room(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
+    k_s = (_room(dtype, STAGES, BN, MAIN),)
     if SPLIT:
-        q_rest_block: gl.constexpr = [1, 1, ROWS, REST]
-        q_rest_desc = tma.make_tensor_descriptor(
-            q_ptr,
-            [batch, heads, q_len, head_dim],
-            [stride_qb, stride_qh, stride_qm, 1],
-            q_rest_block,
-            gl.NVMMASharedLayout.get_default_for(q_rest_block, dtype),
-        )
-        k_rest_block: gl.constexpr = [1, 1, BN, REST]
-        k_rest_desc = tma.make_tensor_descriptor(
-            k_ptr,
-            [batch, kv_heads, kv_len, head_dim],
-            [stride_kb, stride_kh, stride_kn, 1],
-            k_rest_block,
-            gl.NVMMASharedLayout.get_default_for(k_rest_block, dtype),
-        )
-        v_rest_block: gl.constexpr = [1, 1, BN, REST]
-        v_rest_desc = tma.make_tensor_descriptor(
-            v_ptr,
-            [batch, kv_heads, kv_len, v_head_dim],
-            [stride_vb, stride_vh, stride_vn, 1],
-            v_rest_block,
-            gl.NVMMASharedLayout.get_default_for(v_rest_block, dtype),
-        )
-
-        q_rest = gl.allocate_shared_memory(
-            dtype, [Q_SLOTS * CONSUMERS] + q_rest_desc.block_type.shape, q_rest_desc.layout
-        )
-        k_rest = gl.allocate_shared_memory(dtype, [STAGES] + k_rest_desc.block_type.shape, k_rest_desc.layout)
-        q_s = (q_s[0], q_rest)
-        k_s = (k_s[0], k_rest)
+        q_s = (q_s[0], _room(dtype, Q_SLOTS * CONSUMERS, ROWS, REST))
+        k_s = (k_s[0], _room(dtype, STAGES, BN, REST))
         v_s = k_s
-        q_descs = (q_desc, q_rest_desc)
-        k_descs = (k_desc, k_rest_desc)
-        v_descs = (v_desc, v_rest_desc)
     else:
-        v_s = (gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout),)
-    out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
+        v_s = (_room(dtype, STAGES, BN, V_WIDTH),)
+    out_s = _room(dtype, CONSUMERS, ROWS, OUT_WIDTH)
+    out_strides = (q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim)
+    (out_desc,) = _described(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
     q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -734,7 +693,10 @@ def _forward_hopper(
         mbarrier.init(v_empty.index(stage), count=CONSUMERS)
     shared = (q_s, k_s, v_s)
     barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty)
-    loads = (batch, heads, kv_heads, q_len, kv_len)
+    q_strides = (stride_qb, stride_qh, stride_qm)
+    k_strides = (stride_kb, stride_kh, stride_kn)
+    v_strides = (stride_vb, stride_vh, stride_vn)
+    loads = (batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim)
     computes = (scale, batch, heads, q_len, kv_len)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
@@ -748,7 +710,10 @@ def _forward_hopper(
                 1, out_desc, out_s, shared, barriers, lse_ptr, rel_ptr, stride_rel_0, computes, BM, BN, HEAD_DIM,
                 V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
-            (_producer, (q_descs, k_descs, v_descs, shared, barriers, loads, BM, BN, STAGES, CONSUMERS, SPLIT)),
+            (_producer, (
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, loads, BM, BN, STAGES,
+                CONSUMERS, SPLIT,
+            )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
@@ -764,7 +729,10 @@ def _forward_hopper(
                 2, out_desc, out_s, shared, barriers, lse_ptr, rel_ptr, stride_rel_0, computes, BM, BN, HEAD_DIM,
                 V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
-            (_producer, (q_descs, k_descs, v_descs, shared, barriers, loads, BM, BN, STAGES, CONSUMERS, SPLIT)),
+            (_producer, (
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, loads, BM, BN, STAGES,
+                CONSUMERS, SPLIT,
+            )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
 
@@ -2545,7 +2513,7 @@ def _launch_backward_kv_hopper(call, incoming, rel, config, input_sums=None):
             rest=lambda: runtime.Rest(
                 runtime.hopper_backward_programs(call, config),
                 call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-                call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+                call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
                 tilings=runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
                 **runtime.hopper_wide_blocks(call, config), **runtime.options(config),
             ),
@@ -2559,7 +2527,7 @@ def _launch_backward_kv_hopper(call, incoming, rel, config, input_sums=None):
         rest=lambda: runtime.Rest(
             runtime.hopper_backward_programs(call, config),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
             tilings=runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
             BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
             LEARNED=input_sums is not None,

@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "6143632a194d", "backward_q": "ff75d3d1bb29", "backward_kv": "ad48c4d53ccc"},
+    templates={"forward": "c24d00798f11", "backward_q": "ff75d3d1bb29", "backward_kv": "ad48c4d53ccc"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -81,6 +81,16 @@ def _announced(turn, index_s, index_full, index_empty):
     index = gl.sum(index_s.index(turn % 2).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
     mbarrier.arrive(index_empty.index(turn % 2))
     return index
+
+
+@gluon.jit
+def _next_turn(counter_ptr):
+    """The producer's: count one up, without a wait for the answer. It is the sum of what this returns, [32]."""
+    lanes = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
+    return gl.inline_asm_elementwise(
+        "{ .reg .pred first; setp.eq.s32 first, $2, 0; mov.b32 $0, 0; @first atom.global.add.u32 $0, [$1], 1; }",
+        "=&r,l,r", [(counter_ptr + lanes * 0).to(gl.int64), lanes], gl.int32, False, 1,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -423,10 +433,26 @@ def _load_v(v_descs, b, kv_h, start, n, v_s, k_empty, v_full, v_empty, SPLIT: gl
 
 
 @gluon.jit
+def _described(ptr, shape, strides, tiles, SPLIT: gl.constexpr):
+    """How TMA sees a tensor [batch, heads, length, dim] whose tiles, or both parts of them, lie in shared memory."""
+    one, two, three = strides
+    block: gl.constexpr = tiles[0].index(0).type.shape
+    descs = (tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], block, tiles[0].type.layout),)
+    if SPLIT:
+        rest: gl.constexpr = tiles[1].index(0).type.shape
+        rest_desc = tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], rest, tiles[1].type.layout)
+        descs = (descs[0], rest_desc)
+    return descs
+
+
+@gluon.jit
 def _producer(
-    q_descs,
-    k_descs,
-    v_descs,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    q_strides,
+    k_strides,
+    v_strides,
     shared,
     barriers,
     counter_ptr,
@@ -438,8 +464,11 @@ def _producer(
     SPLIT: gl.constexpr,
 ):
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
-    batch, heads, kv_heads, q_len, kv_len, head_group = sizes
+    batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group = sizes
     q_s, k_s, v_s = shared
+    k_descs = _described(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
+    q_descs = _described(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
+    v_descs = _described(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
@@ -454,11 +483,15 @@ def _producer(
     v_b = 0
     v_head = 0
     v_start = 0
+    answer = gl.zeros([32], gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
     while index < num_q_tiles:
         _announce(index, turn, index_s, index_full, index_empty)
         b, h, row0, num_tiles, _ = _work(index, batch, heads, q_len, kv_len, head_group, BM, BN)
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
+            if i == num_tiles - 1:
+                # Tiles differ in length: whoever is nearly done takes the next one.
+                answer = _next_turn(counter_ptr)
             start = _key_tile(i, num_tiles, BN)
             stage = n % STAGES
             mbarrier.wait(room_for_k.index(stage), (n // STAGES & 1) ^ 1)
@@ -474,8 +507,7 @@ def _producer(
                     _load(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
             n += 1
         turn += 1
-        # Tiles differ in length: whoever is done takes the next one.
-        index = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
+        index = gl.num_programs(0) + gl.sum(answer, 0)
     _announce(index, turn, index_s, index_full, index_empty)
     _load_v(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
     # The last program to end sets the counters back, for the launch that follows on this stream.
@@ -540,7 +572,7 @@ def _consumer(
     row0 = 0
     m = gl.zeros([ROWS], gl.float32, row_layout)
     l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-    pairs = _paired(zero, out_desc.dtype)
+    pairs = _paired(zero, out_s.dtype)
     acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
     if CONSUMER == CONSUMERS - 1:
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
@@ -560,7 +592,7 @@ def _consumer(
         _await_turn(CONSUMER, PING_PONG)
         scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
         mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
-        p = _unpaired(pairs, out_desc.dtype, p_layout)
+        p = _unpaired(pairs, out_s.dtype, p_layout)
         product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
 
@@ -605,17 +637,17 @@ def _consumer(
         mbarrier.arrive(v_empty.index(last), pred=finishes)
         if finishes:
             tma.store_wait(0)
-            out_tile.store(acc[0].to(out_desc.dtype))
+            out_tile.store(acc[0].to(out_s.dtype))
             if V_REST > 0:
                 # Shared memory for the output holds one part of it.
                 fence_async_shared()
                 tma_store(out_desc, [out_b, out_h, out_row0, 0], out_s.index(CONSUMER))
                 tma.store_wait(0)
-                out_tile.slice(0, V_REST, 1).store(acc[1].to(out_desc.dtype))
+                out_tile.slice(0, V_REST, 1).store(acc[1].to(out_s.dtype))
             fence_async_shared()
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
         acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
-        pairs = _paired(p, out_desc.dtype)
+        pairs = _paired(p, out_s.dtype)
 
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
@@ -628,7 +660,7 @@ def _consumer(
             _await_turn(CONSUMER, PING_PONG)
             scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
             mbarrier.wait(v_full.index(last), last_phase)
-            p = _unpaired(pairs, out_desc.dtype, p_layout)
+            p = _unpaired(pairs, out_s.dtype, p_layout)
             product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_tiles, BN)
@@ -641,7 +673,7 @@ def _consumer(
             acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
-            pairs = _paired(p, out_desc.dtype)
+            pairs = _paired(p, out_s.dtype)
 
         # Full tiles: each row sees each key, no mask.
         for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
@@ -654,7 +686,7 @@ def _consumer(
             _await_turn(CONSUMER, PING_PONG)
             scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
             mbarrier.wait(v_full.index(last), last_phase)
-            p = _unpaired(pairs, out_desc.dtype, p_layout)
+            p = _unpaired(pairs, out_s.dtype, p_layout)
             product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
@@ -664,12 +696,19 @@ def _consumer(
             acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
-            pairs = _paired(p, out_desc.dtype)
+            pairs = _paired(p, out_s.dtype)
 
         mbarrier.arrive(q_empty.index(slot))
         n += 1
         turn += 1
     tma.store_wait(0)
+
+
+@gluon.jit
+def _room(dtype: gl.constexpr, count: gl.constexpr, rows: gl.constexpr, width: gl.constexpr):
+    """Shared memory for tiles of so many rows and columns, as TMA and the products want them."""
+    block: gl.constexpr = [1, 1, rows, width]
+    return gl.allocate_shared_memory(dtype, [count] + block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "head_group"])
@@ -720,87 +759,20 @@ def _forward_hopper(
     # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
-    V_MAIN: gl.constexpr = MAIN if SPLIT else V_WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN if SPLIT else 16
-    q_block: gl.constexpr = [1, 1, ROWS, MAIN]
-    q_desc = tma.make_tensor_descriptor(
-        q_ptr,
-        [batch, heads, q_len, head_dim],
-        [stride_qb, stride_qh, stride_qm, 1],
-        q_block,
-        gl.NVMMASharedLayout.get_default_for(q_block, dtype),
-    )
-    k_block: gl.constexpr = [1, 1, BN, MAIN]
-    k_desc = tma.make_tensor_descriptor(
-        k_ptr,
-        [batch, kv_heads, kv_len, head_dim],
-        [stride_kb, stride_kh, stride_kn, 1],
-        k_block,
-        gl.NVMMASharedLayout.get_default_for(k_block, dtype),
-    )
-    v_block: gl.constexpr = [1, 1, BN, V_MAIN]
-    v_desc = tma.make_tensor_descriptor(
-        v_ptr,
-        [batch, kv_heads, kv_len, v_head_dim],
-        [stride_vb, stride_vh, stride_vn, 1],
-        v_block,
-        gl.NVMMASharedLayout.get_default_for(v_block, dtype),
-    )
-    out_block: gl.constexpr = [1, 1, ROWS, OUT_WIDTH]
-    out_desc = tma.make_tensor_descriptor(
-        out_ptr,
-        [batch, heads, q_len, v_head_dim],
-        [q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim, 1],
-        out_block,
-        gl.NVMMASharedLayout.get_default_for(out_block, dtype),
-    )
-
     # Q of the next tile waits beside that of this one where there is room.
     Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
-    q_s = (gl.allocate_shared_memory(dtype, [Q_SLOTS * CONSUMERS] + q_desc.block_type.shape, q_desc.layout),)
-    k_s = (gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout),)
-    q_descs = (q_desc,)
-    k_descs = (k_desc,)
-    v_descs = (v_desc,)
+    q_s = (_room(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
+    k_s = (_room(dtype, STAGES, BN, MAIN),)
     if SPLIT:
-        q_rest_block: gl.constexpr = [1, 1, ROWS, REST]
-        q_rest_desc = tma.make_tensor_descriptor(
-            q_ptr,
-            [batch, heads, q_len, head_dim],
-            [stride_qb, stride_qh, stride_qm, 1],
-            q_rest_block,
-            gl.NVMMASharedLayout.get_default_for(q_rest_block, dtype),
-        )
-        k_rest_block: gl.constexpr = [1, 1, BN, REST]
-        k_rest_desc = tma.make_tensor_descriptor(
-            k_ptr,
-            [batch, kv_heads, kv_len, head_dim],
-            [stride_kb, stride_kh, stride_kn, 1],
-            k_rest_block,
-            gl.NVMMASharedLayout.get_default_for(k_rest_block, dtype),
-        )
-        v_rest_block: gl.constexpr = [1, 1, BN, REST]
-        v_rest_desc = tma.make_tensor_descriptor(
-            v_ptr,
-            [batch, kv_heads, kv_len, v_head_dim],
-            [stride_vb, stride_vh, stride_vn, 1],
-            v_rest_block,
-            gl.NVMMASharedLayout.get_default_for(v_rest_block, dtype),
-        )
-
-        q_rest = gl.allocate_shared_memory(
-            dtype, [Q_SLOTS * CONSUMERS] + q_rest_desc.block_type.shape, q_rest_desc.layout
-        )
-        k_rest = gl.allocate_shared_memory(dtype, [STAGES] + k_rest_desc.block_type.shape, k_rest_desc.layout)
-        q_s = (q_s[0], q_rest)
-        k_s = (k_s[0], k_rest)
+        q_s = (q_s[0], _room(dtype, Q_SLOTS * CONSUMERS, ROWS, REST))
+        k_s = (k_s[0], _room(dtype, STAGES, BN, REST))
         v_s = k_s
-        q_descs = (q_desc, q_rest_desc)
-        k_descs = (k_desc, k_rest_desc)
-        v_descs = (v_desc, v_rest_desc)
     else:
-        v_s = (gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout),)
-    out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
+        v_s = (_room(dtype, STAGES, BN, V_WIDTH),)
+    out_s = _room(dtype, CONSUMERS, ROWS, OUT_WIDTH)
+    out_strides = (q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim)
+    (out_desc,) = _described(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
     index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -823,7 +795,10 @@ def _forward_hopper(
         mbarrier.init(v_empty.index(stage), count=CONSUMERS)
     shared = (q_s, k_s, v_s)
     barriers = (index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty)
-    loads = (batch, heads, kv_heads, q_len, kv_len, head_group)
+    q_strides = (stride_qb, stride_qh, stride_qm)
+    k_strides = (stride_kb, stride_kh, stride_kn)
+    v_strides = (stride_vb, stride_vh, stride_vn)
+    loads = (batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group)
     computes = (scale, batch, heads, q_len, kv_len, head_group)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
@@ -838,7 +813,8 @@ def _forward_hopper(
                 STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
-                q_descs, k_descs, v_descs, shared, barriers, counter_ptr, loads, BM, BN, STAGES, CONSUMERS, SPLIT,
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, counter_ptr, loads, BM, BN,
+                STAGES, CONSUMERS, SPLIT,
             )),
         ], [4, 1], [240, 24])
     else:
@@ -856,7 +832,8 @@ def _forward_hopper(
                 STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
-                q_descs, k_descs, v_descs, shared, barriers, counter_ptr, loads, BM, BN, STAGES, CONSUMERS, SPLIT,
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, counter_ptr, loads, BM, BN,
+                STAGES, CONSUMERS, SPLIT,
             )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
@@ -2332,7 +2309,7 @@ def _launch_backward_kv_hopper(call, incoming, config):
             rest=lambda: runtime.Rest(
                 runtime.hopper_backward_programs(call, config),
                 call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-                call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+                call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
                 tilings=runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
                 **runtime.hopper_wide_blocks(call, config), **runtime.options(config),
             ),
@@ -2345,7 +2322,7 @@ def _launch_backward_kv_hopper(call, incoming, config):
         rest=lambda: runtime.Rest(
             runtime.hopper_backward_programs_at_once(call, config),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
             tilings=runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
             BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
             **runtime.options(config),

@@ -31,12 +31,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashgen import runtime
-from flashgen.runtime.gluon import tma_add, tma_load, tma_store
+from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "4465ecf32072", "backward_q": "bad94b410601", "backward_kv": "55d50f82b8ce"},
+    templates={"forward": "e7b241b08ad0", "backward_q": "bad94b410601", "backward_kv": "0ba9d0daa426"},
     source="variants/sliding_window.yaml",
     arguments={},
 )
@@ -55,7 +55,7 @@ BACKWARD_Q = runtime.Lookup(
 BACKWARD_KV = runtime.Lookup(
     IDENTITY,
     "backward_kv",
-    runtime.default_backward_kv_config,
+    runtime.default_causal_backward_kv_config,
     runtime.shipped_root(__file__),
 )
 
@@ -394,10 +394,26 @@ def _load_v(v_descs, b, kv_h, start, n, v_s, k_empty, v_full, v_empty, SPLIT: gl
 
 
 @gluon.jit
+def _described(ptr, shape, strides, tiles, SPLIT: gl.constexpr):
+    """How TMA sees a tensor [batch, heads, length, dim] whose tiles, or both parts of them, lie in shared memory."""
+    one, two, three = strides
+    block: gl.constexpr = tiles[0].index(0).type.shape
+    descs = (tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], block, tiles[0].type.layout),)
+    if SPLIT:
+        rest: gl.constexpr = tiles[1].index(0).type.shape
+        rest_desc = tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], rest, tiles[1].type.layout)
+        descs = (descs[0], rest_desc)
+    return descs
+
+
+@gluon.jit
 def _producer(
-    q_descs,
-    k_descs,
-    v_descs,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    q_strides,
+    k_strides,
+    v_strides,
     shared,
     barriers,
     sizes,
@@ -408,8 +424,11 @@ def _producer(
     SPLIT: gl.constexpr,
 ):
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
-    batch, heads, kv_heads, q_len, kv_len = sizes
+    batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = sizes
     q_s, k_s, v_s = shared
+    k_descs = _described(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
+    q_descs = _described(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
+    v_descs = _described(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
     q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
@@ -504,7 +523,7 @@ def _consumer(
     row0 = 0
     m = gl.zeros([ROWS], gl.float32, row_layout)
     l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-    pairs = _paired(zero, out_desc.dtype)
+    pairs = _paired(zero, out_s.dtype)
     acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
     if CONSUMER == CONSUMERS - 1:
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
@@ -524,7 +543,7 @@ def _consumer(
         _await_turn(CONSUMER, PING_PONG)
         scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
         mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
-        p = _unpaired(pairs, out_desc.dtype, p_layout)
+        p = _unpaired(pairs, out_s.dtype, p_layout)
         product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
         _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
 
@@ -571,17 +590,17 @@ def _consumer(
         mbarrier.arrive(v_empty.index(last), pred=finishes)
         if finishes:
             tma.store_wait(0)
-            out_tile.store(acc[0].to(out_desc.dtype))
+            out_tile.store(acc[0].to(out_s.dtype))
             if V_REST > 0:
                 # Shared memory for the output holds one part of it.
                 fence_async_shared()
                 tma_store(out_desc, [out_b, out_h, out_row0, 0], out_s.index(CONSUMER))
                 tma.store_wait(0)
-                out_tile.slice(0, V_REST, 1).store(acc[1].to(out_desc.dtype))
+                out_tile.slice(0, V_REST, 1).store(acc[1].to(out_s.dtype))
             fence_async_shared()
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
         acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
-        pairs = _paired(p, out_desc.dtype)
+        pairs = _paired(p, out_s.dtype)
 
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
@@ -594,7 +613,7 @@ def _consumer(
             _await_turn(CONSUMER, PING_PONG)
             scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
             mbarrier.wait(v_full.index(last), last_phase)
-            p = _unpaired(pairs, out_desc.dtype, p_layout)
+            p = _unpaired(pairs, out_s.dtype, p_layout)
             product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
@@ -609,7 +628,7 @@ def _consumer(
             acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
-            pairs = _paired(p, out_desc.dtype)
+            pairs = _paired(p, out_s.dtype)
 
         # Full tiles: each row sees each key, no mask.
         for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
@@ -622,7 +641,7 @@ def _consumer(
             _await_turn(CONSUMER, PING_PONG)
             scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
             mbarrier.wait(v_full.index(last), last_phase)
-            p = _unpaired(pairs, out_desc.dtype, p_layout)
+            p = _unpaired(pairs, out_s.dtype, p_layout)
             product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
@@ -632,12 +651,19 @@ def _consumer(
             acc = _await_pv(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
             acc = _scaled(acc, alpha, V_REST)
-            pairs = _paired(p, out_desc.dtype)
+            pairs = _paired(p, out_s.dtype)
 
         mbarrier.arrive(q_empty.index(slot))
         n += 1
         turn += 1
     tma.store_wait(0)
+
+
+@gluon.jit
+def _room(dtype: gl.constexpr, count: gl.constexpr, rows: gl.constexpr, width: gl.constexpr):
+    """Shared memory for tiles of so many rows and columns, as TMA and the products want them."""
+    block: gl.constexpr = [1, 1, rows, width]
+    return gl.allocate_shared_memory(dtype, [count] + block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch"])
@@ -685,87 +711,20 @@ def _forward_hopper(
     # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
-    V_MAIN: gl.constexpr = MAIN if SPLIT else V_WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN if SPLIT else 16
-    q_block: gl.constexpr = [1, 1, ROWS, MAIN]
-    q_desc = tma.make_tensor_descriptor(
-        q_ptr,
-        [batch, heads, q_len, head_dim],
-        [stride_qb, stride_qh, stride_qm, 1],
-        q_block,
-        gl.NVMMASharedLayout.get_default_for(q_block, dtype),
-    )
-    k_block: gl.constexpr = [1, 1, BN, MAIN]
-    k_desc = tma.make_tensor_descriptor(
-        k_ptr,
-        [batch, kv_heads, kv_len, head_dim],
-        [stride_kb, stride_kh, stride_kn, 1],
-        k_block,
-        gl.NVMMASharedLayout.get_default_for(k_block, dtype),
-    )
-    v_block: gl.constexpr = [1, 1, BN, V_MAIN]
-    v_desc = tma.make_tensor_descriptor(
-        v_ptr,
-        [batch, kv_heads, kv_len, v_head_dim],
-        [stride_vb, stride_vh, stride_vn, 1],
-        v_block,
-        gl.NVMMASharedLayout.get_default_for(v_block, dtype),
-    )
-    out_block: gl.constexpr = [1, 1, ROWS, OUT_WIDTH]
-    out_desc = tma.make_tensor_descriptor(
-        out_ptr,
-        [batch, heads, q_len, v_head_dim],
-        [q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim, 1],
-        out_block,
-        gl.NVMMASharedLayout.get_default_for(out_block, dtype),
-    )
-
     # Q of the next tile waits beside that of this one where there is room.
     Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
-    q_s = (gl.allocate_shared_memory(dtype, [Q_SLOTS * CONSUMERS] + q_desc.block_type.shape, q_desc.layout),)
-    k_s = (gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout),)
-    q_descs = (q_desc,)
-    k_descs = (k_desc,)
-    v_descs = (v_desc,)
+    q_s = (_room(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
+    k_s = (_room(dtype, STAGES, BN, MAIN),)
     if SPLIT:
-        q_rest_block: gl.constexpr = [1, 1, ROWS, REST]
-        q_rest_desc = tma.make_tensor_descriptor(
-            q_ptr,
-            [batch, heads, q_len, head_dim],
-            [stride_qb, stride_qh, stride_qm, 1],
-            q_rest_block,
-            gl.NVMMASharedLayout.get_default_for(q_rest_block, dtype),
-        )
-        k_rest_block: gl.constexpr = [1, 1, BN, REST]
-        k_rest_desc = tma.make_tensor_descriptor(
-            k_ptr,
-            [batch, kv_heads, kv_len, head_dim],
-            [stride_kb, stride_kh, stride_kn, 1],
-            k_rest_block,
-            gl.NVMMASharedLayout.get_default_for(k_rest_block, dtype),
-        )
-        v_rest_block: gl.constexpr = [1, 1, BN, REST]
-        v_rest_desc = tma.make_tensor_descriptor(
-            v_ptr,
-            [batch, kv_heads, kv_len, v_head_dim],
-            [stride_vb, stride_vh, stride_vn, 1],
-            v_rest_block,
-            gl.NVMMASharedLayout.get_default_for(v_rest_block, dtype),
-        )
-
-        q_rest = gl.allocate_shared_memory(
-            dtype, [Q_SLOTS * CONSUMERS] + q_rest_desc.block_type.shape, q_rest_desc.layout
-        )
-        k_rest = gl.allocate_shared_memory(dtype, [STAGES] + k_rest_desc.block_type.shape, k_rest_desc.layout)
-        q_s = (q_s[0], q_rest)
-        k_s = (k_s[0], k_rest)
+        q_s = (q_s[0], _room(dtype, Q_SLOTS * CONSUMERS, ROWS, REST))
+        k_s = (k_s[0], _room(dtype, STAGES, BN, REST))
         v_s = k_s
-        q_descs = (q_desc, q_rest_desc)
-        k_descs = (k_desc, k_rest_desc)
-        v_descs = (v_desc, v_rest_desc)
     else:
-        v_s = (gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout),)
-    out_s = gl.allocate_shared_memory(dtype, [CONSUMERS] + out_desc.block_type.shape, out_desc.layout)
+        v_s = (_room(dtype, STAGES, BN, V_WIDTH),)
+    out_s = _room(dtype, CONSUMERS, ROWS, OUT_WIDTH)
+    out_strides = (q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim)
+    (out_desc,) = _described(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
     q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -782,7 +741,10 @@ def _forward_hopper(
         mbarrier.init(v_empty.index(stage), count=CONSUMERS)
     shared = (q_s, k_s, v_s)
     barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty)
-    loads = (batch, heads, kv_heads, q_len, kv_len)
+    q_strides = (stride_qb, stride_qh, stride_qm)
+    k_strides = (stride_kb, stride_kh, stride_kn)
+    v_strides = (stride_vb, stride_vh, stride_vn)
+    loads = (batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim)
     computes = (scale, batch, heads, q_len, kv_len)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
@@ -796,7 +758,10 @@ def _forward_hopper(
                 1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
                 CONSUMERS, PING_PONG, SPLIT,
             )),
-            (_producer, (q_descs, k_descs, v_descs, shared, barriers, loads, BM, BN, STAGES, CONSUMERS, SPLIT)),
+            (_producer, (
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, loads, BM, BN, STAGES,
+                CONSUMERS, SPLIT,
+            )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
@@ -812,7 +777,10 @@ def _forward_hopper(
                 2, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
                 CONSUMERS, PING_PONG, SPLIT,
             )),
-            (_producer, (q_descs, k_descs, v_descs, shared, barriers, loads, BM, BN, STAGES, CONSUMERS, SPLIT)),
+            (_producer, (
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, loads, BM, BN, STAGES,
+                CONSUMERS, SPLIT,
+            )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
 
@@ -1379,6 +1347,24 @@ def _backward_kv(
 
 
 @gluon.jit
+def _announce(index, turn, index_s, index_full, index_empty):
+    """The producer's: tell the consumers which tile comes at this turn."""
+    mbarrier.wait(index_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    index_s.index(turn % 2).store(gl.full([1], 0, gl.int32, layout=layout) + index)
+    mbarrier.arrive(index_full.index(turn % 2))
+
+
+@gluon.jit
+def _announced(turn, index_s, index_full, index_empty):
+    """A consumer's: the tile of this turn."""
+    mbarrier.wait(index_full.index(turn % 2), turn // 2 & 1)
+    index = gl.sum(index_s.index(turn % 2).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    mbarrier.arrive(index_empty.index(turn % 2))
+    return index
+
+
+@gluon.jit
 def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Tile `index` of keys: its batch element, head of K and V, and first key.
 
@@ -1477,7 +1463,7 @@ def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
 
     Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
-    tiles and the next one for its odd tiles. Barrier 12: both have read the keys.
+    tiles and the next one for its odd tiles. Barrier 12: both have read dS, or dK and dV are out of its room.
     """
     barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
     gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
@@ -1498,6 +1484,7 @@ def _backward_producer(
     v_desc,
     lse_desc,
     delta_desc,
+    counter_ptr,
     shared,
     barriers,
     sizes,
@@ -1505,33 +1492,49 @@ def _backward_producer(
     BN: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
-    # and their rows' lse and delta as soon as the consumers make room.
+    # One warp: brings tiles of K and V into shared memory by TMA, and for each the tiles of Q and dO that see it and
+    # their rows' lse and delta, as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
-    kv_full, q_full, do_full, rows_full, empty = barriers
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
-    mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
-    for c in gl.static_range(2):
-        tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, k_s.index(c))
-    for c in gl.static_range(2):
-        tma_load(v_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, v_s.index(c))
+    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
+    index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
+    num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
+    index = gl.program_id(0)
+    turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
-    for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-        num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
-        first_row = (b * heads + h) * num_rows
-        for i in range(num_tiles):
-            start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
-            mbarrier.wait(empty.index(stage), phase ^ 1)
-            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
-            tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
-            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes)
-            tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
-            mbarrier.expect(rows_full.index(stage), 8 * BM)
-            tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
-            tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
-            n += 1
+    while index < num_kv_tiles:
+        _announce(index, turn, index_s, index_full, index_empty)
+        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
+        mbarrier.wait(v_empty, turn & 1 ^ 1)
+        mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
+        for c in gl.static_range(2):
+            tma_load(v_desc, [b, kv_h, col0 + 64 * c, 0], v_full, v_s.index(c))
+        mbarrier.wait(k_empty, turn & 1 ^ 1)
+        mbarrier.expect(k_full, 2 * k_desc.block_type.nbytes)
+        for c in gl.static_range(2):
+            tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], k_full, k_s.index(c))
+        for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
+            num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
+            first_row = (b * heads + h) * num_rows
+            for i in range(num_tiles):
+                start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
+                stage, phase = _stage_of(n, STAGES)
+                mbarrier.wait(empty.index(stage), phase ^ 1)
+                mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
+                tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
+                mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes)
+                tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
+                mbarrier.expect(rows_full.index(stage), 8 * BM)
+                tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
+                tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
+                n += 1
+        turn += 1
+        # Tiles differ in length: whoever is done takes the next one.
+        index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
+    _announce(index, turn, index_s, index_full, index_empty)
+    # The last program to end sets the counters back, for the launch that follows on this stream.
+    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
+        gl.store(counter_ptr, 0)
+        gl.store(counter_ptr + 1, 0)
 
 
 @gluon.jit
@@ -1549,14 +1552,16 @@ def _backward_consumer(
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
 ):
-    # Four warps: 64 keys. Tiles of scores are transposed, [64, BM], so that P and dS enter the products for dV and dK
-    # from registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
+    # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products
+    # for dV and dK from registers; for dQ both consumers put dS into shared memory, and each makes one half of its
+    # columns or rows.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
-    kv_full, q_full, do_full, rows_full, empty = barriers
+    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
+    index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
     V_HEAD_DIM: gl.constexpr = v_s.type.shape[-1]
     BUFFERS: gl.constexpr = ds_s.type.shape[0] // 2
+    THROUGH_DS: gl.constexpr = dk_s.type.shape[0] > 2
     scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
@@ -1569,144 +1574,160 @@ def _backward_consumer(
     zero_dq = gl.zeros([64, 64], gl.float32, dq_layout)
     k_tile = k_s.index(CONSUMER).reshape([64, HEAD_DIM])
     v_tile = v_s.index(CONSUMER).reshape([64, V_HEAD_DIM])
+    num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
+    turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
-    dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
-    dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
-    cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
-    # Keys beyond the last are taken as the last: they read what exists.
-    k = gl.minimum(cols, kv_len - 1)[:, None]
-    if FUSE_DQ > 0 and DELAY_DQ:
-        # As if there had been a tile before the first, with dS = 0.
-        last_at = (b * heads + kv_h * (heads // kv_heads)) * num_rows * (HEAD_DIM // 64) + 64 * CONSUMER
-        ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
-        fence_async_shared()
-        _be_there(8 + 2 * CONSUMER + (n + 1 & 1))
-    mbarrier.wait(kv_full, 0)
-    # At least one, or the compiler would keep for the epilogue what it computes for the loops.
-    num_heads = gl.maximum(heads // kv_heads, 1)
-    for each in range(num_heads):
-        h = kv_h * num_heads + each
-        qk_scale = scale * 1.4426950408889634
-        num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
-        first_row = (b * heads + h) * num_rows
+    index = _announced(turn, index_s, index_full, index_empty)
+    while index < num_kv_tiles:
+        dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
+        dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
+        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
+        cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
+        # Keys beyond the last are taken as the last: they read what exists.
+        k = gl.minimum(cols, kv_len - 1)[:, None]
+        if THROUGH_DS:
+            # dK and dV of the last keys are out of the room of dS.
+            tma.store_wait(0)
+            _meet(12)
+        if FUSE_DQ > 0 and DELAY_DQ:
+            # As if there had been a tile before the first, with dS = 0.
+            last_at = (b * heads + kv_h * (heads // kv_heads)) * num_rows * (HEAD_DIM // 64) + 64 * CONSUMER
+            ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
+            fence_async_shared()
+            _be_there(8 + 2 * CONSUMER + (n + 1 & 1))
+        mbarrier.wait(k_full, turn & 1)
+        mbarrier.wait(v_full, turn & 1)
+        # At least one, or the compiler would keep for the epilogue what it computes for the loops.
+        num_heads = gl.maximum(heads // kv_heads, 1)
+        for each in range(num_heads):
+            h = kv_h * num_heads + each
+            qk_scale = scale * 1.4426950408889634
+            num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
+            first_row = (b * heads + h) * num_rows
 
-        # Mixed tiles.
-        i = 0
-        while i < num_mixed:
-            start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
-            q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
-            do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
-            mbarrier.wait(q_full.index(stage), phase)
-            scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-            mbarrier.wait(do_full.index(stage), phase)
-            products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-            qk = warpgroup_mma_wait(1, deps=(scores,))
-            mbarrier.wait(rows_full.index(stage), phase)
-            rows = start + gl.arange(0, BM, layout=row_layout)
-            q = (rows + (kv_len - q_len))[None, :]
-            lse = lse_s.index(stage).load(row_layout)[None, :]
-            qk = gl.where(_visible_by_key(q, k) & (cols < kv_len)[:, None], qk, -float("inf"))
-            p = gl.exp2(qk * qk_scale - lse)
-            dp = warpgroup_mma_wait(0, deps=(products,))
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-            delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds = (p * (dp - delta)).to(k_s.dtype)
-            if FUSE_DQ > 0:
-                ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
-            next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
-            if FUSE_DQ > 0:
-                fence_async_shared()
-                at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
-                if DELAY_DQ:
-                    # The other consumer is done with the tile before; its own part of dS came with it.
-                    _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                    next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                    at, last_at = last_at, at
-                else:
-                    _meet(8)
-                    next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-            next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
-            if FUSE_DQ > 0:
-                # dQ leaves while the last product runs.
-                dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
-                dk = warpgroup_mma_wait(0, deps=(next_dk,))
-            else:
-                dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
-            mbarrier.arrive(empty.index(stage))
-            if FUSE_DQ > 0 and DELAY_DQ:
-                _be_there(8 + 2 * CONSUMER + (n & 1))
-            n = _anew(n + 1)
-            i = _anew(i + 1)
-
-        # Full tiles: each row sees each key, no mask.
-        while i < num_tiles:
-            start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
-            q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
-            do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
-            mbarrier.wait(q_full.index(stage), phase)
-            scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-            mbarrier.wait(do_full.index(stage), phase)
-            products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
-            qk = warpgroup_mma_wait(1, deps=(scores,))
-            mbarrier.wait(rows_full.index(stage), phase)
-            lse = lse_s.index(stage).load(row_layout)[None, :]
-            p = gl.exp2(qk * qk_scale - lse)
-            if DELAY_DQ:
-                # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
+            # Mixed tiles.
+            i = 0
+            while i < num_mixed:
+                start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
+                stage, phase = _stage_of(n, STAGES)
+                q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
+                do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
+                mbarrier.wait(q_full.index(stage), phase)
+                scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+                mbarrier.wait(do_full.index(stage), phase)
+                products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+                qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
-            dp = warpgroup_mma_wait(0, deps=(products,))
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-            delta = delta_s.index(stage).load(row_layout)[None, :]
-            ds = (p * (dp - delta)).to(k_s.dtype)
-            if FUSE_DQ > 0:
-                ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
-            next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
-            if FUSE_DQ > 0:
-                fence_async_shared()
-                at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
-                if DELAY_DQ:
-                    # The other consumer is done with the tile before; its own part of dS came with it.
-                    _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                    next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-                    at, last_at = last_at, at
+                rows = start + gl.arange(0, BM, layout=row_layout)
+                q = (rows + (kv_len - q_len))[None, :]
+                lse = lse_s.index(stage).load(row_layout)[None, :]
+                qk = gl.where(_visible_by_key(q, k) & (cols < kv_len)[:, None], qk, -float("inf"))
+                p = gl.exp2(qk * qk_scale - lse)
+                dp = warpgroup_mma_wait(0, deps=(products,))
+                p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+                delta = delta_s.index(stage).load(row_layout)[None, :]
+                ds = (p * (dp - delta)).to(k_s.dtype)
+                if FUSE_DQ > 0:
+                    ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
+                next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
+                if FUSE_DQ > 0:
+                    fence_async_shared()
+                    at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
+                    if DELAY_DQ:
+                        # The other consumer is done with the tile before; its own part of dS came with it.
+                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        at, last_at = last_at, at
+                    else:
+                        _meet(8)
+                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
+                if FUSE_DQ > 0:
+                    # dQ leaves while the last product runs.
+                    dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
+                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                    dk = warpgroup_mma_wait(0, deps=(next_dk,))
                 else:
-                    _meet(8)
-                    next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
-            next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
-            if FUSE_DQ > 0:
-                # dQ leaves while the last product runs.
-                dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
-                dk = warpgroup_mma_wait(0, deps=(next_dk,))
-            else:
-                dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
-            mbarrier.arrive(empty.index(stage))
-            if FUSE_DQ > 0 and DELAY_DQ:
-                _be_there(8 + 2 * CONSUMER + (n & 1))
-            n = _anew(n + 1)
-            i = _anew(i + 1)
+                    dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
+                mbarrier.arrive(empty.index(stage))
+                if FUSE_DQ > 0 and DELAY_DQ:
+                    _be_there(8 + 2 * CONSUMER + (n & 1))
+                n = _anew(n + 1)
+                i = _anew(i + 1)
 
-    # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
-    # Where these are is computed anew: it is not worth registers in the meantime.
-    b, kv_h, col0 = _keys_of(_anew(gl.program_id(0)), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN)
-    v_tile.store(dv.to(v_s.dtype))
-    fence_async_shared()
-    tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], v_s.index(CONSUMER))
-    if FUSE_DQ > 0:
-        if DELAY_DQ:
+            # Full tiles: each row sees each key, no mask.
+            while i < num_tiles:
+                start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
+                stage, phase = _stage_of(n, STAGES)
+                q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
+                do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
+                mbarrier.wait(q_full.index(stage), phase)
+                scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+                mbarrier.wait(do_full.index(stage), phase)
+                products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+                qk = warpgroup_mma_wait(1, deps=(scores,))
+                mbarrier.wait(rows_full.index(stage), phase)
+                lse = lse_s.index(stage).load(row_layout)[None, :]
+                p = gl.exp2(qk * qk_scale - lse)
+                if DELAY_DQ:
+                    # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
+                    mbarrier.wait(rows_full.index(stage), phase)
+                dp = warpgroup_mma_wait(0, deps=(products,))
+                p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+                delta = delta_s.index(stage).load(row_layout)[None, :]
+                ds = (p * (dp - delta)).to(k_s.dtype)
+                if FUSE_DQ > 0:
+                    ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
+                next_dv = warpgroup_mma(p_operand, do_tile, dv, is_async=True)
+                if FUSE_DQ > 0:
+                    fence_async_shared()
+                    at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
+                    if DELAY_DQ:
+                        # The other consumer is done with the tile before; its own part of dS came with it.
+                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        at, last_at = last_at, at
+                    else:
+                        _meet(8)
+                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
+                if FUSE_DQ > 0:
+                    # dQ leaves while the last product runs.
+                    dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
+                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                    dk = warpgroup_mma_wait(0, deps=(next_dk,))
+                else:
+                    dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
+                mbarrier.arrive(empty.index(stage))
+                if FUSE_DQ > 0 and DELAY_DQ:
+                    _be_there(8 + 2 * CONSUMER + (n & 1))
+                n = _anew(n + 1)
+                i = _anew(i + 1)
+
+        # Epilogue. The next tiles of K and V may come. dK and dV leave by TMA, as far as there are keys. Where these
+        # are is computed anew: it is not worth registers in the meantime.
+        mbarrier.arrive(v_empty)
+        if FUSE_DQ > 0 and DELAY_DQ:
             _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
             next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
             dq = warpgroup_mma_wait(0, deps=(next_dq,))
             _add_dq(dq_sums, dq_s.index(CONSUMER), last_at, dq, FUSE_DQ)
-        # The other consumer has read this one's keys.
-        _meet(12)
-    k_tile.store((dk * scale).to(k_s.dtype))
-    fence_async_shared()
-    tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], k_s.index(CONSUMER))
+        mbarrier.arrive(k_empty)
+        if THROUGH_DS:
+            _meet(12)
+        b, kv_h, col0 = _keys_of(_anew(index), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN)
+        dv_tile, dk_tile = dv_s.index(CONSUMER), dk_s.index(dk_s.type.shape[0] - 2 + CONSUMER)
+        tma.store_wait(0)
+        dv_tile.reshape([64, V_HEAD_DIM]).store(dv.to(v_s.dtype))
+        fence_async_shared()
+        tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dv_tile)
+        if not THROUGH_DS:
+            tma.store_wait(0)
+        dk_tile.reshape([64, HEAD_DIM]).store((dk * scale).to(k_s.dtype))
+        fence_async_shared()
+        tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dk_tile)
+        turn += 1
+        index = _announced(turn, index_s, index_full, index_empty)
     tma.store_wait(0)
 
 
@@ -1733,6 +1754,7 @@ def _backward_kv_hopper(
     dq_sums,
     dk_desc,
     dv_desc,
+    counter_ptr,
     scale,
     batch,
     heads,
@@ -1747,8 +1769,9 @@ def _backward_kv_hopper(
     FUSE_DQ: gl.constexpr,
     DELAY_DQ: gl.constexpr,
 ):
-    # Grid: one program for each tile of BN = 128 keys of each head of K and V of each batch element. It walks along the
-    # queries that see some of its keys, head by head of those that share them: p = exp2(logit - lse), dv = p^T d_out,
+    # Grid: at most as many programs as the GPU holds at once; they share the tiles of BN = 128 keys of all heads of K
+    # and V. For each tile they walk along the queries that see some of its keys, head by head of those that share them:
+    # p = exp2(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
     # the scale, in tiles of 64 x 64, each as _add_dq lays it out.
@@ -1760,6 +1783,8 @@ def _backward_kv_hopper(
     v_s = gl.allocate_shared_memory(v_desc.dtype, [2] + v_desc.block_type.shape, v_desc.layout)
     lse_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], lse_desc.layout)
     delta_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], delta_desc.layout)
+    WIDTH: gl.constexpr = k_desc.block_type.shape[-1]
+    V_WIDTH: gl.constexpr = v_desc.block_type.shape[-1]
     ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BM], k_desc.dtype)
     BUFFERS: gl.constexpr = 4 if DELAY_DQ else 2
     # What a launch does without is not allocated: another name for K's.
@@ -1771,19 +1796,41 @@ def _backward_kv_hopper(
         dq_s = gl.allocate_shared_memory(gl.float32, [2] + dq_sums.block_type.shape, dq_sums.layout)
     else:
         dq_s = k_s
-    kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    # dV and dK leave at once through the room of dS where it is large, else one after the other through their own.
+    if FUSE_DQ > 0 and BUFFERS * BM >= 2 * WIDTH:
+        dv_s = reinterpret(ds_s, v_desc.dtype, [2 * BUFFERS * BM // V_WIDTH] + dv_desc.block_type.shape, dv_desc.layout)
+        dk_s = reinterpret(ds_s, k_desc.dtype, [2 * BUFFERS * BM // WIDTH] + dk_desc.block_type.shape, dk_desc.layout)
+    else:
+        dk_s = gl.allocate_shared_memory(k_desc.dtype, [2] + dk_desc.block_type.shape, dk_desc.layout)
+        if V_WIDTH == WIDTH:
+            dv_s = dk_s
+        else:
+            dv_s = gl.allocate_shared_memory(v_desc.dtype, [2] + dv_desc.block_type.shape, dv_desc.layout)
+    index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     rows_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(kv_full, count=1)
+    for each in gl.static_range(2):
+        mbarrier.init(index_full.index(each), count=1)
+        mbarrier.init(index_empty.index(each), count=2)
+    mbarrier.init(k_full, count=1)
+    mbarrier.init(k_empty, count=2)
+    mbarrier.init(v_full, count=1)
+    mbarrier.init(v_empty, count=2)
     for stage in gl.static_range(STAGES):
         mbarrier.init(q_full.index(stage), count=1)
         mbarrier.init(do_full.index(stage), count=1)
         mbarrier.init(rows_full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
-    shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s)
-    barriers = (kv_full, q_full, do_full, rows_full, empty)
+    shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s)
+    barriers = (index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
@@ -1794,7 +1841,7 @@ def _backward_kv_hopper(
             1, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, shared, barriers, sizes, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on
@@ -2212,7 +2259,7 @@ def _launch_backward_kv_hopper(call, incoming, config):
             rest=lambda: runtime.Rest(
                 runtime.hopper_backward_programs(call, config),
                 call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-                call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+                call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
                 tilings=runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
                 **runtime.hopper_wide_blocks(call, config), **runtime.options(config),
             ),
@@ -2221,10 +2268,11 @@ def _launch_backward_kv_hopper(call, incoming, config):
     runtime.relaunch(
         _backward_kv_hopper, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
+        runtime.tile_counter(call),
         rest=lambda: runtime.Rest(
-            runtime.hopper_backward_programs(call, config),
+            runtime.hopper_backward_programs_at_once(call, config),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call),
+            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
             tilings=runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
             BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
             **runtime.options(config),

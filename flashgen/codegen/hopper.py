@@ -163,13 +163,17 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         sink=variant.sink,
         kernel=Role(counter + read, _sizes({*computes, "scale", "kv_heads", "kv_len", "head_dim", "v_head_dim"})),
         consumer=Role(read, _sizes(computes)),
-        producer=Role(counter + (keys.arguments if keys else ()), _sizes({"kv_heads", *asked})),
+        producer=Role(
+            counter + (keys.arguments if keys else ()), _sizes({"kv_heads", "kv_len", "head_dim", "v_head_dim", *asked})
+        ),
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, computes, not ranges.closed), "batch", *(asked & {"head_group"})))
         ),
         helpers=tuple(
             sorted(
-                prologue.helpers.union(columns.helpers, keys.helpers if keys else (), ["_announce"] if uneven else [])
+                prologue.helpers.union(
+                    columns.helpers, keys.helpers if keys else (), ["_announce", "_next_turn"] if uneven else []
+                )
             )
         ),
     )

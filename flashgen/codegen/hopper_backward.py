@@ -103,7 +103,8 @@ class HopperBackwardView:
     """The holes of the Hopper kernel for dK, dV and parts of dQ, as `BackwardKvView` has them.
 
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
-    the names that the consumers read. `in_turn`: programs take tiles of keys in turn, else one each. It, `learned` and
+    the names that the consumers read. `in_turn`: programs take tiles of keys in turn, else one each. `plain_mask`: all
+    there is to the variant is a mask of positions that leaves each key an interval of queries. These two, `learned` and
     `flat` are for heads that are not wide.
     """
 
@@ -117,6 +118,7 @@ class HopperBackwardView:
     queries: QueryTiles
     longest_first: bool
     in_turn: bool
+    plain_mask: bool
     prologue: tuple[str, ...]
     reads: frozenset[str]
     q_offset: str
@@ -138,14 +140,10 @@ class HopperBackwardView:
         return self.reads.union(*(part.free for part in (self.learned, self.flat) if part is not None))
 
     @property
-    def causal(self) -> bool:
-        """Whether all there is to the variant is a mask of positions alone that hides the first queries from a key."""
-        return self.in_turn and self.longest_first and self.score is None
-
-    @property
     def launch_sizes(self) -> tuple[str, ...]:
         """What a launch passes for `sizes`."""
-        places = {"scale": "call.scale", "num_rows": "incoming.num_rows", "head_group": "runtime.key_head_group(call)"}
+        places = {"scale": "call.scale", "num_rows": "incoming.num_rows"}
+        places["head_group"] = "runtime.key_head_group(call, config)"
         return tuple(places.get(name, f"call.sizes.{name}") for name in self.sizes)
 
     @property
@@ -203,7 +201,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     free = reads.union(queries.names, prologue.free, *apart)
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
-    in_turn = not bent and (scheduled or (not rows.upper and _leaves_registers(variant, score, mask)))
+    in_turn = not bent and (scheduled or _leaves_registers(variant, score, mask))
     own_helpers = (["_announce"] if in_turn else [], ["_add"] if learned else [])
     whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
     return HopperBackwardView(
@@ -217,6 +215,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         queries=queries,
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
         in_turn=in_turn,
+        plain_mask=in_turn and not scheduled and mask is not None and score is None,
         prologue=in_gluon(prologue.lines),
         reads=frozenset(reads),
         q_offset=q_offset(variant),

@@ -94,7 +94,7 @@ def compile_kernel(
     widths = width(head_dim), (value_width if kernel == "forward" and not portable else width)(v_head_dim)
     constants: dict[str, int | None] = dict(zip(("HEAD_DIM", "V_HEAD_DIM"), widths, strict=True))
     constants |= {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
-    constants |= {name.upper(): value for name, value in config.further.items() if name != "backend"}
+    constants |= {name.upper(): value for name, value in config.compiled.further.items() if name != "backend"}
     if config.fuse_dq == 0:
         constants |= {"dq_ptr": None, "dq_sums": None}
     if config.wide:

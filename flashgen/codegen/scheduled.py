@@ -21,6 +21,6 @@ def default_of(variant: Variant, kernel: str) -> Default:
     if kernel == "forward":
         chosen: Default = getattr(defaults, forward_view(variant).default)
         return chosen
-    if kernel == "backward_kv" and hopper_backward_view(variant).causal:
+    if kernel == "backward_kv" and hopper_backward_view(variant).plain_mask:
         return defaults.default_causal_backward_kv_config
     return defaults.built_in(kernel, kernel in scheduled_kernels(variant))

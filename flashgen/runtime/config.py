@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
-# What a kernel of a backend lets one choose beyond tiles and launch options: each axis with its values.
-AXES: Mapping[tuple[str, str], Mapping[str, tuple[int, ...]]] = {
+# What a kernel of a backend lets one choose beyond tiles and launch options: each axis with its values. None: a config
+# need not have it.
+AXES: Mapping[tuple[str, str], Mapping[str, tuple[int | None, ...]]] = {
     ("forward", "portable"): {},
     ("forward", "hopper"): {"ping_pong": (0, 1)},
     ("backward_q", "portable"): {},
     ("backward_q", "hopper"): {"ping_pong": (0, 1)},
     ("backward_kv", "portable"): {"fuse_dq": (0, 1)},
-    ("backward_kv", "hopper"): {"fuse_dq": (0, 1, 2), "delay_dq": (0, 1)},
+    ("backward_kv", "hopper"): {"fuse_dq": (0, 1, 2), "delay_dq": (0, 1), "all_heads": (None, 1)},
 }
 KERNELS = tuple(dict.fromkeys(kernel for kernel, _ in AXES))
 BACKENDS = tuple(dict.fromkeys(backend for _, backend in AXES))
@@ -31,7 +32,7 @@ class Config:
     have 64 rows: BM 128 for two of them, 192 for three. `ping_pong` 1: they take turns at the tensor cores. Those of
     the kernel that makes dK and dV have 64 keys each: BN is 128. For head dimensions above 128 they share 64 keys, and
     dQ is left to the other kernel. `fuse_dq` 2: dQ leaves by TMA, not from registers; `delay_dq` 1: the product for dQ
-    is made one tile later.
+    is made one tile later; `all_heads` 1: tiles of all heads are one queue, not those of some heads after the other.
     """
 
     BM: int
@@ -42,6 +43,7 @@ class Config:
     fuse_dq: int | None = None
     ping_pong: int | None = None
     delay_dq: int | None = None
+    all_heads: int | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -88,7 +90,7 @@ class Config:
         return _parsed(text)
 
     def for_kernel(self, kernel: str) -> Config:
-        """This config, if `kernel` has its backend and exactly its axes; ValueError otherwise."""
+        """This config, if `kernel` has its backend and its axes; ValueError otherwise."""
         axes = AXES.get((kernel, self.backend))
         if axes is None:
             backends = " or ".join(backend for name, backend in AXES if name == kernel)
@@ -98,7 +100,7 @@ class Config:
             if name not in axes:
                 raise ValueError(f"config {name} is {given[name]}; expected none, {kernel} has no such axis")
             if given.get(name) not in axes[name]:
-                values = " or ".join(map(str, axes[name]))
+                values = " or ".join("none" if value is None else str(value) for value in axes[name])
                 raise ValueError(f"config {name} is {given.get(name)}; expected {values} for {kernel}")
         return self
 
@@ -113,6 +115,11 @@ class Config:
     def further(self) -> dict[str, Any]:
         """What it says beyond tiles and launch options: the axes and, unless it is the portable one, the backend."""
         return {name: value for name, value in self.as_dict().items() if name not in _NEEDED}
+
+    @property
+    def compiled(self) -> Config:
+        """This config as far as it changes what is compiled."""
+        return replace(self, all_heads=None)
 
     @property
     def consumers(self) -> int:

@@ -53,15 +53,20 @@ def hopper_programs(call: Call, config: Config) -> int:
 
 
 def head_group(call: Call) -> int:
-    """How many heads are taken together: those whose K and V fit the L2 cache, in groups of like size."""
-    return _head_group(call.sizes.batch, *call.lengths)
+    """How many heads are taken together: those whose K and V fit the L2 cache, in groups of like size.
+
+    But no more than leave tiles of two lengths to run at once: those of one length want memory at the same time.
+    """
+    return _head_group(multiprocessors(call.q.get_device()) // 2, call.sizes.batch, *call.lengths)
 
 
 @lru_cache(maxsize=256)
-def _head_group(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, head_dim: int, v_head_dim: int) -> int:
+def _head_group(
+    most: int, batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, head_dim: int, v_head_dim: int
+) -> int:
     # Both dtypes have two bytes.
     at_once = max(1, _GROUP_BYTES // (2 * kv_len * (head_dim + v_head_dim))) * (heads // kv_heads)
-    return even_share(batch * heads, at_once)
+    return even_share(batch * heads, min(at_once, max(most, heads // kv_heads)))
 
 
 def even_share(heads: int, at_once: int) -> int:

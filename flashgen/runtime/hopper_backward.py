@@ -12,7 +12,7 @@ from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call, room_like
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling, rows_tiling
-from flashgen.runtime.hopper import even_share, multiprocessors, product_width
+from flashgen.runtime.hopper import multiprocessors, product_width
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
 _QUERY_GROUP_BYTES = 16 << 20
@@ -120,11 +120,19 @@ def hopper_query_sums(call: Call, incoming: Incoming, config: Config) -> torch.T
     return torch.zeros((tiles, 64, 64), device=call.q.device)
 
 
-def key_head_group(call: Call) -> int:
-    """How many heads of k and v are taken together: those whose Q and dO fit the L2 cache, in groups of like size."""
+def key_head_group(call: Call, config: Config) -> int:
+    """How many heads of k and v are taken together, in groups of like size, or all.
+
+    Those whose Q and dO fit the L2 cache, but no fewer than have a tile of keys for each multiprocessor.
+    """
     s = call.sizes
+    total = s.batch * s.kv_heads
+    if config.all_heads:
+        return total
     bytes_each = s.q_len * (s.head_dim + s.v_head_dim) * call.q.element_size() * (s.heads // s.kv_heads)
-    return even_share(s.batch * s.kv_heads, max(1, _QUERY_GROUP_BYTES // bytes_each))
+    busy = -(-multiprocessors(call.q.get_device()) // -(-s.kv_len // config.BN))
+    groups = min(-(-total * bytes_each // _QUERY_GROUP_BYTES), total // busy)
+    return -(-total // max(1, groups))
 
 
 def tiling(tensor: torch.Tensor, rows: int, width: int) -> Tiling:

@@ -153,14 +153,16 @@ class Session:
         What time did not suffice for is left to another run: a GPU that waits for its compiler measures little.
         """
         candidates, known = self._candidates.of(workload), self._candidates.compiled(workload)
-        requests = self._requests(workload, [config for config in candidates if config not in known])
-        known.update(self._tools.compile(requests, seconds, LEAST_TRIALS))
+        asked = [config for config in candidates if config not in known]
+        answers = self._tools.compile(self._requests(workload, asked), seconds, LEAST_TRIALS)
+        known.update({config: answers[config.compiled] for config in asked if config.compiled in answers})
         begun = [config for config in candidates if config in known] or candidates
         return prune(begun, known, self._tools.device.capability, forgiving=self._preset.hopeless)
 
     def _requests(self, workload: Workload, configs: Sequence[Config]) -> list[CompileRequest]:
         target = self._tools.device.capability
-        return [CompileRequest(workload.key.kernel, workload.problem, config, target) for config in configs]
+        compiled = dict.fromkeys(config.compiled for config in configs)
+        return [CompileRequest(workload.key.kernel, workload.problem, config, target) for config in compiled]
 
     def _beside(self, workload: Workload) -> list[CompileRequest]:
         """What proving a config of backward_q launches for dK and dV: the default, which leaves dQ to the other."""

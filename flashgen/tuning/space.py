@@ -156,15 +156,15 @@ def _backward_kv(task: Task) -> Iterator[Config]:
 
 
 def _hopper_backward_kv(task: Task) -> Iterator[Config]:
-    """128 keys for two consumers, and as many queries as their registers and dQ's layout want."""
+    """128 keys for two consumers, as many queries as their registers and dQ's layout want, heads in groups or not."""
     if hopper_backward_refuses(task.capability, task.dtype, task.head_dim, task.v_head_dim) or task.kv_len < 64:
         return
     if max(task.head_dim, task.v_head_dim) > 128:
         yield from _hopper_wide_kv(task)
         return
     BM = 128 if max(task.head_dim, task.v_head_dim) <= 64 else 64
-    for stages, fuse_dq, delay_dq in product((2, 3), (0, 1, 2), (0, 1)):
-        config = Config(BM, 128, 4, stages, "hopper", fuse_dq=fuse_dq, delay_dq=delay_dq)
+    for all_heads, stages, fuse_dq, delay_dq in product((None, 1), (2, 3), (0, 1, 2), (0, 1)):
+        config = Config(BM, 128, 4, stages, "hopper", fuse_dq=fuse_dq, delay_dq=delay_dq, all_heads=all_heads)
         fits = hopper_backward_shared_bytes(config, task.v_head_dim) <= shared_limit(task.capability)
         if fits and not (delay_dq and not fuse_dq):
             yield config

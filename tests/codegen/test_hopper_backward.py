@@ -41,7 +41,7 @@ MASKS = {
 LENGTHS = [(1, 1), (64, 64), (150, 150), (150, 64), (40, 150), (129, 97), (16, 200)]
 BM, BN = 16, 32
 # Bytes a thread that may be spilled at head dimensions 64 and 128.
-FEW_BYTES = {"full": 96, "causal": 104, "sliding_window": 96, "alibi": 160, "block_sparse": 240, "document": 272}
+FEW_BYTES = {"full": 96, "causal": 104, "sliding_window": 160, "alibi": 160, "block_sparse": 240, "document": 272}
 FEW_BYTES |= {"relative_bias": 224, "prefix_lm": 280, "softcap": 288}
 # Bytes a thread that the kernel for wide heads may spill; it was measured with Triton 3.6.
 FEW_SPILLS = 16 if Version(triton.__version__) < Version("3.7") else 32
@@ -222,7 +222,8 @@ def test_programs_take_tiles_of_keys_in_turn_by_a_schedule_or_where_the_variant_
     tmp_path: Path,
 ) -> None:
     in_turn = {name for name, variant in VARIANTS.items() if hopper_backward_view(variant).in_turn}
-    assert in_turn == {"full", "causal", "sink", "alibi", "document", "block_sparse", "dilated", "global_window"}
+    by_schedule = {"document", "block_sparse", "dilated", "global_window"}
+    assert in_turn == {"full", "causal", "sink", "alibi", "sliding_window", *by_schedule}
     for name in ("causal", "prefix_lm"):
         kernel = load_module(generate(VARIANTS[name], tmp_path))._backward_kv_hopper
         assert ("counter_ptr" in kernel.arg_names) == (name in in_turn)
@@ -240,7 +241,7 @@ def test_what_a_pair_reads_takes_the_registers_of_a_loop_over_tiles(inputs, scor
     assert hopper_backward_view(variant).in_turn == in_turn
 
 
-def test_dq_of_a_tile_waits_but_where_all_there_is_is_a_causal_mask() -> None:
+def test_dq_of_a_tile_waits_but_where_all_there_is_is_a_mask_of_positions() -> None:
     waits = {name for name in VARIANTS if default(name, 128, 128).delay_dq}
-    assert {*VARIANTS} - waits == {"causal", "sink"}
+    assert {*VARIANTS} - waits == {"causal", "sink", "sliding_window"}
     assert not any(default(name, 64, 64).delay_dq for name in VARIANTS)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flashgen.runtime.config import AXES, Config
@@ -7,6 +9,7 @@ from flashgen.runtime.config import AXES, Config
 PLAIN = Config(64, 128, 4, 2)
 FUSED = Config(64, 128, 8, 1, fuse_dq=1)
 HOPPER = Config(192, 128, 4, 2, "hopper", ping_pong=1)
+KEYS = Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0)
 
 
 @pytest.mark.parametrize("config", [PLAIN, FUSED, HOPPER, Config(16, 16, 1, 8, fuse_dq=0)], ids=str)
@@ -15,6 +18,13 @@ def test_texts_and_mappings_say_all_of_a_config(config: Config) -> None:
     assert Config.of(str(config)) == config
     assert Config.of(config.as_dict()) == config
     assert Config.of(config) is config
+
+
+def test_a_config_need_not_say_whether_all_heads_go_together() -> None:
+    for config in (KEYS, replace(KEYS, all_heads=1)):
+        assert config.for_kernel("backward_kv").compiled == KEYS
+        assert Config.parse(str(config)) == config
+    assert str(replace(KEYS, all_heads=1)).endswith("delay_dq=0 all_heads=1")
 
 
 def test_how_a_config_is_written() -> None:
@@ -45,6 +55,8 @@ def test_other_texts_are_refused(text: str) -> None:
         (Config(64, 64, 4, 1, fuse_dq=2), "backward_kv", "config fuse_dq is 2; expected 0 or 1 for backward_kv"),
         (HOPPER, "backward_kv", "config fuse_dq is None; expected 0 or 1 or 2 for backward_kv"),
         (Config(64, 64, 4, 1, ping_pong=0), "forward", "config ping_pong is 0; expected none"),
+        (replace(KEYS, all_heads=0), "backward_kv", "config all_heads is 0; expected none or 1 for backward_kv"),
+        (replace(HOPPER, all_heads=1), "forward", "config all_heads is 1; expected none, forward has no such axis"),
         (PLAIN, "sideways", "config backend is 'portable'; expected"),
     ],
 )
