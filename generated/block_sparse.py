@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "f70a4e966e7f", "backward_q": "fcbd31a0e517", "backward_kv": "f175bce568eb"},
+    templates={"forward": "f52d974f70b8", "backward_q": "fcbd31a0e517", "backward_kv": "f175bce568eb"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -497,7 +497,7 @@ def _producer(
         )
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
-            if i == num_tiles - 1:
+            if i == gl.maximum(num_tiles - 2, 0):
                 # Tiles differ in length: whoever is nearly done takes the next one.
                 answer = _next_turn(counter_ptr)
             start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
