@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from flashgen.runtime.config import Config
@@ -96,14 +97,16 @@ class Candidates:
         return list(dict.fromkeys([*early, *(c for c in STARTS[workload.key.kernel] if c.backend == early[0].backend)]))
 
     def _early(self, workload: Workload) -> list[Config]:
-        """The built-in default, this run's winners for other dtypes and shapes, neighbours' records, and in between the
-        default of the other backend."""
+        """The built-in default, in both orders of heads where there are two: what that does to one config it does to
+        most. Then this run's winners for other dtypes and shapes, neighbours' records, and in between the default of
+        the other backend."""
         key = workload.key
         own = [record for root in self._roots if (record := read_record(root / key.path)) is not None]
         near = [record.config for record in own + neighbours(key, self._roots)[:4]]
         winners = self._winners.get((key.kernel, key.head_dim, key.v_head_dim), [])[-2:]
         here, *others = self._defaults(workload)
-        return list(dict.fromkeys([here, *winners, *near[:1], *others, *near[1:]]))
+        reordered = [replace(here, all_heads=1)] if here.delay_dq is not None and not here.wide else []
+        return list(dict.fromkeys([here, *reordered, *winners, *near[:1], *others, *near[1:]]))
 
     def _defaults(self, workload: Workload) -> list[Config]:
         """The built-in config of each backend, the one in use first."""
