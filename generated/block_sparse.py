@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "d942b13b22d1", "backward_q": "fcbd31a0e517", "backward_kv": "f17e62f5a340"},
+    templates={"forward": "711eccbdbeb3", "backward_q": "fcbd31a0e517", "backward_kv": "f17e62f5a340"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -862,7 +862,8 @@ def _classify(
     state = tl.zeros([CHUNK], tl.int32) + some.to(tl.int32) + every.to(tl.int32)
 
     # Pair by pair where that leaves doubt.
-    for i in tl.range(0, tl.minimum(CHUNK, num_k_tiles - chunk)):
+    in_doubt = tl.max((state == 1).to(tl.int32))
+    for i in tl.range(0, in_doubt * tl.minimum(CHUNK, num_k_tiles - chunk)):
         if tl.sum(tl.where(tiles == chunk + i, state, 0)) == 1:
             keys = tl.minimum((chunk + i) * BN + tl.arange(0, BN), kv_len - 1)[None, :]
             shown = _visible(keys, block_mask_base, block_mask_row, c).to(tl.int32)

@@ -38,7 +38,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "993ae4100ee1", "backward_q": "a36ff3e7348d", "backward_kv": "9fc3af1b45d5"},
+    templates={"forward": "1c446dba071c", "backward_q": "a36ff3e7348d", "backward_kv": "9fc3af1b45d5"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -819,7 +819,8 @@ def _classify(
     state = tl.zeros([CHUNK], tl.int32) + some.to(tl.int32) + every.to(tl.int32)
 
     # Pair by pair where that leaves doubt.
-    for i in tl.range(0, tl.minimum(CHUNK, num_k_tiles - chunk)):
+    in_doubt = tl.max((state == 1).to(tl.int32))
+    for i in tl.range(0, in_doubt * tl.minimum(CHUNK, num_k_tiles - chunk)):
         if tl.sum(tl.where(tiles == chunk + i, state, 0)) == 1:
             keys = tl.minimum((chunk + i) * BN + tl.arange(0, BN), kv_len - 1)[None, :]
             shown = _visible(q, keys).to(tl.int32)

@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "bec8f9176ace", "backward_q": "f0f85e62dfa0", "backward_kv": "9856e36c7f0e"},
+    templates={"forward": "a67d7dc6fd7a", "backward_q": "f0f85e62dfa0", "backward_kv": "9856e36c7f0e"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -852,7 +852,8 @@ def _classify(
     state = tl.zeros([CHUNK], tl.int32) + some.to(tl.int32) + every.to(tl.int32)
 
     # Pair by pair where that leaves doubt.
-    for i in tl.range(0, tl.minimum(CHUNK, num_k_tiles - chunk)):
+    in_doubt = tl.max((state == 1).to(tl.int32))
+    for i in tl.range(0, in_doubt * tl.minimum(CHUNK, num_k_tiles - chunk)):
         if tl.sum(tl.where(tiles == chunk + i, state, 0)) == 1:
             keys = tl.minimum((chunk + i) * BN + tl.arange(0, BN), kv_len - 1)[None, :]
             shown = _visible(q, keys, doc_b_q, doc_base).to(tl.int32)

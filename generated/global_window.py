@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "a69891c6a51c", "backward_q": "d11ea1ba02c7", "backward_kv": "2bf599a52ebc"},
+    templates={"forward": "e84139eea55d", "backward_q": "d11ea1ba02c7", "backward_kv": "2bf599a52ebc"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -854,7 +854,8 @@ def _classify(
     state = tl.zeros([CHUNK], tl.int32) + some.to(tl.int32) + every.to(tl.int32)
 
     # Pair by pair where that leaves doubt.
-    for i in tl.range(0, tl.minimum(CHUNK, num_k_tiles - chunk)):
+    in_doubt = tl.max((state == 1).to(tl.int32))
+    for i in tl.range(0, in_doubt * tl.minimum(CHUNK, num_k_tiles - chunk)):
         if tl.sum(tl.where(tiles == chunk + i, state, 0)) == 1:
             keys = tl.minimum((chunk + i) * BN + tl.arange(0, BN), kv_len - 1)[None, :]
             shown = _visible(q, keys, is_global_b_q, is_global_base).to(tl.int32)

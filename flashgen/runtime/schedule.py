@@ -66,38 +66,45 @@ def check_plan(counts: torch.Tensor, tiles: torch.Tensor, shape: tuple[int, int,
 def by_key(states: torch.Tensor, ragged: bool) -> torch.Tensor:
     """The classes the other way round, int8 [batch, heads, kv_tiles, q_tiles]: for each tile of keys those of queries.
 
-    `ragged`: the last tile of queries reaches beyond the last row, so that it needs the mask where it is seen.
+    The same memory, seen otherwise. `ragged`: the last tile of queries reaches beyond the last row, so that it needs the mask where it is seen.
     """
-    turned = states.transpose(-1, -2).contiguous()
+    turned = states.transpose(-1, -2)
     if ragged:
         turned[..., -1].clamp_(max=1)
     return turned
 
 
 def compact(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """counts and tiles of a Plan from the classes, int8 [batch, heads, q_tiles, kv_tiles]: 0 none, 1 mixed, 2 full."""
+    """counts and tiles of a Plan from the classes, int8 [batch, heads, q_tiles, kv_tiles]: 0 none, 1 mixed, 2 full.
+
+    They are contiguous, or the other way round (see `by_key`).
+    """
     *rows, kv_tiles = states.shape
     counts = torch.empty((*rows, 3), dtype=torch.int32, device=states.device)
     tiles = torch.empty(states.shape, dtype=torch.int32, device=states.device)
     if states.numel() == 0:
         return counts.zero_(), tiles
     block = min(1024, max(16, triton.next_power_of_2(kv_tiles)))
-    launch(_compact, states.numel() // kv_tiles, states, counts, tiles, kv_tiles, BLOCK=block)
     num_rows = rows[-1]
+    launch(
+        _compact, states.numel() // kv_tiles,
+        states, counts, tiles, num_rows, kv_tiles, states.stride(-2), states.stride(-1), BLOCK=block,
+    )  # fmt: skip
     ranked = min(128, max(16, triton.next_power_of_2(num_rows)))
     launch(_rank, states.numel() // (num_rows * kv_tiles) * -(-num_rows // ranked), counts, num_rows, BLOCK=ranked)
     return counts, tiles
 
 
-@triton.jit
-def _compact(states_ptr, counts_ptr, tiles_ptr, num_k_tiles, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["num_rows", "num_k_tiles", "stride_row", "stride_tile"])
+def _compact(states_ptr, counts_ptr, tiles_ptr, num_rows, num_k_tiles, stride_row, stride_tile, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     # Grid: one program for each row of tiles.
     row = tl.program_id(0).to(tl.int64)
+    states_ptr += row // num_rows * num_rows * num_k_tiles + row % num_rows * stride_row
     mixed = 0
     full = 0
     for first in tl.range(0, num_k_tiles, BLOCK):
         tile = first + tl.arange(0, BLOCK)
-        state = tl.load(states_ptr + row * num_k_tiles + tile, mask=tile < num_k_tiles, other=0)
+        state = tl.load(states_ptr + tile * stride_tile, mask=tile < num_k_tiles, other=0)
         is_mixed = (state == 1).to(tl.int32)
         is_full = (state == 2).to(tl.int32)
         mixed_at = mixed + tl.cumsum(is_mixed, 0) - is_mixed
