@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "711eccbdbeb3", "backward_q": "fcbd31a0e517", "backward_kv": "f17e62f5a340"},
+    templates={"forward": "c8f4c25e7192", "backward_q": "fcbd31a0e517", "backward_kv": "f17e62f5a340"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -556,7 +556,9 @@ def _consumer(
         mbarrier.arrive(k_empty.index(stage), pred=begins)
         col = start + gl.arange(0, BN, layout=col_layout)[None, :]
         k = gl.minimum(col, kv_len - 1)
-        qk = gl.where(_visible(k, block_mask_base, block_mask_row, c) & (col < kv_len), qk, -float("inf"))
+        qk = gl.where(_visible(k, block_mask_base, block_mask_row, c), qk, -float("inf"))
+        if start + BN > kv_len:
+            qk = gl.where(col < kv_len, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -599,7 +601,9 @@ def _consumer(
             mbarrier.arrive(k_empty.index(stage))
             col = start + gl.arange(0, BN, layout=col_layout)[None, :]
             k = gl.minimum(col, kv_len - 1)
-            qk = gl.where(_visible(k, block_mask_base, block_mask_row, c) & (col < kv_len), qk, -float("inf"))
+            qk = gl.where(_visible(k, block_mask_base, block_mask_row, c), qk, -float("inf"))
+            if start + BN > kv_len:
+                qk = gl.where(col < kv_len, qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
             acc = _await_pv(product, V_REST)

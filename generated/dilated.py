@@ -38,7 +38,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "1c446dba071c", "backward_q": "a36ff3e7348d", "backward_kv": "9fc3af1b45d5"},
+    templates={"forward": "05b48aec1b80", "backward_q": "a36ff3e7348d", "backward_kv": "9fc3af1b45d5"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -205,6 +205,12 @@ def _forward(
 
 
 # The same for Hopper, warp-specialized: a warp that loads, and groups of four that compute.
+
+
+@triton.jit
+def _hopper_visible(q, k):
+    """(q - k) % 4 == 0."""
+    return q - k & 3 == 0
 
 
 @gluon.jit
@@ -534,7 +540,10 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
         q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+        q_first = row0 + (kv_len - q_len)
+        q_last = gl.minimum(row0 + ROWS, q_len) - 1 + (kv_len - q_len)
         qk_scale = scale * 1.4426950408889634
+        r = q - 2047
 
         # Its first tile of keys, as if it were mixed.
         i = 0
@@ -542,7 +551,11 @@ def _consumer(
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
         k = _keys(start, BN, col_layout)
-        qk = gl.where(_visible(q, k), qk, -float("inf"))
+        qk = gl.where(_hopper_visible(q, k), qk, -float("inf"))
+        if start + BN > q_first + 1:
+            qk = gl.where(k <= q, qk, -float("inf"))
+        if start < q_last - 2047:
+            qk = gl.where(k >= r, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -584,7 +597,11 @@ def _consumer(
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
             k = _keys(start, BN, col_layout)
-            qk = gl.where(_visible(q, k), qk, -float("inf"))
+            qk = gl.where(_hopper_visible(q, k), qk, -float("inf"))
+            if start + BN > q_first + 1:
+                qk = gl.where(k <= q, qk, -float("inf"))
+            if start < q_last - 2047:
+                qk = gl.where(k >= r, qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
             acc = _await_pv(product, V_REST)

@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "a67d7dc6fd7a", "backward_q": "f0f85e62dfa0", "backward_kv": "9856e36c7f0e"},
+    templates={"forward": "d51ee4d004e9", "backward_q": "f0f85e62dfa0", "backward_kv": "9856e36c7f0e"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -215,9 +215,9 @@ def _forward(
 
 
 @triton.jit
-def _hopper_visible(q, k, doc_b_k, doc_b_q):
-    """k <= q and doc[b, q] == doc[b, k]."""
-    return (k <= q) & (doc_b_q == doc_b_k)
+def _hopper_visible(doc_b_k, doc_b_q):
+    """doc[b, q] == doc[b, k]."""
+    return doc_b_q == doc_b_k
 
 
 @gluon.jit
@@ -551,6 +551,7 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
         q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+        q_first = row0 + (kv_len - q_len)
         qk_scale = scale * 1.4426950408889634
         doc_base = doc_ptr + b.to(gl.int64) * stride_doc_0
         doc_b_q = gl.load(doc_base + gl.maximum(q, 0))
@@ -563,8 +564,9 @@ def _consumer(
         doc_b_k = gl.convert_layout(doc_b_k, qk_layout)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        k = _keys(start, BN, col_layout)
-        qk = gl.where(_hopper_visible(q, k, doc_b_k, doc_b_q), qk, -float("inf"))
+        qk = gl.where(_hopper_visible(doc_b_k, doc_b_q), qk, -float("inf"))
+        if start + BN > q_first + 1:
+            qk = gl.where(_keys(start, BN, col_layout) <= q, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -608,8 +610,9 @@ def _consumer(
             doc_b_k = gl.convert_layout(doc_b_k, qk_layout)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            k = _keys(start, BN, col_layout)
-            qk = gl.where(_hopper_visible(q, k, doc_b_k, doc_b_q), qk, -float("inf"))
+            qk = gl.where(_hopper_visible(doc_b_k, doc_b_q), qk, -float("inf"))
+            if start + BN > q_first + 1:
+                qk = gl.where(_keys(start, BN, col_layout) <= q, qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
             acc = _await_pv(product, V_REST)

@@ -38,7 +38,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "972e7e31b52f", "backward_q": "dc2b249e7955", "backward_kv": "f10645e0ccda"},
+    templates={"forward": "b4ca98359a95", "backward_q": "dc2b249e7955", "backward_kv": "f10645e0ccda"},
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -527,6 +527,8 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
         q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+        q_first = row0 + (kv_len - q_len)
+        q_last = gl.minimum(row0 + ROWS, q_len) - 1 + (kv_len - q_len)
         qk_scale = scale * 0.02
         r = q - 4095
 
@@ -535,9 +537,11 @@ def _consumer(
         start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        k = _keys(start, BN, col_layout)
         x = _hopper_score(qk, qk_scale)
-        x = gl.where(_visible(q, k, r), x, -float("inf"))
+        if start + BN > q_first + 1:
+            x = gl.where(_keys(start, BN, col_layout) <= q, x, -float("inf"))
+        if start < q_last - 4095:
+            x = gl.where(_keys(start, BN, col_layout) >= r, x, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -578,9 +582,11 @@ def _consumer(
             start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            k = _keys(start, BN, col_layout)
             x = _hopper_score(qk, qk_scale)
-            x = gl.where(_visible(q, k, r), x, -float("inf"))
+            if start + BN > q_first + 1:
+                x = gl.where(_keys(start, BN, col_layout) <= q, x, -float("inf"))
+            if start < q_last - 4095:
+                x = gl.where(_keys(start, BN, col_layout) >= r, x, -float("inf"))
 
             p, alpha, m, l = _softmax_step(x, m, l)
             acc = _await_pv(product, V_REST)

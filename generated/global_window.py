@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "e84139eea55d", "backward_q": "d11ea1ba02c7", "backward_kv": "2bf599a52ebc"},
+    templates={"forward": "1e9ef15bacd4", "backward_q": "d11ea1ba02c7", "backward_kv": "2bf599a52ebc"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -216,8 +216,8 @@ def _forward(
 
 @triton.jit
 def _hopper_visible(q, k, is_global_b_k, is_global_b_q):
-    """abs(q - k) <= 256 or is_global[b, k] or is_global[b, q]."""
-    return (tl.abs(q - k) <= 256) | is_global_b_k | is_global_b_q
+    """is_global[b, q] or (abs(q - k) <= 256 or is_global[b, k])."""
+    return is_global_b_q | ((tl.abs(q - k) <= 256) | is_global_b_k)
 
 
 @gluon.jit
@@ -564,7 +564,9 @@ def _consumer(
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
         k = _keys(start, BN, col_layout)
-        qk = gl.where(_hopper_visible(q, k, is_global_b_k, is_global_b_q) & (k < kv_len), qk, -float("inf"))
+        qk = gl.where(_hopper_visible(q, k, is_global_b_k, is_global_b_q), qk, -float("inf"))
+        if start + BN > kv_len:
+            qk = gl.where(k < kv_len, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -609,7 +611,9 @@ def _consumer(
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
             k = _keys(start, BN, col_layout)
-            qk = gl.where(_hopper_visible(q, k, is_global_b_k, is_global_b_q) & (k < kv_len), qk, -float("inf"))
+            qk = gl.where(_hopper_visible(q, k, is_global_b_k, is_global_b_q), qk, -float("inf"))
+            if start + BN > kv_len:
+                qk = gl.where(k < kv_len, qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
             acc = _await_pv(product, V_REST)

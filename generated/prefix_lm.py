@@ -36,7 +36,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "e638782d7337", "backward_q": "554942481aba", "backward_kv": "b822ec510c48"},
+    templates={"forward": "d6a60eceb71b", "backward_q": "554942481aba", "backward_kv": "b822ec510c48"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -522,15 +522,19 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
         q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+        q_first = row0 + (kv_len - q_len)
         qk_scale = scale * 1.4426950408889634
+        r = gl.maximum(q, prefix.to(gl.int64) - 1)
 
         # Its first tile of keys, as if it were mixed.
         i = 0
         start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        k = _keys(start, BN, col_layout)
-        qk = gl.where(_visible(q, k, prefix) & (k < kv_len), qk, -float("inf"))
+        if start + BN > _clip(gl.maximum(q_first, prefix.to(gl.int64) - 1) + 1):
+            qk = gl.where(_keys(start, BN, col_layout) <= r, qk, -float("inf"))
+        if start + BN > kv_len:
+            qk = gl.where(_keys(start, BN, col_layout) < kv_len, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -571,8 +575,10 @@ def _consumer(
             start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            k = _keys(start, BN, col_layout)
-            qk = gl.where(_visible(q, k, prefix) & (k < kv_len), qk, -float("inf"))
+            if start + BN > _clip(gl.maximum(q_first, prefix.to(gl.int64) - 1) + 1):
+                qk = gl.where(_keys(start, BN, col_layout) <= r, qk, -float("inf"))
+            if start + BN > kv_len:
+                qk = gl.where(_keys(start, BN, col_layout) < kv_len, qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
             acc = _await_pv(product, V_REST)

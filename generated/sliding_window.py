@@ -36,7 +36,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "9aa2fdcd3a6c", "backward_q": "bad94b410601", "backward_kv": "7f83635188c2"},
+    templates={"forward": "9b4bef8e267a", "backward_q": "bad94b410601", "backward_kv": "7f83635188c2"},
     source="variants/sliding_window.yaml",
     arguments={},
 )
@@ -491,6 +491,8 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
         q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+        q_first = row0 + (kv_len - q_len)
+        q_last = gl.minimum(row0 + ROWS, q_len) - 1 + (kv_len - q_len)
         qk_scale = scale * 1.4426950408889634
         r = q - 1023
 
@@ -499,8 +501,10 @@ def _consumer(
         start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        k = _keys(start, BN, col_layout)
-        qk = gl.where(_visible(q, k, r), qk, -float("inf"))
+        if start + BN > q_first + 1:
+            qk = gl.where(_keys(start, BN, col_layout) <= q, qk, -float("inf"))
+        if start < q_last - 1023:
+            qk = gl.where(_keys(start, BN, col_layout) >= r, qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -541,8 +545,10 @@ def _consumer(
             start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            k = _keys(start, BN, col_layout)
-            qk = gl.where(_visible(q, k, r), qk, -float("inf"))
+            if start + BN > q_first + 1:
+                qk = gl.where(_keys(start, BN, col_layout) <= q, qk, -float("inf"))
+            if start < q_last - 1023:
+                qk = gl.where(_keys(start, BN, col_layout) >= r, qk, -float("inf"))
 
             p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
             acc = _await_pv(product, V_REST)

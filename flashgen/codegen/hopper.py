@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from flashgen.codegen.forward import LN2, LOG2E, ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon, is_shifted, key_tiles, work_of
+from flashgen.codegen.hopper_masks import Mixed, mixed
 from flashgen.codegen.limits import SCHEDULE, longest_first
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
@@ -51,13 +52,20 @@ class Tilt:
 
 
 @dataclass(frozen=True)
+class Role:
+    """What the kernel, or one of its roles, is given beside what every variant's is; `sizes` are scalars."""
+
+    arguments: tuple[str, ...]
+    sizes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class HopperView:
     """The holes of the Hopper forward kernel, as `ForwardView` has them; `keys` is None where nothing is masked.
 
     `uneven`: tiles of queries differ in length, so that programs take the next one when they are done; `grouped`: the
-    longest come first, in groups of heads. `arguments` are
-    the kernel's beyond those that every variant has, `sizes` the scalars among the others; those of the two roles have
-    their name in front. `reads` are the names that the consumers read, `loaded` what the producer takes of its work.
+    longest come first, in groups of heads. `reads` are the names that the consumers read, `loaded` what the producer
+    takes of its work.
     """
 
     scaled: bool
@@ -68,7 +76,7 @@ class HopperView:
     columns: Columns
     mask: Function | None
     logit: str
-    shown: str
+    mixed: Mixed
     clamps_k: bool
     keys: KeyTiles | None
     work: Work
@@ -82,12 +90,9 @@ class HopperView:
     epilogue: tuple[str, ...]
     row_shift: bool
     sink: bool
-    arguments: tuple[str, ...]
-    sizes: tuple[str, ...]
-    consumer_arguments: tuple[str, ...]
-    consumer_sizes: tuple[str, ...]
-    producer_arguments: tuple[str, ...]
-    producer_sizes: tuple[str, ...]
+    kernel: Role
+    consumer: Role
+    producer: Role
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
     log2e: str = LOG2E
@@ -111,32 +116,24 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     columns = _columns(variant, prologue)
     if columns.given:
         found = pairs(variant, ranges, prologue, columns.given)
-    score, mask = _named(found.score, portable.score), _named(found.mask, portable.mask)
-    shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
-    found = replace(found, score=score, mask=mask, shown=shown)
-    tilt = _tilt(variant, prologue)
-    if tilt is not None:
-        found = replace(found, score=None, spread=False)
     keys = None if found.mask is None else key_tiles(variant, ranges)
+    score = None if found.score is None else found.score.beside(portable.score)
+    tilt = _tilt(variant, prologue)
+    found = replace(found, score=score) if tilt is None else replace(found, score=None, spread=False)
+    masked = mixed(variant, found, ranges, prologue, columns.given, portable.mask)
+    found = replace(found, mask=masked.mask)
     epilogue = prologue.fork()
-    row_shift: list[str] = []
-    if found.row is not None:
-        text = epilogue.inline(found.row)
-        along_rows = f"gl.convert_layout(gl.reshape({text}, [ROWS]), row_layout)"
-        constant = f"gl.zeros([ROWS], gl.float32, row_layout) + {text}"
-        row_shift = [f"row_shift = {along_rows if level(found.row) else constant}"]
+    row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
     reads = prologue.free | found.free | columns.free | ({"sinks_ptr"} if variant.sink else set())
     ordered, uneven = longest_first(ranges) or not ranges.closed, keys is not None and not _is_window(ranges)
-    asked = {"kv_len"} if keys is None else {*keys.free}
-    asked |= {"head_group"} if ordered else set()
+    asked = {*(["kv_len"] if keys is None else keys.free), *(["head_group"] if ordered else [])}
     computes = reads | asked
     computes |= {"kv_len"} if "kv_len" in found.shown or is_shifted(variant, reads) else set()
     computes |= {"kv_heads"} if "kv_h" in reads else set()
-    extra = tuple(name for name in extra_arguments(variant, computes) if name != "batch")
+    counter = ("counter_ptr",) if uneven else ()
+    read = (SCHEDULE if not ranges.closed else ()) + _arguments(variant, computes)
     work = work_of(keys, _sizes(asked))
-    start = "(num_tiles - 1 - i) * BN" if keys is None else f"_key_tile(i, {', '.join(keys.placed_by)}, BN)"
     used = {"b", "h", "row0", "num_tiles", *(keys.placed_by if keys else ())}
-    read = SCHEDULE + extra if not ranges.closed else extra
     return HopperView(
         scaled=found.score is None,
         tilt=tilt,
@@ -146,11 +143,11 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         columns=columns,
         mask=found.mask,
         logit=found.logit,
-        shown=found.shown,
+        mixed=masked,
         clamps_k=found.clamps_k,
         keys=keys,
         work=work,
-        start=start,
+        start="(num_tiles - 1 - i) * BN" if keys is None else f"_key_tile(i, {', '.join(keys.placed_by)}, BN)",
         loaded=tuple(name if name in used else "_" for name in work.returned),
         grouped=ordered,
         uneven=uneven,
@@ -160,26 +157,30 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         epilogue=in_gluon((*epilogue.lines, *row_shift)),
         row_shift=bool(row_shift),
         sink=variant.sink,
-        arguments=("counter_ptr", *read) if uneven else read,
-        sizes=_sizes({*computes, "scale", "kv_heads", "kv_len", "head_dim", "v_head_dim"}),
-        consumer_arguments=read,
-        consumer_sizes=_sizes(computes),
-        producer_arguments=(*(["counter_ptr"] if uneven else []), *(keys.arguments if keys else ())),
-        producer_sizes=_sizes({"kv_heads", *asked}),
+        kernel=Role(counter + read, _sizes({*computes, "scale", "kv_heads", "kv_len", "head_dim", "v_head_dim"})),
+        consumer=Role(read, _sizes(computes)),
+        producer=Role(counter + (keys.arguments if keys else ()), _sizes({"kv_heads", *asked})),
         unspecialized=tuple(
-            dict.fromkeys(
-                (*unspecialized(variant, computes, not ranges.closed), "batch", *(["head_group"] if ordered else []))
-            )
+            dict.fromkeys((*unspecialized(variant, computes, not ranges.closed), "batch", *(asked & {"head_group"})))
         ),
         helpers=tuple(
             sorted(
-                prologue.helpers
-                | columns.helpers
-                | (keys.helpers if keys else frozenset())
-                | ({"_announce"} if uneven else set())
+                prologue.helpers.union(columns.helpers, keys.helpers if keys else (), ["_announce"] if uneven else [])
             )
         ),
     )
+
+
+def _arguments(variant: Variant, computes: set[str]) -> tuple[str, ...]:
+    return tuple(name for name in extra_arguments(variant, computes) if name != "batch")
+
+
+def _row_shift(row: Expr, epilogue: Prologue) -> str:
+    """A statement for what is left out of the logits of a row."""
+    text = epilogue.inline(row)
+    if level(row):
+        return f"row_shift = gl.convert_layout(gl.reshape({text}, [ROWS]), row_layout)"
+    return f"row_shift = gl.zeros([ROWS], gl.float32, row_layout) + {text}"
 
 
 def _columns(variant: Variant, prologue: Prologue) -> Columns:
@@ -206,12 +207,6 @@ def _tilt(variant: Variant, prologue: Prologue) -> Tilt | None:
     shift = re.sub(r"\bk_first\b", "start", prologue.inline(substitute(found.column, {K: CORNERS["k"][0]})))
     per_key = prologue.inline(op("truediv", found.per_key, found.scaled))
     return Tilt(*in_gluon((per_key, shift)))
-
-
-def _named(function: Function | None, portable: Function | None) -> Function | None:
-    if function is None or (portable is not None and function.says_the_same(portable)):
-        return function
-    return replace(function, name=f"_hopper{function.name}")
 
 
 def _score_call(found: Pairs) -> str:

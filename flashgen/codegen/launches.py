@@ -50,7 +50,7 @@ def launches(
     schedule = kernels.schedule.arguments + kernels.schedule.sizes if kernels.schedule else ()
     return {
         "forward": launch(forward, forward, scheduled),
-        "hopper": launch(kernels.hopper.consumer_arguments, forward, scheduled),
+        "hopper": launch(kernels.hopper.consumer.arguments, forward, scheduled),
         "delta": launch(delta, delta),
         **{kernel: launch(arguments, reads, scheduled) for kernel, arguments in backward.items()},
         "backward_inputs": launch(inputs, inputs, (*scheduled, *learned)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from flashgen.lang.bounds import LAST_KEY, KeyRange, increasing_in_q
 from flashgen.lang.linear import expression, linear
@@ -25,18 +26,22 @@ def extremes(bound: Expr, prologue: Prologue, owned: Expr = Q) -> tuple[str, str
 
     `owned` is what the bound depends on: Q or K.
     """
-    first, last = CORNERS["q" if owned is Q else "k"]
+    return extreme(bound, prologue, "least", owned), extreme(bound, prologue, "greatest", owned)
+
+
+def extreme(bound: Expr, prologue: Prologue, which: Literal["least", "greatest"], owned: Expr = Q) -> str:
+    """One of them."""
     sign = increasing_in_q(bound if owned is Q else substitute(bound, {owned: Q}))
     if sign is None:
-        ends: Sequence[Expr] = (op("tile_min", bound), op("tile_max", bound))
+        end = op("tile_min" if which == "least" else "tile_max", bound)
     else:
-        ends = [substitute(bound, {owned: first}), substitute(bound, {owned: last})]
-        ends = ends if sign >= 0 else ends[::-1]
-    least, greatest = (prologue.inline(end) for end in ends)
+        first, last = CORNERS["q" if owned is Q else "k"]
+        end = substitute(bound, {owned: first if (which == "least") == (sign >= 0) else last})
+    text = prologue.inline(end)
     if all(prologue.ranges.fits_int32(node) for node in walk(bound) if node.type is Type.INT):
-        return least, greatest
+        return text
     prologue.helpers.add("_clip")
-    return f"_clip({least})", f"_clip({greatest})"
+    return f"_clip({text})"
 
 
 def limit_lines(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[str, ...]:

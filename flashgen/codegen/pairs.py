@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from flashgen.codegen.limits import ends_before_kv_len
@@ -47,6 +47,12 @@ class Function:
     def says_the_same(self, other: Function) -> bool:
         """Whether the other's text would be the same under this name."""
         return (self.arguments, self.body.lines, self.result) == (other.arguments, other.body.lines, other.result)
+
+    def beside(self, portable: Function | None) -> Function:
+        """It under a name of its own, unless the portable kernel's function of this name says the same."""
+        if portable is not None and self.says_the_same(portable):
+            return self
+        return replace(self, name=f"_hopper{self.name}")
 
     @property
     def lines(self) -> tuple[str, ...]:
