@@ -42,7 +42,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "81264c47027f", "backward_q": "113913fe9fa2", "backward_kv": "e030bbfd979f"},
+    templates={"forward": "81264c47027f", "backward_q": "113913fe9fa2", "backward_kv": "cfd3c2267789"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -1978,8 +1978,8 @@ def _backward_kv_hopper(
 @triton.jit(do_not_specialize=["q_len", "num_rows", "head_dim"])
 def _collect_dq(sums_ptr, dq_ptr, scale, q_len, num_rows, head_dim, HEAD_DIM: tl.constexpr):
     # Grid: one program for each 64 x 64 tile of the sums of each head of each batch element: dq = scale * sums, from
-    # the order of _add_dq to that of rows.
-    tile = tl.program_id(0).to(tl.int64)
+    # the order of _add_dq to that of rows. What was added to last comes first: it is in the L2 cache yet.
+    tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     dims = tile % (HEAD_DIM // 64) * 64 + tl.arange(0, 64)
     first = tile // (HEAD_DIM // 64) * 64
     head = first // num_rows
