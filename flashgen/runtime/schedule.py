@@ -66,7 +66,8 @@ def check_plan(counts: torch.Tensor, tiles: torch.Tensor, shape: tuple[int, int,
 def by_key(states: torch.Tensor, ragged: bool) -> torch.Tensor:
     """The classes the other way round, int8 [batch, heads, kv_tiles, q_tiles]: for each tile of keys those of queries.
 
-    The same memory, seen otherwise. `ragged`: the last tile of queries reaches beyond the last row, so that it needs the mask where it is seen.
+    The same memory, seen otherwise. `ragged`: the last tile of queries reaches beyond the last row, so that it needs
+    the mask where it is seen.
     """
     turned = states.transpose(-1, -2)
     if ragged:
