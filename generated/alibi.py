@@ -42,7 +42,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "0fe6d1e45506", "backward_q": "113913fe9fa2", "backward_kv": "b1d7e05b99af"},
+    templates={"forward": "0fe6d1e45506", "backward_q": "113913fe9fa2", "backward_kv": "e030bbfd979f"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -1600,6 +1600,23 @@ def _anew(value):
 
 
 @gluon.jit
+def _rows_from(first, BM: gl.constexpr, layout: gl.constexpr):
+    """Which rows of a tile come from place `first` on, [1, BM] or for each key [64, BM].
+
+    A row's place is taken apart: multiples of 8 are constants of the code, the rest is the same in all of a thread's.
+    """
+    places = gl.arange(0, BM, layout=layout)[None, :]
+    return (places & -8) >= first - (places & 7)
+
+
+@gluon.jit
+def _rows_to(last, BM: gl.constexpr, layout: gl.constexpr):
+    """The same up to place `last`."""
+    places = gl.arange(0, BM, layout=layout)[None, :]
+    return (places & -8) <= last - (places & 7)
+
+
+@gluon.jit
 def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
 
@@ -1762,6 +1779,8 @@ def _backward_consumer(
             qk_scale = scale * 1.4426950408889634
             slopes_h = gl.load(slopes_ptr + h)
             slopes_h_scaled = slopes_h * 1.4426950408889634
+            # The rows that see each key, as far as these are one interval.
+            seen_from = gl.where((cols < kv_len)[:, None], gl.maximum(k + q_len - kv_len, 0), 1 << 30)
             num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
             first_row = (b * heads + h) * num_rows
             d_slopes_sums = nothing
@@ -1779,18 +1798,22 @@ def _backward_consumer(
                 products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
-                rows = start + gl.arange(0, BM, layout=row_layout)
-                q = (rows + (kv_len - q_len))[None, :]
                 q_first = start + (kv_len - q_len)
                 lse = lse_s.index(stage).load(row_layout)[None, :]
                 x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
-                x = gl.where(_visible(q, k) & (cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
+                x = gl.where(
+                    _rows_from(seen_from - start, BM, row_layout) & _rows_to(q_len - 1 - start, BM, row_layout),
+                    x,
+                    -float("inf"),
+                )
                 p = gl.exp2(x - lse)
                 dp = warpgroup_mma_wait(0, deps=(products,))
                 p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
                 delta = delta_s.index(stage).load(row_layout)[None, :]
                 ds_out = p * (dp - delta)
                 if LEARNED:
+                    rows = start + gl.arange(0, BM, layout=row_layout)
+                    q = (rows + (kv_len - q_len))[None, :]
                     # d slopes[h]
                     d_slopes = ds_out * _d_slopes_by_key(q, k)
                     d_slopes_sums += _thread_sums(d_slopes)
@@ -2156,6 +2179,8 @@ def _wide_dv_consumer(
         qk_scale = scale * 1.4426950408889634
         slopes_h = gl.load(slopes_ptr + h)
         slopes_h_scaled = slopes_h * 1.4426950408889634
+        # The rows that see each key, as far as these are one interval.
+        seen_from = gl.where((cols < kv_len)[:, None], gl.maximum(k + q_len - kv_len, 0), 1 << 30)
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
 
         # Mixed tiles.
@@ -2165,12 +2190,14 @@ def _wide_dv_consumer(
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
-            rows = start + gl.arange(0, BM, layout=row_layout)
-            q = (rows + (kv_len - q_len))[None, :]
             q_first = start + (kv_len - q_len)
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
-            x = gl.where(_visible(q, k) & (cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
+            x = gl.where(
+                _rows_from(seen_from - start, BM, row_layout) & _rows_to(q_len - 1 - start, BM, row_layout),
+                x,
+                -float("inf"),
+            )
             p = gl.exp2(x - lse)
             _leave_p(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))

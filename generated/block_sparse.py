@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "f52d974f70b8", "backward_q": "fcbd31a0e517", "backward_kv": "f175bce568eb"},
+    templates={"forward": "f52d974f70b8", "backward_q": "fcbd31a0e517", "backward_kv": "f17e62f5a340"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -1623,6 +1623,21 @@ def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
 
 
 @gluon.jit
+def _ranked(index, counts_ptr, batch, heads, kv_heads, kv_len, head_group, BN: gl.constexpr):
+    """The tile of keys at place `index`: in a group of heads those come first that most queries see, of heads that
+    share keys the first."""
+    num_tiles = gl.cdiv(kv_len, BN)
+    first = index // (num_tiles * head_group) * head_group
+    group = gl.minimum(head_group, batch * kv_heads - first)
+    place = (index - first * num_tiles) // group
+    head = first + (index - first * num_tiles) % group
+    b = head // kv_heads
+    h = head % kv_heads * (heads // kv_heads)
+    tile = gl.load(counts_ptr + 3 * ((b * heads + h).to(gl.int64) * num_tiles + place) + 2)
+    return index + (tile - place) * group
+
+
+@gluon.jit
 def _queries_of(col0, b, h, counts_ptr, tiles_ptr, num_q_tiles, heads, kv_len, BN: gl.constexpr):
     """The tiles of queries for the tile of keys at col0: num_tiles, the first num_mixed of which need the mask."""
     row = (b * heads + h).to(gl.int64) * gl.cdiv(kv_len, BN) + (col0 // BN)
@@ -1742,8 +1757,9 @@ def _backward_producer(
     turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     while index < num_kv_tiles:
-        _announce(index, turn, index_s, index_full, index_empty)
-        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
+        tile = _ranked(index, counts_ptr, batch, heads, kv_heads, kv_len, head_group, BN)
+        _announce(tile, turn, index_s, index_full, index_empty)
+        b, kv_h, col0 = _keys_of(tile, batch, kv_heads, kv_len, head_group, BN)
         mbarrier.wait(v_empty, turn & 1 ^ 1)
         mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
         for c in gl.static_range(2):

@@ -38,7 +38,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "32314f9740b8", "backward_q": "a36ff3e7348d", "backward_kv": "3f4b171c5080"},
+    templates={"forward": "32314f9740b8", "backward_q": "a36ff3e7348d", "backward_kv": "9fc3af1b45d5"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -1540,6 +1540,17 @@ def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
 
 
 @gluon.jit
+def _ranked(index, counts_ptr, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+    """The tile of keys at place `index`: in a group of heads those come first that most queries see."""
+    num_tiles = gl.cdiv(kv_len, BN)
+    first = index // (num_tiles * head_group) * head_group
+    group = gl.minimum(head_group, batch * kv_heads - first)
+    place = (index - first * num_tiles) // group
+    tile = gl.load(counts_ptr + 3 * (place.to(gl.int64)) + 2)
+    return index + (tile - place) * group
+
+
+@gluon.jit
 def _queries_of(col0, counts_ptr, tiles_ptr, num_q_tiles, BN: gl.constexpr):
     """The tiles of queries for the tile of keys at col0: num_tiles, the first num_mixed of which need the mask."""
     row = (col0 // BN).to(gl.int64)
@@ -1659,8 +1670,9 @@ def _backward_producer(
     turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     while index < num_kv_tiles:
-        _announce(index, turn, index_s, index_full, index_empty)
-        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
+        tile = _ranked(index, counts_ptr, batch, kv_heads, kv_len, head_group, BN)
+        _announce(tile, turn, index_s, index_full, index_empty)
+        b, kv_h, col0 = _keys_of(tile, batch, kv_heads, kv_len, head_group, BN)
         mbarrier.wait(v_empty, turn & 1 ^ 1)
         mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
         for c in gl.static_range(2):

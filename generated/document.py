@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "8b3150cd97f9", "backward_q": "f0f85e62dfa0", "backward_kv": "e28c1464ed60"},
+    templates={"forward": "8b3150cd97f9", "backward_q": "f0f85e62dfa0", "backward_kv": "9856e36c7f0e"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -1567,6 +1567,12 @@ def _backward_kv(
     )
 
 
+@triton.jit
+def _visible_by_key_on_hopper(doc_b_k, doc_b_q):
+    """doc[b, q] == doc[b, k]."""
+    return doc_b_q == doc_b_k
+
+
 @gluon.jit
 def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Tile `index` of keys: its batch element, head of K and V, and first key.
@@ -1579,6 +1585,19 @@ def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     place = index - first * num_tiles
     head = first + place % group
     return head // kv_heads, head % kv_heads, place // group * BN
+
+
+@gluon.jit
+def _ranked(index, counts_ptr, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+    """The tile of keys at place `index`: in a group of heads those come first that most queries see."""
+    num_tiles = gl.cdiv(kv_len, BN)
+    first = index // (num_tiles * head_group) * head_group
+    group = gl.minimum(head_group, batch * kv_heads - first)
+    place = (index - first * num_tiles) // group
+    head = first + (index - first * num_tiles) % group
+    b = head // kv_heads
+    tile = gl.load(counts_ptr + 3 * (b.to(gl.int64) * num_tiles + place) + 2)
+    return index + (tile - place) * group
 
 
 @gluon.jit
@@ -1655,6 +1674,16 @@ def _anew(value):
 
 
 @gluon.jit
+def _rows_from(first, BM: gl.constexpr, layout: gl.constexpr):
+    """Which rows of a tile come from place `first` on, [1, BM] or for each key [64, BM].
+
+    A row's place is taken apart: multiples of 8 are constants of the code, the rest is the same in all of a thread's.
+    """
+    places = gl.arange(0, BM, layout=layout)[None, :]
+    return (places & -8) >= first - (places & 7)
+
+
+@gluon.jit
 def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
 
@@ -1701,8 +1730,9 @@ def _backward_producer(
     turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     while index < num_kv_tiles:
-        _announce(index, turn, index_s, index_full, index_empty)
-        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
+        tile = _ranked(index, counts_ptr, batch, kv_heads, kv_len, head_group, BN)
+        _announce(tile, turn, index_s, index_full, index_empty)
+        b, kv_h, col0 = _keys_of(tile, batch, kv_heads, kv_len, head_group, BN)
         mbarrier.wait(v_empty, turn & 1 ^ 1)
         mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
         for c in gl.static_range(2):
@@ -1769,6 +1799,8 @@ def _backward_consumer(
     scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
+    # Rows as they are loaded for: one a thread.
+    load_layout: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     dk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
     dv_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_HEAD_DIM, 16])
     dk_operand: gl.constexpr = gl.DotOperandLayout(0, dk_layout, 2)
@@ -1808,6 +1840,8 @@ def _backward_consumer(
             qk_scale = scale * 1.4426950408889634
             doc_base = doc_ptr + b.to(gl.int64) * stride_doc_0
             doc_b_k = gl.load(doc_base + k)
+            # The rows that see each key, as far as these are one interval.
+            seen_from = gl.where((cols < kv_len)[:, None], gl.maximum(k + q_len - kv_len, 0), 1 << 30)
             num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
             first_row = (b * heads + h) * num_rows
 
@@ -1815,6 +1849,11 @@ def _backward_consumer(
             i = 0
             while i < num_mixed:
                 start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+                # Rows beyond the last are taken as the last: they read what exists.
+                queries = (gl.minimum(start + gl.arange(0, BM, layout=load_layout), q_len - 1) + (kv_len - q_len))[
+                    None, :
+                ]
+                doc_b_q = gl.load(doc_base + gl.maximum(queries, 0))
                 stage, phase = _stage_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
@@ -1824,11 +1863,13 @@ def _backward_consumer(
                 products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
-                rows = start + gl.arange(0, BM, layout=row_layout)
-                # Rows beyond the last are taken as the last: they read what exists.
-                q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
                 lse = lse_s.index(stage).load(row_layout)[None, :]
-                qk = gl.where(_visible_by_key(q, k, doc_b_k, doc_base) & (cols < kv_len)[:, None], qk, -float("inf"))
+                doc_b_q = gl.convert_layout(doc_b_q, scores_layout)
+                qk = gl.where(
+                    _visible_by_key_on_hopper(doc_b_k, doc_b_q) & _rows_from(seen_from - start, BM, row_layout),
+                    qk,
+                    -float("inf"),
+                )
                 p = gl.exp2(qk * qk_scale - lse)
                 dp = warpgroup_mma_wait(0, deps=(products,))
                 p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
@@ -2175,6 +2216,8 @@ def _wide_dv_consumer(
     scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
+    # Rows as they are loaded for: one a thread.
+    load_layout: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     dv_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     dv_operand: gl.constexpr = gl.DotOperandLayout(0, dv_layout, 2)
     zero = gl.zeros([BN, BM], gl.float32, scores_layout)
@@ -2193,20 +2236,27 @@ def _wide_dv_consumer(
         qk_scale = scale * 1.4426950408889634
         doc_base = doc_ptr + b.to(gl.int64) * stride_doc_0
         doc_b_k = gl.load(doc_base + k)
+        # The rows that see each key, as far as these are one interval.
+        seen_from = gl.where((cols < kv_len)[:, None], gl.maximum(k + q_len - kv_len, 0), 1 << 30)
         num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
 
         # Mixed tiles.
         for i in range(0, num_mixed):
             start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+            # Rows beyond the last are taken as the last: they read what exists.
+            queries = (gl.minimum(start + gl.arange(0, BM, layout=load_layout), q_len - 1) + (kv_len - q_len))[None, :]
+            doc_b_q = gl.load(doc_base + gl.maximum(queries, 0))
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
-            rows = start + gl.arange(0, BM, layout=row_layout)
-            # Rows beyond the last are taken as the last: they read what exists.
-            q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
-            qk = gl.where(_visible_by_key(q, k, doc_b_k, doc_base) & (cols < kv_len)[:, None], qk, -float("inf"))
+            doc_b_q = gl.convert_layout(doc_b_q, scores_layout)
+            qk = gl.where(
+                _visible_by_key_on_hopper(doc_b_k, doc_b_q) & _rows_from(seen_from - start, BM, row_layout),
+                qk,
+                -float("inf"),
+            )
             p = gl.exp2(qk * qk_scale - lse)
             _leave_p(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))

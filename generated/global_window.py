@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "7c5c07e6a697", "backward_q": "d11ea1ba02c7", "backward_kv": "4f83d76e4758"},
+    templates={"forward": "7c5c07e6a697", "backward_q": "d11ea1ba02c7", "backward_kv": "2bf599a52ebc"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -1572,6 +1572,12 @@ def _backward_kv(
     )
 
 
+@triton.jit
+def _visible_by_key_on_hopper(q, k, is_global_b_k, is_global_b_q):
+    """abs(q - k) <= 256 or is_global[b, k] or is_global[b, q]."""
+    return (tl.abs(q - k) <= 256) | is_global_b_k | is_global_b_q
+
+
 @gluon.jit
 def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Tile `index` of keys: its batch element, head of K and V, and first key.
@@ -1584,6 +1590,19 @@ def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     place = index - first * num_tiles
     head = first + place % group
     return head // kv_heads, head % kv_heads, place // group * BN
+
+
+@gluon.jit
+def _ranked(index, counts_ptr, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+    """The tile of keys at place `index`: in a group of heads those come first that most queries see."""
+    num_tiles = gl.cdiv(kv_len, BN)
+    first = index // (num_tiles * head_group) * head_group
+    group = gl.minimum(head_group, batch * kv_heads - first)
+    place = (index - first * num_tiles) // group
+    head = first + (index - first * num_tiles) % group
+    b = head // kv_heads
+    tile = gl.load(counts_ptr + 3 * (b.to(gl.int64) * num_tiles + place) + 2)
+    return index + (tile - place) * group
 
 
 @gluon.jit
@@ -1706,8 +1725,9 @@ def _backward_producer(
     turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     while index < num_kv_tiles:
-        _announce(index, turn, index_s, index_full, index_empty)
-        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
+        tile = _ranked(index, counts_ptr, batch, kv_heads, kv_len, head_group, BN)
+        _announce(tile, turn, index_s, index_full, index_empty)
+        b, kv_h, col0 = _keys_of(tile, batch, kv_heads, kv_len, head_group, BN)
         mbarrier.wait(v_empty, turn & 1 ^ 1)
         mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
         for c in gl.static_range(2):
@@ -1774,6 +1794,8 @@ def _backward_consumer(
     scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
+    # Rows as they are loaded for: one a thread.
+    load_layout: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     dk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
     dv_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_HEAD_DIM, 16])
     dk_operand: gl.constexpr = gl.DotOperandLayout(0, dk_layout, 2)
@@ -1820,6 +1842,11 @@ def _backward_consumer(
             i = 0
             while i < num_mixed:
                 start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+                # Rows beyond the last are taken as the last: they read what exists.
+                queries = (gl.minimum(start + gl.arange(0, BM, layout=load_layout), q_len - 1) + (kv_len - q_len))[
+                    None, :
+                ]
+                is_global_b_q = gl.load(is_global_base + gl.maximum(queries, 0))
                 stage, phase = _stage_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
@@ -1833,8 +1860,11 @@ def _backward_consumer(
                 # Rows beyond the last are taken as the last: they read what exists.
                 q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
                 lse = lse_s.index(stage).load(row_layout)[None, :]
+                is_global_b_q = gl.convert_layout(is_global_b_q, scores_layout)
                 qk = gl.where(
-                    _visible_by_key(q, k, is_global_b_k, is_global_base) & (cols < kv_len)[:, None], qk, -float("inf")
+                    _visible_by_key_on_hopper(q, k, is_global_b_k, is_global_b_q) & (cols < kv_len)[:, None],
+                    qk,
+                    -float("inf"),
                 )
                 p = gl.exp2(qk * qk_scale - lse)
                 dp = warpgroup_mma_wait(0, deps=(products,))
@@ -2182,6 +2212,8 @@ def _wide_dv_consumer(
     scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
+    # Rows as they are loaded for: one a thread.
+    load_layout: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     dv_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     dv_operand: gl.constexpr = gl.DotOperandLayout(0, dv_layout, 2)
     zero = gl.zeros([BN, BM], gl.float32, scores_layout)
@@ -2205,6 +2237,9 @@ def _wide_dv_consumer(
         # Mixed tiles.
         for i in range(0, num_mixed):
             start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+            # Rows beyond the last are taken as the last: they read what exists.
+            queries = (gl.minimum(start + gl.arange(0, BM, layout=load_layout), q_len - 1) + (kv_len - q_len))[None, :]
+            is_global_b_q = gl.load(is_global_base + gl.maximum(queries, 0))
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
@@ -2213,8 +2248,11 @@ def _wide_dv_consumer(
             # Rows beyond the last are taken as the last: they read what exists.
             q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
+            is_global_b_q = gl.convert_layout(is_global_b_q, scores_layout)
             qk = gl.where(
-                _visible_by_key(q, k, is_global_b_k, is_global_base) & (cols < kv_len)[:, None], qk, -float("inf")
+                _visible_by_key_on_hopper(q, k, is_global_b_k, is_global_b_q) & (cols < kv_len)[:, None],
+                qk,
+                -float("inf"),
             )
             p = gl.exp2(qk * qk_scale - lse)
             _leave_p(p_s.index(stage), p)

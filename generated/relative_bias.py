@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "c8ba12583d4a", "backward_q": "f075b6e1e8a6", "backward_kv": "07a723d9b027"},
+    templates={"forward": "c8ba12583d4a", "backward_q": "f075b6e1e8a6", "backward_kv": "3c82cfc8dfc5"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -1452,6 +1452,16 @@ def _anew(value):
 
 
 @gluon.jit
+def _rows_to(last, BM: gl.constexpr, layout: gl.constexpr):
+    """Which rows of a tile come up to place `last`, [1, BM] or for each key [64, BM].
+
+    A row's place is taken apart: multiples of 8 are constants of the code, the rest is the same in all of a thread's.
+    """
+    places = gl.arange(0, BM, layout=layout)[None, :]
+    return (places & -8) <= last - (places & 7)
+
+
+@gluon.jit
 def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
 
@@ -1626,7 +1636,7 @@ def _backward_consumer(
             q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x = _score(qk, q, k, qk_scale, rel_base)
-            x = gl.where((cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
+            x = gl.where((cols < kv_len)[:, None] & _rows_to(q_len - 1 - start, BM, row_layout), x, -float("inf"))
             p = gl.exp2(x - lse)
             dp = warpgroup_mma_wait(0, deps=(products,))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
@@ -2035,7 +2045,7 @@ def _wide_dv_consumer(
             q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x = _score(qk, q, k, qk_scale, rel_base)
-            x = gl.where((cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
+            x = gl.where((cols < kv_len)[:, None] & _rows_to(q_len - 1 - start, BM, row_layout), x, -float("inf"))
             p = gl.exp2(x - lse)
             _leave_p(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))

@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "fca77cf43fe0", "backward_q": "ff75d3d1bb29", "backward_kv": "ad48c4d53ccc"},
+    templates={"forward": "fca77cf43fe0", "backward_q": "ff75d3d1bb29", "backward_kv": "47f4982fbb41"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -1497,6 +1497,16 @@ def _anew(value):
 
 
 @gluon.jit
+def _rows_from(first, BM: gl.constexpr, layout: gl.constexpr):
+    """Which rows of a tile come from place `first` on, [1, BM] or for each key [64, BM].
+
+    A row's place is taken apart: multiples of 8 are constants of the code, the rest is the same in all of a thread's.
+    """
+    places = gl.arange(0, BM, layout=layout)[None, :]
+    return (places & -8) >= first - (places & 7)
+
+
+@gluon.jit
 def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
 
@@ -1640,6 +1650,8 @@ def _backward_consumer(
         for each in range(num_heads):
             h = kv_h * num_heads + each
             qk_scale = scale * 1.4426950408889634
+            # The rows that see each key, as far as these are one interval.
+            seen_from = gl.where((cols < kv_len)[:, None], gl.maximum(k + q_len - kv_len, 0), 1 << 30)
             num_tiles, num_mixed, first = _queries_of(col0, q_len, kv_len, BM, BN)
             first_row = (b * heads + h) * num_rows
 
@@ -1656,10 +1668,8 @@ def _backward_consumer(
                 products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
-                rows = start + gl.arange(0, BM, layout=row_layout)
-                q = (rows + (kv_len - q_len))[None, :]
                 lse = lse_s.index(stage).load(row_layout)[None, :]
-                qk = gl.where(_visible(q, k) & (cols < kv_len)[:, None], qk, -float("inf"))
+                qk = gl.where(_rows_from(seen_from - start, BM, row_layout), qk, -float("inf"))
                 p = gl.exp2(qk * qk_scale - lse)
                 dp = warpgroup_mma_wait(0, deps=(products,))
                 p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
@@ -2005,6 +2015,8 @@ def _wide_dv_consumer(
     mbarrier.wait(kv_full, 0)
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         qk_scale = scale * 1.4426950408889634
+        # The rows that see each key, as far as these are one interval.
+        seen_from = gl.where((cols < kv_len)[:, None], gl.maximum(k + q_len - kv_len, 0), 1 << 30)
         num_tiles, num_mixed, first = _queries_of(col0, q_len, kv_len, BM, BN)
 
         # Mixed tiles.
@@ -2014,10 +2026,8 @@ def _wide_dv_consumer(
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
-            rows = start + gl.arange(0, BM, layout=row_layout)
-            q = (rows + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
-            qk = gl.where(_visible(q, k) & (cols < kv_len)[:, None], qk, -float("inf"))
+            qk = gl.where(_rows_from(seen_from - start, BM, row_layout), qk, -float("inf"))
             p = gl.exp2(qk * qk_scale - lse)
             _leave_p(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))

@@ -38,7 +38,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "34534b31aa65", "backward_q": "5d205b87fc8b", "backward_kv": "aa3e2ee087d2"},
+    templates={"forward": "34534b31aa65", "backward_q": "5d205b87fc8b", "backward_kv": "4fbc4e10c908"},
     source="variants/softcap.yaml",
     arguments={},
 )
@@ -1564,6 +1564,23 @@ def _anew(value):
 
 
 @gluon.jit
+def _rows_from(first, BM: gl.constexpr, layout: gl.constexpr):
+    """Which rows of a tile come from place `first` on, [1, BM] or for each key [64, BM].
+
+    A row's place is taken apart: multiples of 8 are constants of the code, the rest is the same in all of a thread's.
+    """
+    places = gl.arange(0, BM, layout=layout)[None, :]
+    return (places & -8) >= first - (places & 7)
+
+
+@gluon.jit
+def _rows_to(last, BM: gl.constexpr, layout: gl.constexpr):
+    """The same up to place `last`."""
+    places = gl.arange(0, BM, layout=layout)[None, :]
+    return (places & -8) <= last - (places & 7)
+
+
+@gluon.jit
 def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
 
@@ -1679,6 +1696,8 @@ def _backward_consumer(
     for each in range(num_heads):
         h = kv_h * num_heads + each
         qk_scale = scale * 0.03333333333333333
+        # The rows that see each key, as far as these are one interval.
+        seen_from = gl.where((cols < kv_len)[:, None], gl.maximum(k + q_len - kv_len, 0), 1 << 30)
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
         first_row = (b * heads + h) * num_rows
 
@@ -1695,11 +1714,9 @@ def _backward_consumer(
             products = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
             qk = warpgroup_mma_wait(1, deps=(scores,))
             mbarrier.wait(rows_full.index(stage), phase)
-            rows = start + gl.arange(0, BM, layout=row_layout)
-            q = (rows + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x, slope = _score_and_slope_by_key(qk, qk_scale)
-            shown = _visible(q, k) & (cols < kv_len)[:, None] & (rows < q_len)[None, :]
+            shown = _rows_from(seen_from - start, BM, row_layout) & _rows_to(q_len - 1 - start, BM, row_layout)
             x = gl.where(shown, x, -float("inf"))
             slope = gl.where(shown, slope, 0.0)
             p = gl.exp2(x - lse)
@@ -2015,6 +2032,8 @@ def _wide_dv_consumer(
     mbarrier.wait(kv_full, 0)
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         qk_scale = scale * 0.03333333333333333
+        # The rows that see each key, as far as these are one interval.
+        seen_from = gl.where((cols < kv_len)[:, None], gl.maximum(k + q_len - kv_len, 0), 1 << 30)
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
 
         # Mixed tiles.
@@ -2024,11 +2043,9 @@ def _wide_dv_consumer(
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
-            rows = start + gl.arange(0, BM, layout=row_layout)
-            q = (rows + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x, slope = _score_and_slope_by_key(qk, qk_scale)
-            shown = _visible(q, k) & (cols < kv_len)[:, None] & (rows < q_len)[None, :]
+            shown = _rows_from(seen_from - start, BM, row_layout) & _rows_to(q_len - 1 - start, BM, row_layout)
             x = gl.where(shown, x, -float("inf"))
             slope = gl.where(shown, slope, 0.0)
             p = gl.exp2(x - lse)

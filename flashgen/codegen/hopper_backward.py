@@ -18,14 +18,14 @@ from flashgen.codegen.backward import (
     row_limits,
     score_function,
     seen_rows,
-    shown_by_key,
 )
 from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.hopper_learned import HopperLearned, hopper_learned
+from flashgen.codegen.hopper_rows import SeenRows, seen_rows_of
 from flashgen.codegen.limits import schedule_row
-from flashgen.codegen.pairs import Function, mask_function
+from flashgen.codegen.pairs import Function
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import Gather, variables, walk
@@ -34,6 +34,7 @@ from flashgen.spec.variant import Variant
 
 _SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")
 _POSITIONS = ("k", "k_first", "k_last")
+_POSITIONS_OF_PAIRS = {"q", "k", "q_len", "kv_len"}
 
 # Full tiles from the first that any key needs, mixed ones on the left of them.
 _UPWARDS: tuple[str, ...] = (
@@ -104,7 +105,8 @@ class HopperBackwardView:
 
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
     the names that the consumers read. `in_turn`: programs take tiles of keys in turn, else one each. `plain_mask`: all
-    there is to the variant is a mask of positions that leaves each key an interval of queries. These two, `learned` and
+    there is to the variant is a mask of positions that leaves each key an interval of queries. `rank` is the text for
+    the tile of keys of a head that has the rank `place` in its schedule, the longest first. They, `learned` and
     `flat` are for heads that are not wide.
     """
 
@@ -112,11 +114,11 @@ class HopperBackwardView:
     score_call: str
     bent: bool
     factor: str
-    mask: Function | None
-    shown: str
+    seen: SeenRows
     clamps_q: bool
     queries: QueryTiles
     longest_first: bool
+    rank: str
     in_turn: bool
     plain_mask: bool
     prologue: tuple[str, ...]
@@ -140,6 +142,11 @@ class HopperBackwardView:
         return self.reads.union(*(part.free for part in (self.learned, self.flat) if part is not None))
 
     @property
+    def ranked(self) -> bool:
+        """Whether tiles of keys come in the order of their ranks."""
+        return self.in_turn and bool(self.rank)
+
+    @property
     def launch_sizes(self) -> tuple[str, ...]:
         """What a launch passes for `sizes`."""
         places = {"scale": "call.scale", "num_rows": "incoming.num_rows"}
@@ -151,7 +158,7 @@ class HopperBackwardView:
         """Those that the kernel calls."""
         flat = self.flat.functions if self.flat else ()
         learned = self.learned.functions if self.learned else ()
-        return (*(f for f in (self.score, self.mask) if f is not None), *flat, *learned)
+        return (*(f for f in (self.score, self.seen.rest) if f is not None), *flat, *learned)
 
     @property
     def logit(self) -> str:
@@ -163,12 +170,14 @@ class HopperBackwardView:
         `tiles` says which: "mixed", "full" or, with one score for what `flat` reads, "flat".
         """
         score = self.flat.score if self.flat and tiles == "flat" else self.score
-        functions = (score, self.mask if tiles == "mixed" else None)
+        functions = (score, self.seen.rest if tiles == "mixed" else None)
         reads = frozenset[str]().union(*(f.body.free for f in functions if f is not None))
-        return reads | {"rows"} if "q" in reads or (tiles == "mixed" and score is not None) else reads
+        return reads | {"rows"} if "q" in reads else reads
 
     def reads_start(self, tiles: str) -> bool:
         """Whether logits and mask of a tile of queries depend on where it stands."""
+        if tiles == "mixed" and (self.seen.bounds or self.seen.loads):
+            return True
         return bool(self.tile_reads(tiles) & {"rows", "q_first"})
 
     @property
@@ -189,19 +198,18 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     prologue = new_prologue(variant, walked=ROW, approximate=variant.approximate)
     rows = seen_rows(variant)
     score, bent, factor = score_function(variant, prologue, Q_START)
-    score, mask = (
-        named_apart(f, known, "_by_key", "_by_key_on_hopper") for f in (score, mask_function(variant, prologue))
-    )
+    score = named_apart(score, known, "_by_key", "_by_key_on_hopper")
+    seen = seen_rows_of(variant, prologue, known, checks_end=score is not None)
     queries = _query_tiles(variant, rows, checks_end=score is not None)
-    functions = [f for f in (score, mask) if f is not None]
-    reads = prologue.free.union(*(f.body.free for f in functions))
+    functions = [f for f in (score, seen.rest) if f is not None]
+    reads = prologue.free.union(seen.free - {"queries", "q"}, *(f.body.free for f in functions)) - {*seen.loaded}
     flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=True)
     learned = hopper_learned(variant, prologue.fork(), flat.condition if flat else None)
     apart = (part.free for part in (learned, flat) if part is not None)
     free = reads.union(queries.names, prologue.free, *apart)
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
-    in_turn = not bent and (scheduled or _leaves_registers(variant, score, mask))
+    in_turn = not bent and (scheduled or _leaves_registers(variant, score))
     own_helpers = (["_announce"] if in_turn else [], ["_add"] if learned else [])
     whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
     return HopperBackwardView(
@@ -209,14 +217,14 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         score_call="" if score is None else ("" if whole else _SPREAD) + score.call,
         bent=bent,
         factor=factor,
-        mask=mask,
-        shown=shown_by_key(score, mask),
+        seen=seen,
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
+        rank=" ".join(in_gluon([_rank(variant)])) if scheduled else "",
         in_turn=in_turn,
-        plain_mask=in_turn and not scheduled and mask is not None and score is None,
-        prologue=in_gluon(prologue.lines),
+        plain_mask=in_turn and not scheduled and seen.bounds != () and seen.rest is None and score is None,
+        prologue=(*in_gluon(prologue.lines), *seen.lines),
         reads=frozenset(reads),
         q_offset=q_offset(variant),
         arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
@@ -224,7 +232,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), "batch", "num_rows", "head_group"))
         ),
-        helpers=tuple(sorted(prologue.helpers.union(queries.helpers, *own_helpers))),
+        helpers=tuple(sorted(prologue.helpers.union(seen.helpers, queries.helpers, *own_helpers))),
         learned=learned,
         flat=flat,
     )
@@ -233,12 +241,12 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
 _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
 
 
-def _leaves_registers(variant: Variant, score: Function | None, mask: Function | None) -> bool:
+def _leaves_registers(variant: Variant, score: Function | None) -> bool:
     """Whether logits and mask follow from positions and what holds for a head: a loop over tiles of keys finds room."""
     along = (node for node in walk(variant.mask, variant.score) if isinstance(node, Gather))
     if any({"q", "k"} & variables(node) for node in along):
         return False
-    return (score is None or "q" not in score.body.free) and (mask is None or {*mask.body.free} <= {"q", "k"})
+    return (score is None or "q" not in score.body.free) and variables(variant.mask) <= _POSITIONS_OF_PAIRS
 
 
 def _reads_tensors_along_q(variant: Variant) -> bool:
@@ -280,6 +288,11 @@ def _query_tiles(variant: Variant, rows: KeyRange, checks_end: bool) -> QueryTil
         positions=frozenset(free & {*_POSITIONS}),
         helpers=frozenset(prologue.helpers),
     )
+
+
+def _rank(variant: Variant) -> str:
+    """Which tile of keys of its head has the rank `place`: of heads that share keys, by what the first of them sees."""
+    return f"tl.load(counts_ptr + 3 * ({schedule_row(variant, 'num_tiles', 'place')}) + 2)"
 
 
 def _scheduled(variant: Variant) -> QueryTiles:

@@ -1,0 +1,127 @@
+"""The mask of a tile in the Hopper kernels for dK and dV: for each key an interval of rows, and what else there is.
+
+The first and the last row that see a key are worked out in front of the loop. A mixed tile compares the places of its
+rows with them, which takes one instruction a pair for each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from flashgen.codegen.backward import named_apart
+from flashgen.codegen.hopper_keys import in_gluon
+from flashgen.codegen.pairs import Function
+from flashgen.lang.bounds import Q, row_range
+from flashgen.lang.nodes import TRUE, Expr, Gather, Op, Type, op, walk
+from flashgen.lang.show import show
+from flashgen.lang.triton_emitter import ROW, Prologue, level
+from flashgen.spec.variant import Variant
+
+_EXISTS = "(cols < kv_len)[:, None]"
+
+
+@dataclass(frozen=True)
+class SeenRows:
+    """What a mixed tile keeps: `shown`, which calls `rest` for the part of the mask that is no interval of rows.
+
+    `lines` are statements in front of the loop. `loads` are those of a mixed tile that load, by the names `loaded`,
+    what `rest` reads of each row alone, at the positions `queries`. `free` are the names that `loads` read.
+    """
+
+    lines: tuple[str, ...]
+    rest: Function | None
+    shown: str
+    loads: tuple[str, ...]
+    loaded: tuple[str, ...]
+    helpers: frozenset[str]
+    free: frozenset[str]
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The helpers that compare places of rows."""
+        return tuple(name for name in ("_rows_from", "_rows_to") if name in self.shown)
+
+
+def seen_rows_of(variant: Variant, prologue: Prologue, known: Sequence[Function], checks_end: bool) -> SeenRows:
+    """Work it out; what it needs in front of the loop goes to `prologue`, `known` are functions of other kernels.
+
+    `checks_end`: rows beyond the last are hidden too, though their log-sum-exp is infinite.
+    """
+    bottom_right = variant.align == "bottom_right"
+    parts = list(_conjuncts(variant.mask))
+    closed = [part for part in parts if row_range(part, bottom_right).closed]
+    rest = _all(part for part in parts if part not in closed)
+    if any(node is Q for node in walk(rest, to=_row_loads(rest))):
+        # A tile that needs the positions of its rows anyhow compares these.
+        closed, rest = [], variant.mask
+    rows = row_range(_all(closed), bottom_right)
+    lines, tests = _bounds(rows.lower_bound, rows.upper_bound, prologue, checks_end)
+    if rest is TRUE:
+        return SeenRows(lines, None, " & ".join(tests), (), (), frozenset(), frozenset())
+    # What it reads of the keys comes first: that is at hand in all steps.
+    prologue.body(rest)
+    loads = prologue.fork()
+    given = {n: loads.name(n) for n in _row_loads(rest)}
+    # Another name than that of the positions in the layout of the scores: a variable keeps its layout in a loop.
+    texts = tuple(re.sub(r"\bq\b", "queries", line) for line in in_gluon(loads.lines))
+    function = Function("_visible", prologue.body(rest, given=given), f"{show(rest, variant.lets)}.")
+    function = named_apart(function, known, "_by_key", "_by_key_on_hopper") or function
+    return SeenRows(
+        lines=lines,
+        rest=function,
+        shown=" & ".join((function.call, *tests)),
+        loads=texts,
+        loaded=tuple(name for name in given.values() if name in function.body.free),
+        helpers=frozenset(loads.helpers),
+        free=frozenset(loads.free) if given else frozenset(),
+    )
+
+
+def _row_loads(expr: Expr) -> list[Expr]:
+    return [node for node in walk(expr) if isinstance(node, Gather) and level(node) == ROW]
+
+
+def _bounds(
+    lower: Expr | None, upper: Expr | None, prologue: Prologue, checks_end: bool
+) -> tuple[tuple[str, ...], list[str]]:
+    """Statements for the first and last row that see a key, as far as there are any, and the comparisons with them.
+
+    Clipped, so that what is compared with the place in a tile fits int32; a key beyond the last has no rows.
+    """
+    lines, tests = [], []
+    if lower is not None:
+        lines.append(f"seen_from = gl.where({_EXISTS}, gl.maximum({_int32(lower, prologue)}, 0), 1 << 30)")
+        tests.append("_rows_from(seen_from - start, BM, row_layout)")
+    if upper is not None:
+        last = f"gl.maximum({_int32(upper, prologue)}, -1)"
+        last = f"gl.minimum({last}, q_len - 1)" if checks_end else last
+        lines.append(f"seen_to = {last if lines else f'gl.where({_EXISTS}, {last}, -1)'}")
+    if upper is not None or checks_end:
+        last = "q_len - 1" if upper is None else "seen_to"
+        tests.append(f"_rows_to({last} - start, BM, row_layout)")
+    if not lines:
+        return (), [_EXISTS, *tests]
+    return ("# The rows that see each key, as far as these are one interval.", *in_gluon(lines)), tests
+
+
+def _int32(bound: Expr, prologue: Prologue) -> str:
+    text = prologue.inline(bound)
+    if all(prologue.ranges.fits_int32(node) for node in walk(bound) if node.type is Type.INT):
+        return text
+    prologue.helpers.add("_clip")
+    return f"_clip({text})"
+
+
+def _conjuncts(mask: Expr) -> Iterator[Expr]:
+    if isinstance(mask, Op) and mask.name == "and":
+        for part in mask.args:
+            yield from _conjuncts(part)
+    elif mask is not TRUE:
+        yield mask
+
+
+def _all(parts: Sequence[Expr] | Iterator[Expr]) -> Expr:
+    return reduce(lambda left, right: right if left is TRUE else op("and", left, right), parts, TRUE)
