@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "7c5c07e6a697", "backward_q": "d11ea1ba02c7", "backward_kv": "2bf599a52ebc"},
+    templates={"forward": "7c5c07e6a697", "backward_q": "d11ea1ba02c7", "backward_kv": "d97bbd416b04"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -1593,7 +1593,7 @@ def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
 
 
 @gluon.jit
-def _ranked(index, counts_ptr, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+def _ranked(index, by_rank, counts_ptr, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """The tile of keys at place `index`: in a group of heads those come first that most queries see."""
     num_tiles = gl.cdiv(kv_len, BN)
     first = index // (num_tiles * head_group) * head_group
@@ -1602,7 +1602,7 @@ def _ranked(index, counts_ptr, batch, kv_heads, kv_len, head_group, BN: gl.const
     head = first + (index - first * num_tiles) % group
     b = head // kv_heads
     tile = gl.load(counts_ptr + 3 * (b.to(gl.int64) * num_tiles + place) + 2)
-    return index + (tile - place) * group
+    return index + by_rank * (tile - place) * group
 
 
 @gluon.jit
@@ -1717,7 +1717,7 @@ def _backward_producer(
 ):
     # One warp: brings tiles of K and V into shared memory by TMA, and for each the tiles of Q and dO that see it and
     # their rows' lse and delta, as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
     index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
@@ -1725,7 +1725,7 @@ def _backward_producer(
     turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     while index < num_kv_tiles:
-        tile = _ranked(index, counts_ptr, batch, kv_heads, kv_len, head_group, BN)
+        tile = _ranked(index, by_rank, counts_ptr, batch, kv_heads, kv_len, head_group, BN)
         _announce(tile, turn, index_s, index_full, index_empty)
         b, kv_h, col0 = _keys_of(tile, batch, kv_heads, kv_len, head_group, BN)
         mbarrier.wait(v_empty, turn & 1 ^ 1)
@@ -1784,7 +1784,7 @@ def _backward_consumer(
     # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products
     # for dV and dK from registers; for dQ both consumers put dS into shared memory, and each makes one half of its
     # columns or rows.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
     index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
@@ -1987,6 +1987,7 @@ def _backward_consumer(
         "batch",
         "num_rows",
         "head_group",
+        "by_rank",
     ]
 )
 def _backward_kv_hopper(
@@ -2013,6 +2014,7 @@ def _backward_kv_hopper(
     kv_len,
     num_rows,
     head_group,
+    by_rank,
     BM: gl.constexpr,
     BN: gl.constexpr,
     STAGES: gl.constexpr,
@@ -2081,7 +2083,7 @@ def _backward_kv_hopper(
         mbarrier.init(empty.index(stage), count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s)
     barriers = (index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank)
     # fmt: off
     gl.warp_specialize([
         (_backward_consumer, (
@@ -2155,7 +2157,7 @@ def _wide_producer(
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
@@ -2199,7 +2201,7 @@ def _wide_dv_consumer(
 ):
     # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
     # its product from registers. P goes to shared memory too, in float32, for those who make dK.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
@@ -2307,7 +2309,7 @@ def _wide_dk_consumer(
     STAGES: gl.constexpr,
 ):
     # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P of the others, dK += dS^T Q.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
@@ -2370,6 +2372,7 @@ def _wide_dk_consumer(
         "batch",
         "num_rows",
         "head_group",
+        "by_rank",
     ]
 )
 def _backward_kv_hopper_wide(
@@ -2394,6 +2397,7 @@ def _backward_kv_hopper_wide(
     kv_len,
     num_rows,
     head_group,
+    by_rank,
     BM: gl.constexpr,
     BN: gl.constexpr,
     HEAD_DIM: gl.constexpr,
@@ -2428,7 +2432,7 @@ def _backward_kv_hopper_wide(
         mbarrier.init(do_empty.index(stage), count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, p_s)
     barriers = (kv_full, q_full, do_full, p_full, q_empty, do_empty)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank)
     # fmt: off
     gl.warp_specialize([
         (_wide_dv_consumer, (
@@ -2586,6 +2590,7 @@ def _launch_backward_kv_hopper(call, incoming, is_global, config):
                 runtime.hopper_backward_programs(call, config),
                 call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
                 call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
+                0 if config.all_heads else 1,
                 tilings=runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
                 **runtime.hopper_wide_blocks(call, config), **runtime.options(config),
             ),
@@ -2599,7 +2604,7 @@ def _launch_backward_kv_hopper(call, incoming, is_global, config):
         rest=lambda: runtime.Rest(
             runtime.hopper_backward_programs_at_once(call, config),
             call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
+            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config), 0 if config.all_heads else 1,
             tilings=runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
             BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
             **runtime.options(config),

@@ -106,8 +106,8 @@ class HopperBackwardView:
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
     the names that the consumers read. `in_turn`: programs take tiles of keys in turn, else one each. `plain_mask`: all
     there is to the variant is a mask of positions that leaves each key an interval of queries. `rank` is the text for
-    the tile of keys of a head that has the rank `place` in its schedule, the longest first. They, `learned` and
-    `flat` are for heads that are not wide.
+    the tile of keys of a head that has the rank `place` in its schedule, the longest first, if tiles may come in this
+    order. They, `learned` and `flat` are for heads that are not wide.
     """
 
     score: Function | None
@@ -142,15 +142,12 @@ class HopperBackwardView:
         return self.reads.union(*(part.free for part in (self.learned, self.flat) if part is not None))
 
     @property
-    def ranked(self) -> bool:
-        """Whether tiles of keys come in the order of their ranks."""
-        return self.in_turn and bool(self.rank)
-
-    @property
     def launch_sizes(self) -> tuple[str, ...]:
         """What a launch passes for `sizes`."""
         places = {"scale": "call.scale", "num_rows": "incoming.num_rows"}
         places["head_group"] = "runtime.key_head_group(call, config)"
+        # All heads at once are too many for the longest tiles of each to be taken together.
+        places["by_rank"] = "0 if config.all_heads else 1"
         return tuple(places.get(name, f"call.sizes.{name}") for name in self.sizes)
 
     @property
@@ -210,6 +207,8 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
     in_turn = not bent and (scheduled or _leaves_registers(variant, score))
+    ranked = in_turn and scheduled
+    launched = ("batch", "num_rows", "head_group", *(["by_rank"] if ranked else []))
     own_helpers = (["_announce"] if in_turn else [], ["_add"] if learned else [])
     whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
     return HopperBackwardView(
@@ -221,16 +220,16 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
-        rank=" ".join(in_gluon([_rank(variant)])) if scheduled else "",
+        rank=" ".join(in_gluon([_rank(variant)])) if ranked else "",
         in_turn=in_turn,
         plain_mask=in_turn and not scheduled and seen.bounds != () and seen.rest is None and score is None,
         prologue=(*in_gluon(prologue.lines), *seen.lines),
         reads=frozenset(reads),
         q_offset=q_offset(variant),
         arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
-        sizes=_sizes(free),
+        sizes=(*_sizes(free), *(["by_rank"] if ranked else [])),
         unspecialized=tuple(
-            dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), "batch", "num_rows", "head_group"))
+            dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), *launched))
         ),
         helpers=tuple(sorted(prologue.helpers.union(seen.helpers, queries.helpers, *own_helpers))),
         learned=learned,
