@@ -55,7 +55,7 @@ BACKWARD_Q = runtime.Lookup(
 BACKWARD_KV = runtime.Lookup(
     IDENTITY,
     "backward_kv",
-    runtime.default_causal_backward_kv_config,
+    runtime.default_masked_backward_kv_config,
     runtime.shipped_root(__file__),
 )
 
