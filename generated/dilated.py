@@ -2411,7 +2411,7 @@ def _schedule(call, config, by_key=False):
 
 
 def _launch_backward(
-    d_out, d_lse, q, k, v, out, lse, scale, config, deterministic, needs
+    d_out, d_lse, q, k, v, out, lse, scale, config, deterministic, key_counts, key_tiles, needs
 ):  # fmt: skip
     """The backward operator. Returns the gradients of q, k, v; None for one that `needs` does not ask for."""
     call = runtime.prepare(q, k, v, scale)
@@ -2423,10 +2423,11 @@ def _launch_backward(
     incoming = _incoming(call, out, lse, d_out, d_lse)
     dq = dk = dv = None
     if needs_k or needs_v:
+        key_plan = runtime.key_plan(key_counts, key_tiles, call, kv_config, False, False)
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, kv_config)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, kv_config, key_plan)
         else:
-            dq, dk, dv = _launch_backward_kv(call, incoming, kv_config)
+            dq, dk, dv = _launch_backward_kv(call, incoming, kv_config, key_plan)
     if needs_q and dq is None:
         if q_config.backend == "hopper":
             dq = _launch_backward_q_hopper(call, incoming, q_config)
@@ -2453,11 +2454,11 @@ def _incoming(call, out, lse, d_out, d_lse):
     return incoming
 
 
-def _launch_backward_kv(call, incoming, config):
+def _launch_backward_kv(call, incoming, config, key_plan=None):
     """dk and dv, and dq where the config fuses, else None. Returns dq, dk, dv."""
     dq_sums = runtime.query_sums(call) if config.fuse_dq else None
     dk, dv = runtime.key_gradients(call)
-    counts, tiles = _schedule(call, config, by_key=True)
+    counts, tiles = key_plan or _schedule(call, config, by_key=True)
     runtime.relaunch(
         _backward_kv, (call.layout, incoming.strides, config),
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, dq_sums, dk, dv,
@@ -2473,11 +2474,11 @@ def _launch_backward_kv(call, incoming, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, config):
+def _launch_backward_kv_hopper(call, incoming, config, key_plan=None):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq."""
     dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
     dk, dv = runtime.hopper_key_gradients(call)
-    counts, tiles = _schedule(call, config, by_key=True)
+    counts, tiles = key_plan or _schedule(call, config, by_key=True)
     if config.wide:
         runtime.relaunch(
             _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
@@ -2586,21 +2587,28 @@ def attention(
     """
     runtime.check_types(q, k, v, scale, deterministic)
     q, k, v = runtime.autocast(q, k, v)
-    counts, tiles, config = runtime.plan_parts(plan, config)
+    parts, config, backward_config = runtime.plan_parts(plan, config, backward_config)
     out, lse = OPERATOR(
-        q, k, v, scale, runtime.config_text(config), counts, tiles,
+        q, k, v, scale, runtime.config_text(config), *parts,
         deterministic, runtime.backward_config_text(backward_config),
     )  # fmt: skip
     return (out, lse) if return_lse else out
 
 
 def plan(q, k, v, *, config=None):
-    """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them."""
+    """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them.
+
+    Where one of them requires a gradient it has a part for the backward pass too.
+    """
     runtime.check_types(q, k, v)
     q, k, v = runtime.autocast(q, k, v)
     call = runtime.prepare(q, k, v, None)
     config = runtime.choose_config(runtime.config_text(config), CONFIGS, call)
-    return runtime.Plan(*_schedule(call, config), config)
+    backward = None
+    if runtime.wants_gradients(q, k, v):
+        kv_config = runtime.choose_config(None, BACKWARD_KV, call)
+        backward = runtime.Plan(*_schedule(call, kv_config, by_key=True), kv_config)
+    return runtime.Plan(*_schedule(call, config), config, backward)
 
 
 def reference(q, k, v, *, scale=None, return_lse=False):

@@ -77,6 +77,11 @@ class ModuleView:
     reference_mask: str
     bottom_right: bool
 
+    @property
+    def plans_keys(self) -> bool:
+        """Whether a plan has a part for the backward pass: which tiles of queries a tile of keys needs."""
+        return self.forward.scheduled and self.backward_kv.scheduled
+
 
 def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[str, str]) -> ModuleView:
     """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity."""

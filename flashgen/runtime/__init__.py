@@ -66,7 +66,16 @@ from flashgen.runtime.identity import Identity
 from flashgen.runtime.kernels import Rest, launch, relaunch
 from flashgen.runtime.lookup import Lookup, shipped_root
 from flashgen.runtime.operator import operator
-from flashgen.runtime.schedule import Plan, by_key, check_plan, compact, plan_parts, state_shape
+from flashgen.runtime.schedule import (
+    Plan,
+    by_key,
+    check_plan,
+    compact,
+    key_plan,
+    plan_parts,
+    state_shape,
+    wants_gradients,
+)
 from flashgen.runtime.streams import tile_counter
 
 __all__ = [
@@ -128,6 +137,7 @@ __all__ = [
     "is_empty",
     "key_gradients",
     "key_head_group",
+    "key_plan",
     "launch",
     "no_gradients",
     "nothing_seen",
@@ -145,4 +155,5 @@ __all__ = [
     "state_shape",
     "sum_of_groups",
     "tile_counter",
+    "wants_gradients",
 ]

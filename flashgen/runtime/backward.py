@@ -73,7 +73,7 @@ def backward_configs(
     """
     kv = choose_config(config_of(text, "backward_kv"), for_kv, call)
     kv = kv if fuse_dq else unfused(kv)
-    if kv.fuse_dq and text is None:
+    if kv.fuse_dq and config_of(text, "backward_q") is None:
         return kv, None
     return kv, choose_config(config_of(text, "backward_q"), for_q, call)
 

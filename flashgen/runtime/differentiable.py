@@ -1,9 +1,10 @@
 """Attention as a differentiable torch operator, with a second operator for its backward pass.
 
-The forward operator takes (q, k, v, *extra, scale, config, *plan, deterministic, backward_config) and returns out and
-lse. The backward operator takes (d_out, d_lse, q, k, v, *extra, out, lse, scale, backward_config, deterministic,
-needs) and returns the gradients of q, k, v and the learned inputs. `extra` are the variant's inputs and runtime params,
-`plan` the parts of a schedule for the tiles of the forward pass; `needs` says of each gradient whether it is asked for.
+The forward operator takes (q, k, v, *extra, scale, config, *plan, *key_plan, deterministic, backward_config) and
+returns out and lse. The backward operator takes (d_out, d_lse, q, k, v, *extra, out, lse, scale, backward_config,
+deterministic, *key_plan, needs) and returns the gradients of q, k, v and the learned inputs. `extra` are the variant's
+inputs and runtime params, `plan` the parts of a schedule for the tiles of the forward pass and `key_plan` those for the
+backward pass, of operators that have plans; `needs` says of each gradient whether it is asked for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from flashgen.runtime.identity import Identity
 from flashgen.runtime.operator import Function, Operator, operator
 
 _PLAN = ", Tensor? counts, Tensor? tiles"
+_KEY_PLAN = ", Tensor? key_counts, Tensor? key_tiles"
 
 
 def attention_operator(
@@ -38,10 +40,10 @@ def attention_operator(
     places = tuple(names.index(each) for each in ("q", "k", "v", *learned))
     tensors = sum(part[0].startswith("Tensor") for part in parts)
     common = f"Tensor q, Tensor k, Tensor v, {extra}{', ' if extra else ''}"
-    plan = _PLAN if planned else ""
+    plan, key_plan = (_PLAN, _KEY_PLAN) if planned else ("", "")
 
     def forward(*arguments: Any) -> Any:
-        return launch(*arguments[:-2])
+        return launch(*arguments[: -4 if planned else -2])
 
     def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
         sizes = sizes_of(q, k, v)
@@ -49,11 +51,11 @@ def attention_operator(
             inputs(q, sizes, *rest[:tensors])
         return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(q.shape[:3], dtype=torch.float32)
 
-    gradients = _Gradients(name, tuple(names), 3 + tensors, places, launch_backward)
+    gradients = _Gradients(name, tuple(names), 3 + tensors, places, planned, launch_backward)
     backward = operator(
         f"{name}_backward",
         f"(Tensor d_out, Tensor? d_lse, {common}Tensor out, Tensor lse, float? scale, str? config, "
-        f"bool? deterministic, bool[] needs) -> ({', '.join(['Tensor'] * len(places))})",
+        f"bool? deterministic{key_plan}, bool[] needs) -> ({', '.join(['Tensor'] * len(places))})",
         gradients.launch,
         gradients.fake,
         backward=gradients.differentiated_again,
@@ -61,7 +63,8 @@ def attention_operator(
     )
     return operator(
         name,
-        f"({common}float? scale, str? config{plan}, bool? deterministic, str? backward_config) -> (Tensor, Tensor)",
+        f"({common}float? scale, str? config{plan}{key_plan}, bool? deterministic, str? backward_config)"
+        " -> (Tensor, Tensor)",
         forward,
         fake,
         gradients.save,
@@ -73,13 +76,14 @@ def attention_operator(
 @dataclass(frozen=True)
 class _Gradients:
     """How gradients come about: `names` of q, k, v and extra, of which the first are `tensors`; `places` of those among
-    them that have a gradient.
+    them that have a gradient. `planned`: there may be a schedule for the backward pass.
     """
 
     operator_name: str
     names: tuple[str, ...]
     tensors: int
     places: tuple[int, ...]
+    planned: bool
     launch_backward: Function
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -90,7 +94,7 @@ class _Gradients:
                 name = self.names[place]
                 say_once(name, f"{name} requires a gradient and gets none; `grad: true` in the spec gives it one")
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_backward(*tensors, *(inputs[-4:-2] if self.planned else ()), *output)
         ctx.params = inputs[self.tensors : len(self.names)]
         ctx.scale, ctx.deterministic, ctx.config = inputs[len(self.names)], *inputs[-2:]
 
@@ -102,10 +106,13 @@ class _Gradients:
         gradients: list[torch.Tensor | None] = [None] * len(asked)
         if d_out is None and d_lse is None:
             return tuple(gradients)
-        *tensors, out, lse = ctx.saved_tensors
+        *saved, out, lse = ctx.saved_tensors
+        tensors, key_plan = saved[: self.tensors], saved[self.tensors :]
         needs = [asked[place] for place in self.places]
         d_out = torch.zeros_like(out) if d_out is None else d_out
-        arguments = (d_out, d_lse, *tensors, *ctx.params, out, lse, ctx.scale, ctx.config, ctx.deterministic, needs)
+        arguments = (
+            d_out, d_lse, *tensors, *ctx.params, out, lse, ctx.scale, ctx.config, ctx.deterministic, *key_plan, needs,
+        )  # fmt: skip
         # The forward pass went the same way with the others.
         found = backward.run(arguments, (d_out, d_lse) if getattr(ctx, "direct", False) else arguments)
         for place, needed, gradient in zip(self.places, needs, found, strict=True):

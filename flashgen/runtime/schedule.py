@@ -6,7 +6,9 @@ without). `compact` turns the classes into lists that the attention kernel walks
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -23,28 +25,46 @@ class Plan:
 
     `counts` int32 [batch or 1, heads or 1, q_tiles, 3]: how many mixed and how many full tiles of keys a tile of
     queries has; and, row by row, the tiles of queries by how many they have, the most first. `tiles` int32
-    [..., q_tiles, kv_tiles]: the mixed ones from the front, the full ones from the back.
+    [..., q_tiles, kv_tiles]: the mixed ones from the front, the full ones from the back. `backward` is the same the
+    other way round, which tiles of queries a tile of keys needs; None where no gradient will be asked for.
     """
 
     counts: torch.Tensor
     tiles: torch.Tensor
     config: Config
+    backward: Plan | None = None
 
     @property
     def nbytes(self) -> int:
         """The schedule's size in bytes."""
-        return self.counts.nbytes + self.tiles.nbytes
+        return self.counts.nbytes + self.tiles.nbytes + (self.backward.nbytes if self.backward else 0)
+
+    def serves(self, config: Config) -> bool:
+        """Whether a config has the sizes of these tiles."""
+        return (config.BM, config.BN) == (self.config.BM, self.config.BN)
 
 
-def plan_parts(plan: Plan | None, config: object) -> tuple[torch.Tensor | None, torch.Tensor | None, object]:
-    """A plan as the operator takes it: counts, tiles, and its config unless the caller names another."""
+# The tensors of a plan as operators take them: counts and tiles, and the same for the backward pass.
+Parts = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+
+
+def plan_parts(plan: Plan | None, config: object, backward_config: Any) -> tuple[Parts, object, Any]:
+    """A plan as the operator takes it, and its configs unless the caller names others.
+
+    With tiles of another size than the plan's, the backward pass makes a schedule of its own.
+    """
     if plan is None:
-        return None, None, config
+        return (None, None, None, None), config, backward_config
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is {type(plan).__name__}; expected what plan(...) returned")
-    if config is not None and (Config.of(config).BM, Config.of(config).BN) != (plan.config.BM, plan.config.BN):  # type: ignore[arg-type]
+    if config is not None and not plan.serves(Config.of(config)):  # type: ignore[arg-type]
         raise ValueError(f"config is {config!r}; expected the plan's tile sizes, {plan.config.BM} x {plan.config.BN}")
-    return plan.counts, plan.tiles, plan.config if config is None else config
+    config = plan.config if config is None else config
+    named = {} if backward_config is None else backward_config
+    keys = plan.backward if isinstance(named, Mapping) else None
+    if keys is None or not keys.serves(Config.of(named.get("backward_kv", keys.config))):
+        return (plan.counts, plan.tiles, None, None), config, backward_config
+    return (plan.counts, plan.tiles, keys.counts, keys.tiles), config, {"backward_kv": keys.config, **named}
 
 
 def state_shape(call: Call, config: Config, by_batch: bool, by_head: bool) -> tuple[int, int, int, int]:
@@ -61,6 +81,22 @@ def check_plan(counts: torch.Tensor, tiles: torch.Tensor, shape: tuple[int, int,
     for part in (counts, tiles):
         if part.device != q.device:
             raise ValueError(f"plan is on {part.device}; expected q's device, {q.device}")
+
+
+def key_plan(
+    counts: torch.Tensor | None, tiles: torch.Tensor | None, call: Call, config: Config, by_batch: bool, by_head: bool
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """What a plan has for the backward pass, counts and tiles, if these were passed."""
+    if counts is None or tiles is None:
+        return None
+    batch, heads, q_tiles, kv_tiles = state_shape(call, config, by_batch, by_head)
+    check_plan(counts, tiles, (batch, heads, kv_tiles, q_tiles), call.q)
+    return counts, tiles
+
+
+def wants_gradients(*tensors: torch.Tensor | None) -> bool:
+    """Whether a backward pass may follow a call with these tensors."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def by_key(states: torch.Tensor, ragged: bool) -> torch.Tensor:

@@ -24,7 +24,7 @@ GENERATED = frozenset({
     "BM", "BN", "HEAD_DIM", "V_HEAD_DIM", "CHUNK", "STAGES", "TILE", "PRECISE", "LOG2E", "IDENTITY", "CONFIGS",
     "OPERATOR", "BACKWARD_Q", "BACKWARD_KV", "FUSE_DQ", "d_out", "d_lse", "dq", "dk", "dv", "dq_sums", "needs",
     "needs_q", "needs_k", "needs_v", "fuse_dq", "kv_config", "q_config", "incoming", "by_key", "learned", "at_once",
-    "first_head", "input_sums", "LEARNED",
+    "first_head", "input_sums", "LEARNED", "parts", "backward", "key_plan", "key_counts", "key_tiles",
     "gl", "gluon", "mbarrier", "tma", "tma_load", "tma_store", "fence_async_shared", "warpgroup_mma",
     "warpgroup_mma_wait", "CONSUMER", "CONSUMERS", "MAIN", "OUT_WIDTH", "PING_PONG", "PRODUCTS", "Q_SLOTS", "REST",
     "ROWS", "SPLIT", "V_MAIN", "V_REST", "V_WIDTH", "WIDTH",

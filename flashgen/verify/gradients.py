@@ -60,7 +60,7 @@ def _poisoned_gradients(
     chosen = {"backward_kv": backward.kv, "backward_q": backward.q}
     with poisoned():
         if case.planned:
-            keywords["plan"] = module.plan(call.q, call.k, call.v, **call.keywords, config=case.config)
+            keywords["plan"] = module.plan(leaves["q"], leaves["k"], leaves["v"], **keywords, config=case.config)
         outputs = module.attention(
             leaves["q"], leaves["k"], leaves["v"], **keywords, scale=case.scale, return_lse=True, config=case.config,
             backward_config={name: config for name, config in chosen.items() if config is not None} or None,

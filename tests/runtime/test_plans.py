@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -73,6 +74,64 @@ def test_a_plan_goes_with_configs_of_its_tile_sizes(gallery_module: Callable[[st
         module.attention(Q, K, K, doc=DOC, plan=plan, config=WIDE)
 
 
+def gradients(
+    module: ModuleType, plan: Plan | None, leaves: list[torch.Tensor], **options: object
+) -> list[torch.Tensor]:
+    out = module.attention(*leaves, doc=DOC, plan=plan, config=SMALL, **options)
+    return list(torch.autograd.grad(out, leaves, torch.cos(out.detach())))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"deterministic": True}, {"backward_config": {"backward_q": WIDE}},
+        {"backward_config": {"backward_kv": Config(32, 32, 4, 1, fuse_dq=1)}},
+        {"backward_config": {"backward_kv": Config(16, 64, 4, 1, fuse_dq=0)}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_plan_for_tensors_with_gradients_serves_the_backward_pass(
+    options: dict[str, object], gallery_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = gallery_module("document")
+    leaves = [tensor.clone().requires_grad_() for tensor in (Q, K, K)]
+    expected = gradients(module, None, leaves, **options)
+    plan = module.plan(*leaves, doc=DOC, config=SMALL)
+    made = []
+    schedule = module._schedule
+    monkeypatch.setattr(module, "_schedule", lambda *given, **how: made.append(how) or schedule(*given, **how))
+    for one, other in zip(gradients(module, plan, leaves, **options), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    named = options.get("backward_config", {})
+    fits = plan.backward.serves(named.get("backward_kv", plan.backward.config))
+    assert ({"by_key": True} in made) == (not fits)
+
+
+def test_a_plan_has_no_part_for_a_backward_pass_that_will_not_be(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("document")
+    leaf = Q.clone().requires_grad_()
+    with torch.no_grad():
+        plan = module.plan(leaf, K, K, doc=DOC, config=SMALL)
+    assert plan.backward is None
+    assert module.plan(leaf, K, K, doc=DOC, config=SMALL).nbytes > plan.nbytes
+    # It serves one all the same.
+    torch.testing.assert_close(
+        torch.autograd.grad(module.attention(leaf, K, K, doc=DOC, plan=plan).sum(), leaf),
+        torch.autograd.grad(module.attention(leaf, K, K, doc=DOC).sum(), leaf), rtol=1e-5, atol=1e-6,
+    )  # fmt: skip
+
+
+def test_a_plan_whose_backward_part_is_for_other_sizes_is_refused(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("document")
+    leaves = [tensor.clone().requires_grad_() for tensor in (Q, K, K)]
+    plan = module.plan(*leaves, doc=DOC, config=SMALL)
+    assert plan.backward is not None
+    wrong = replace(plan, backward=replace(plan.backward, counts=plan.counts, tiles=plan.tiles[..., :1, :]))
+    out = module.attention(*leaves, doc=DOC, plan=wrong)
+    with pytest.raises(ValueError, match=r"^plan is for"):
+        out.sum().backward()
+
+
 def test_a_plan_for_other_sizes_is_refused(gallery_module: Callable[[str], ModuleType]) -> None:
     module = gallery_module("document")
     plan = module.plan(Q, K, K, doc=DOC, config=SMALL)
@@ -92,7 +151,7 @@ def test_a_plan_on_another_device_is_refused(gallery_module: Callable[[str], Mod
 
 def test_what_is_no_plan_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^plan is tuple; expected what plan\(\.\.\.\) returned$"):
-        plan_parts((1, 2), None)  # type: ignore[arg-type]
+        plan_parts((1, 2), None, None)  # type: ignore[arg-type]
 
 
 def test_a_variant_without_a_schedule_has_no_plan(gallery_module: Callable[[str], ModuleType]) -> None:
