@@ -882,6 +882,7 @@ def _delta(
     d_lse_ptr,
     row_lse_ptr,
     delta_ptr,
+    dq_sums_ptr,
     tile_lse_ptr,
     slopes_ptr,
     stride_ob,
@@ -897,6 +898,7 @@ def _delta(
     kv_len,
     BM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     TILE: tl.constexpr,
 ):
     # Grid: one program for each tile of BM rows of each head of each batch element. Writes for each row
@@ -923,6 +925,10 @@ def _delta(
     at = head.to(tl.int64) * num_rows + rows
     tl.store(row_lse_ptr + at, lse, mask=rows < num_rows)
     tl.store(delta_ptr + at, delta, mask=rows < num_rows)
+    if dq_sums_ptr is not None:
+        # Zeros where parts of dQ are added up, WIDTH for each row.
+        places = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+        tl.store(dq_sums_ptr + places, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
 
     # The log-sum-exp less what is constant along a row of the logits, counted from the first of TILE rows.
     q = tl.minimum(rows, q_len - 1) + (kv_len - q_len)
@@ -2547,12 +2553,13 @@ def _launch_backward(
     deterministic = runtime.is_deterministic(deterministic)
     fuse_dq = needs_q and (needs_k or needs_v) and not deterministic
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
-    incoming = _incoming(call, out, lse, d_out, d_lse, slopes, kv_config.BM)
+    dq_sums = runtime.hopper_query_sums(call, kv_config)
+    incoming = _incoming(call, out, lse, d_out, d_lse, dq_sums, slopes, kv_config)
     dq = dk = dv = None
     input_sums = (runtime.input_sums(slopes, deterministic),) if needs[3] else None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, slopes, kv_config, input_sums)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, dq_sums, slopes, kv_config, input_sums)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, slopes, kv_config)
     if needs_q and dq is None:
@@ -2570,18 +2577,18 @@ def _launch_backward(
     )  # fmt: skip
 
 
-def _incoming(call, out, lse, d_out, d_lse, slopes, tile):
-    """What the backward kernels need of each row: d_out, lse in units of log2, and delta."""
+def _incoming(call, out, lse, d_out, d_lse, dq_sums, slopes, config):
+    """What the backward kernels need of each row: d_out, lse in units of log2, and delta. Clears dq_sums."""
     incoming = runtime.incoming(call, d_out, by_tile=True)
     runtime.relaunch(
-        _delta, (call.layout, tile),
-        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta, incoming.tile_lse,
+        _delta, (call.layout, config),
+        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta, dq_sums, incoming.tile_lse,
         slopes,
         incoming.strides, (0, 0, 0) if d_lse is None else d_lse.stride(),
         rest=lambda: runtime.Rest(
             runtime.delta_programs(call, incoming),
             call.sizes.heads, call.sizes.q_len, incoming.num_rows, call.sizes.v_head_dim, call.sizes.kv_len,
-            **runtime.delta_blocks(call), TILE=tile,
+            **runtime.delta_blocks(call, dq_sums), TILE=config.BM,
         ),
     )  # fmt: skip
     return incoming
@@ -2606,12 +2613,12 @@ def _launch_backward_kv(call, incoming, slopes, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, slopes, config, input_sums=None):
+def _launch_backward_kv_hopper(call, incoming, dq_sums, slopes, config, input_sums=None):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq.
 
     The other one also adds to input_sums for the gradient of slopes, if there are any.
     """
-    dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
+    dq = None
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
@@ -2649,7 +2656,7 @@ def _launch_backward_kv_hopper(call, incoming, slopes, config, input_sums=None):
             _collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
-                len(dq_sums),
+                dq_sums.numel() // 4096,
                 call.scale, call.sizes.q_len, incoming.num_rows, call.sizes.head_dim,
                 HEAD_DIM=8192 // config.BM,
             ),

@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "7c5c07e6a697", "backward_q": "d11ea1ba02c7", "backward_kv": "d97bbd416b04"},
+    templates={"forward": "7c5c07e6a697", "backward_q": "d11ea1ba02c7", "backward_kv": "45f11452ec68"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -952,6 +952,7 @@ def _delta(
     d_lse_ptr,
     row_lse_ptr,
     delta_ptr,
+    dq_sums_ptr,
     stride_ob,
     stride_oh,
     stride_om,
@@ -964,6 +965,7 @@ def _delta(
     v_head_dim,
     BM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     # Grid: one program for each tile of BM rows of each head of each batch element. Writes for each row
     # delta = sum(d_out * out) - d_lse (FlashAttention-2, algorithm 2) and its log-sum-exp in units of log2: infinity
@@ -989,6 +991,10 @@ def _delta(
     at = head.to(tl.int64) * num_rows + rows
     tl.store(row_lse_ptr + at, lse, mask=rows < num_rows)
     tl.store(delta_ptr + at, delta, mask=rows < num_rows)
+    if dq_sums_ptr is not None:
+        # Zeros where parts of dQ are added up, WIDTH for each row.
+        places = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+        tl.store(dq_sums_ptr + places, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
 
 
 @triton.jit(
@@ -1601,7 +1607,8 @@ def _ranked(index, by_rank, counts_ptr, batch, kv_heads, kv_len, head_group, BN:
     place = (index - first * num_tiles) // group
     head = first + (index - first * num_tiles) % group
     b = head // kv_heads
-    tile = gl.load(counts_ptr + 3 * (b.to(gl.int64) * num_tiles + place) + 2)
+    row = b.to(gl.int64) * num_tiles + place
+    tile = gl.load(counts_ptr + 3 * row + 2)
     return index + by_rank * (tile - place) * group
 
 
@@ -2157,7 +2164,7 @@ def _wide_producer(
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
@@ -2201,7 +2208,7 @@ def _wide_dv_consumer(
 ):
     # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
     # its product from registers. P goes to shared memory too, in float32, for those who make dK.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
@@ -2309,7 +2316,7 @@ def _wide_dk_consumer(
     STAGES: gl.constexpr,
 ):
     # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P of the others, dK += dS^T Q.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
@@ -2372,7 +2379,6 @@ def _wide_dk_consumer(
         "batch",
         "num_rows",
         "head_group",
-        "by_rank",
     ]
 )
 def _backward_kv_hopper_wide(
@@ -2397,7 +2403,6 @@ def _backward_kv_hopper_wide(
     kv_len,
     num_rows,
     head_group,
-    by_rank,
     BM: gl.constexpr,
     BN: gl.constexpr,
     HEAD_DIM: gl.constexpr,
@@ -2432,7 +2437,7 @@ def _backward_kv_hopper_wide(
         mbarrier.init(do_empty.index(stage), count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, p_s)
     barriers = (kv_full, q_full, do_full, p_full, q_empty, do_empty)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank)
+    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_wide_dv_consumer, (
@@ -2523,12 +2528,13 @@ def _launch_backward(
     needs_q, needs_k, needs_v = needs[:3]
     fuse_dq = needs_q and (needs_k or needs_v) and not runtime.is_deterministic(deterministic)
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
-    incoming = _incoming(call, out, lse, d_out, d_lse)
+    dq_sums = runtime.hopper_query_sums(call, kv_config)
+    incoming = _incoming(call, out, lse, d_out, d_lse, dq_sums, kv_config)
     dq = dk = dv = None
     if needs_k or needs_v:
         key_plan = runtime.key_plan(key_counts, key_tiles, call, kv_config, True, False)
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, is_global, kv_config, key_plan)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, dq_sums, is_global, kv_config, key_plan)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, is_global, kv_config, key_plan)
     if needs_q and dq is None:
@@ -2541,17 +2547,17 @@ def _launch_backward(
     )  # fmt: skip
 
 
-def _incoming(call, out, lse, d_out, d_lse):
-    """What the backward kernels need of each row: d_out, lse in units of log2, and delta."""
+def _incoming(call, out, lse, d_out, d_lse, dq_sums, config):
+    """What the backward kernels need of each row: d_out, lse in units of log2, and delta. Clears dq_sums."""
     incoming = runtime.incoming(call, d_out)
     runtime.relaunch(
-        _delta, (call.layout,),
-        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta,
+        _delta, (call.layout, config),
+        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta, dq_sums,
         incoming.strides, (0, 0, 0) if d_lse is None else d_lse.stride(),
         rest=lambda: runtime.Rest(
             runtime.delta_programs(call, incoming),
             call.sizes.heads, call.sizes.q_len, incoming.num_rows, call.sizes.v_head_dim,
-            **runtime.delta_blocks(call),
+            **runtime.delta_blocks(call, dq_sums),
         ),
     )  # fmt: skip
     return incoming
@@ -2577,9 +2583,9 @@ def _launch_backward_kv(call, incoming, is_global, config, key_plan=None):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, is_global, config, key_plan=None):
+def _launch_backward_kv_hopper(call, incoming, dq_sums, is_global, config, key_plan=None):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq."""
-    dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
+    dq = None
     dk, dv = runtime.hopper_key_gradients(call)
     counts, tiles = key_plan or _schedule(call, is_global, config, by_key=True)
     if config.wide:
@@ -2591,7 +2597,6 @@ def _launch_backward_kv_hopper(call, incoming, is_global, config, key_plan=None)
                 runtime.hopper_backward_programs(call, config),
                 call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
                 call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
-                0 if config.all_heads else 1,
                 tilings=runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
                 **runtime.hopper_wide_blocks(call, config), **runtime.options(config),
             ),
@@ -2617,7 +2622,7 @@ def _launch_backward_kv_hopper(call, incoming, is_global, config, key_plan=None)
             _collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
-                len(dq_sums),
+                dq_sums.numel() // 4096,
                 call.scale, call.sizes.q_len, incoming.num_rows, call.sizes.head_dim,
                 HEAD_DIM=8192 // config.BM,
             ),

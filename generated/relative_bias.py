@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "c8ba12583d4a", "backward_q": "f075b6e1e8a6", "backward_kv": "3c82cfc8dfc5"},
+    templates={"forward": "c8ba12583d4a", "backward_q": "f075b6e1e8a6", "backward_kv": "07a723d9b027"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -745,6 +745,7 @@ def _delta(
     d_lse_ptr,
     row_lse_ptr,
     delta_ptr,
+    dq_sums_ptr,
     stride_ob,
     stride_oh,
     stride_om,
@@ -757,6 +758,7 @@ def _delta(
     v_head_dim,
     BM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     # Grid: one program for each tile of BM rows of each head of each batch element. Writes for each row
     # delta = sum(d_out * out) - d_lse (FlashAttention-2, algorithm 2) and its log-sum-exp in units of log2: infinity
@@ -782,6 +784,10 @@ def _delta(
     at = head.to(tl.int64) * num_rows + rows
     tl.store(row_lse_ptr + at, lse, mask=rows < num_rows)
     tl.store(delta_ptr + at, delta, mask=rows < num_rows)
+    if dq_sums_ptr is not None:
+        # Zeros where parts of dQ are added up, WIDTH for each row.
+        places = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+        tl.store(dq_sums_ptr + places, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows"])
@@ -1452,16 +1458,6 @@ def _anew(value):
 
 
 @gluon.jit
-def _rows_to(last, BM: gl.constexpr, layout: gl.constexpr):
-    """Which rows of a tile come up to place `last`, [1, BM] or for each key [64, BM].
-
-    A row's place is taken apart: multiples of 8 are constants of the code, the rest is the same in all of a thread's.
-    """
-    places = gl.arange(0, BM, layout=layout)[None, :]
-    return (places & -8) <= last - (places & 7)
-
-
-@gluon.jit
 def _meet(BARRIER):
     """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
 
@@ -1636,7 +1632,7 @@ def _backward_consumer(
             q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x = _score(qk, q, k, qk_scale, rel_base)
-            x = gl.where((cols < kv_len)[:, None] & _rows_to(q_len - 1 - start, BM, row_layout), x, -float("inf"))
+            x = gl.where((cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
             p = gl.exp2(x - lse)
             dp = warpgroup_mma_wait(0, deps=(products,))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
@@ -2045,7 +2041,7 @@ def _wide_dv_consumer(
             q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x = _score(qk, q, k, qk_scale, rel_base)
-            x = gl.where((cols < kv_len)[:, None] & _rows_to(q_len - 1 - start, BM, row_layout), x, -float("inf"))
+            x = gl.where((cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
             p = gl.exp2(x - lse)
             _leave_p(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
@@ -2450,12 +2446,13 @@ def _launch_backward(
     deterministic = runtime.is_deterministic(deterministic)
     fuse_dq = needs_q and (needs_k or needs_v) and not deterministic
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
-    incoming = _incoming(call, out, lse, d_out, d_lse)
+    dq_sums = runtime.hopper_query_sums(call, kv_config)
+    incoming = _incoming(call, out, lse, d_out, d_lse, dq_sums, kv_config)
     dq = dk = dv = None
     input_sums = (runtime.input_sums(rel, deterministic),) if needs[3] else None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, rel, kv_config, input_sums)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, dq_sums, rel, kv_config, input_sums)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, rel, kv_config)
     if needs_q and dq is None:
@@ -2473,17 +2470,17 @@ def _launch_backward(
     )  # fmt: skip
 
 
-def _incoming(call, out, lse, d_out, d_lse):
-    """What the backward kernels need of each row: d_out, lse in units of log2, and delta."""
+def _incoming(call, out, lse, d_out, d_lse, dq_sums, config):
+    """What the backward kernels need of each row: d_out, lse in units of log2, and delta. Clears dq_sums."""
     incoming = runtime.incoming(call, d_out)
     runtime.relaunch(
-        _delta, (call.layout,),
-        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta,
+        _delta, (call.layout, config),
+        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta, dq_sums,
         incoming.strides, (0, 0, 0) if d_lse is None else d_lse.stride(),
         rest=lambda: runtime.Rest(
             runtime.delta_programs(call, incoming),
             call.sizes.heads, call.sizes.q_len, incoming.num_rows, call.sizes.v_head_dim,
-            **runtime.delta_blocks(call),
+            **runtime.delta_blocks(call, dq_sums),
         ),
     )  # fmt: skip
     return incoming
@@ -2508,12 +2505,12 @@ def _launch_backward_kv(call, incoming, rel, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, rel, config, input_sums=None):
+def _launch_backward_kv_hopper(call, incoming, dq_sums, rel, config, input_sums=None):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq.
 
     The other one also adds to input_sums for the gradient of rel, if there are any.
     """
-    dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
+    dq = None
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
@@ -2550,7 +2547,7 @@ def _launch_backward_kv_hopper(call, incoming, rel, config, input_sums=None):
             _collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
-                len(dq_sums),
+                dq_sums.numel() // 4096,
                 call.scale, call.sizes.q_len, incoming.num_rows, call.sizes.head_dim,
                 HEAD_DIM=8192 // config.BM,
             ),

@@ -60,7 +60,7 @@ BACKWARD_Q = runtime.Lookup(
 BACKWARD_KV = runtime.Lookup(
     IDENTITY,
     "backward_kv",
-    runtime.default_causal_backward_kv_config,
+    runtime.default_masked_backward_kv_config,
     runtime.shipped_root(__file__),
 )
 
@@ -847,6 +847,7 @@ def _delta(
     d_lse_ptr,
     row_lse_ptr,
     delta_ptr,
+    dq_sums_ptr,
     stride_ob,
     stride_oh,
     stride_om,
@@ -859,6 +860,7 @@ def _delta(
     v_head_dim,
     BM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     # Grid: one program for each tile of BM rows of each head of each batch element. Writes for each row
     # delta = sum(d_out * out) - d_lse (FlashAttention-2, algorithm 2) and its log-sum-exp in units of log2: infinity
@@ -884,6 +886,10 @@ def _delta(
     at = head.to(tl.int64) * num_rows + rows
     tl.store(row_lse_ptr + at, lse, mask=rows < num_rows)
     tl.store(delta_ptr + at, delta, mask=rows < num_rows)
+    if dq_sums_ptr is not None:
+        # Zeros where parts of dQ are added up, WIDTH for each row.
+        places = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+        tl.store(dq_sums_ptr + places, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows"])
@@ -2256,11 +2262,12 @@ def _launch_backward(
     needs_q, needs_k, needs_v = needs[:3]
     fuse_dq = needs_q and (needs_k or needs_v) and not runtime.is_deterministic(deterministic)
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
-    incoming = _incoming(call, out, lse, d_out, d_lse)
+    dq_sums = runtime.hopper_query_sums(call, kv_config)
+    incoming = _incoming(call, out, lse, d_out, d_lse, dq_sums, kv_config)
     dq = dk = dv = None
     if needs_k or needs_v:
         if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, kv_config)
+            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, dq_sums, kv_config)
         else:
             dq, dk, dv = _launch_backward_kv(call, incoming, kv_config)
     if needs_q and dq is None:
@@ -2274,17 +2281,17 @@ def _launch_backward(
     )  # fmt: skip
 
 
-def _incoming(call, out, lse, d_out, d_lse):
-    """What the backward kernels need of each row: d_out, lse in units of log2, and delta."""
+def _incoming(call, out, lse, d_out, d_lse, dq_sums, config):
+    """What the backward kernels need of each row: d_out, lse in units of log2, and delta. Clears dq_sums."""
     incoming = runtime.incoming(call, d_out)
     runtime.relaunch(
-        _delta, (call.layout,),
-        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta,
+        _delta, (call.layout, config),
+        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta, dq_sums,
         incoming.strides, (0, 0, 0) if d_lse is None else d_lse.stride(),
         rest=lambda: runtime.Rest(
             runtime.delta_programs(call, incoming),
             call.sizes.heads, call.sizes.q_len, incoming.num_rows, call.sizes.v_head_dim,
-            **runtime.delta_blocks(call),
+            **runtime.delta_blocks(call, dq_sums),
         ),
     )  # fmt: skip
     return incoming
@@ -2308,9 +2315,9 @@ def _launch_backward_kv(call, incoming, config):
     return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
 
 
-def _launch_backward_kv_hopper(call, incoming, config):
+def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq."""
-    dq, dq_sums = None, runtime.hopper_query_sums(call, incoming, config)
+    dq = None
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
@@ -2344,7 +2351,7 @@ def _launch_backward_kv_hopper(call, incoming, config):
             _collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
-                len(dq_sums),
+                dq_sums.numel() // 4096,
                 call.scale, call.sizes.q_len, incoming.num_rows, call.sizes.head_dim,
                 HEAD_DIM=8192 // config.BM,
             ),

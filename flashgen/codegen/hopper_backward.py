@@ -8,7 +8,7 @@ Its tiles are numbered, the mixed ones first, and `_query_tile` finds the place 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashgen.codegen.backward import (
     PAIR,
@@ -105,9 +105,9 @@ class HopperBackwardView:
 
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
     the names that the consumers read. `in_turn`: programs take tiles of keys in turn, else one each. `plain_mask`: all
-    there is to the variant is a mask of positions that leaves each key an interval of queries. `rank` is the text for
-    the tile of keys of a head that has the rank `place` in its schedule, the longest first, if tiles may come in this
-    order. They, `learned` and `flat` are for heads that are not wide.
+    there is to the variant is a mask of positions that leaves each key an interval of queries. `rank` is the text
+    for where the schedule says which tile of keys has the rank `place` in its head, the longest first, if tiles may
+    come in this order. They, `learned` and `flat` are for heads that are not wide.
     """
 
     score: Function | None
@@ -140,6 +140,14 @@ class HopperBackwardView:
     def own_reads(self) -> frozenset[str]:
         """`reads` and what `learned` and `flat` read."""
         return self.reads.union(*(part.free for part in (self.learned, self.flat) if part is not None))
+
+    @property
+    def wide(self) -> HopperBackwardView:
+        """The same for the kernel of wide heads, which has a program for each tile, in their order."""
+        sizes, unspecialized = (
+            tuple(name for name in names if name != "by_rank") for names in (self.sizes, self.unspecialized)
+        )
+        return replace(self, rank="", sizes=sizes, unspecialized=unspecialized)
 
     @property
     def launch_sizes(self) -> tuple[str, ...]:
@@ -196,7 +204,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     rows = seen_rows(variant)
     score, bent, factor = score_function(variant, prologue, Q_START)
     score = named_apart(score, known, "_by_key", "_by_key_on_hopper")
-    seen = seen_rows_of(variant, prologue, known, checks_end=score is not None)
+    seen = seen_rows_of(variant, score, prologue, known)
     queries = _query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, seen.rest) if f is not None]
     reads = prologue.free.union(seen.free - {"queries", "q"}, *(f.body.free for f in functions)) - {*seen.loaded}
@@ -220,7 +228,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
-        rank=" ".join(in_gluon([_rank(variant)])) if ranked else "",
+        rank=" ".join(in_gluon([schedule_row(variant, "num_tiles", "place")])) if ranked else "",
         in_turn=in_turn,
         plain_mask=in_turn and not scheduled and seen.bounds != () and seen.rest is None and score is None,
         prologue=(*in_gluon(prologue.lines), *seen.lines),
@@ -228,9 +236,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         q_offset=q_offset(variant),
         arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
         sizes=(*_sizes(free), *(["by_rank"] if ranked else [])),
-        unspecialized=tuple(
-            dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), *launched))
-        ),
+        unspecialized=tuple(dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), *launched))),
         helpers=tuple(sorted(prologue.helpers.union(seen.helpers, queries.helpers, *own_helpers))),
         learned=learned,
         flat=flat,
@@ -287,11 +293,6 @@ def _query_tiles(variant: Variant, rows: KeyRange, checks_end: bool) -> QueryTil
         positions=frozenset(free & {*_POSITIONS}),
         helpers=frozenset(prologue.helpers),
     )
-
-
-def _rank(variant: Variant) -> str:
-    """Which tile of keys of its head has the rank `place`: of heads that share keys, by what the first of them sees."""
-    return f"tl.load(counts_ptr + 3 * ({schedule_row(variant, 'num_tiles', 'place')}) + 2)"
 
 
 def _scheduled(variant: Variant) -> QueryTiles:

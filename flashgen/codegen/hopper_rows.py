@@ -45,20 +45,21 @@ class SeenRows:
         return tuple(name for name in ("_rows_from", "_rows_to") if name in self.shown)
 
 
-def seen_rows_of(variant: Variant, prologue: Prologue, known: Sequence[Function], checks_end: bool) -> SeenRows:
+def seen_rows_of(variant: Variant, score: Function | None, prologue: Prologue, known: Sequence[Function]) -> SeenRows:
     """Work it out; what it needs in front of the loop goes to `prologue`, `known` are functions of other kernels.
 
-    `checks_end`: rows beyond the last are hidden too, though their log-sum-exp is infinite.
+    A tile with a `score` hides rows beyond the last too, though their log-sum-exp is infinite.
     """
     bottom_right = variant.align == "bottom_right"
     parts = list(_conjuncts(variant.mask))
     closed = [part for part in parts if row_range(part, bottom_right).closed]
     rest = _all(part for part in parts if part not in closed)
-    if any(node is Q for node in walk(rest, to=_row_loads(rest))):
+    end = "_rows_to(q_len - 1 - start, BM, row_layout)"
+    if (score and "q" in score.body.free) or any(node is Q for node in walk(rest, to=_row_loads(rest))):
         # A tile that needs the positions of its rows anyhow compares these.
-        closed, rest = [], variant.mask
+        closed, rest, end = [], variant.mask, "(rows < q_len)[None, :]"
     rows = row_range(_all(closed), bottom_right)
-    lines, tests = _bounds(rows.lower_bound, rows.upper_bound, prologue, checks_end)
+    lines, tests = _bounds(rows.lower_bound, rows.upper_bound, prologue, end if score else "")
     if rest is TRUE:
         return SeenRows(lines, None, " & ".join(tests), (), (), frozenset(), frozenset())
     # What it reads of the keys comes first: that is at hand in all steps.
@@ -84,12 +85,11 @@ def _row_loads(expr: Expr) -> list[Expr]:
     return [node for node in walk(expr) if isinstance(node, Gather) and level(node) == ROW]
 
 
-def _bounds(
-    lower: Expr | None, upper: Expr | None, prologue: Prologue, checks_end: bool
-) -> tuple[tuple[str, ...], list[str]]:
+def _bounds(lower: Expr | None, upper: Expr | None, prologue: Prologue, end: str) -> tuple[tuple[str, ...], list[str]]:
     """Statements for the first and last row that see a key, as far as there are any, and the comparisons with them.
 
-    Clipped, so that what is compared with the place in a tile fits int32; a key beyond the last has no rows.
+    `end` is the comparison with the last row that there is, empty where a tile need not ask. Rows are clipped, so that
+    what is compared with the place in a tile fits int32; a key beyond the last has none.
     """
     lines, tests = [], []
     if lower is not None:
@@ -97,11 +97,11 @@ def _bounds(
         tests.append("_rows_from(seen_from - start, BM, row_layout)")
     if upper is not None:
         last = f"gl.maximum({_int32(upper, prologue)}, -1)"
-        last = f"gl.minimum({last}, q_len - 1)" if checks_end else last
+        last = f"gl.minimum({last}, q_len - 1)" if end else last
         lines.append(f"seen_to = {last if lines else f'gl.where({_EXISTS}, {last}, -1)'}")
-    if upper is not None or checks_end:
-        last = "q_len - 1" if upper is None else "seen_to"
-        tests.append(f"_rows_to({last} - start, BM, row_layout)")
+        tests.append("_rows_to(seen_to - start, BM, row_layout)")
+    elif end:
+        tests.append(end)
     if not lines:
         return (), [_EXISTS, *tests]
     return ("# The rows that see each key, as far as these are one interval.", *in_gluon(lines)), tests

@@ -73,7 +73,7 @@ def render_kernels(variant: Variant) -> Kernels:
     kv = known.render("kernel_kv", for_kv, None if ahead else schedule)
     for_hopper = hopper_backward_view(variant, tuple(known.functions))
     hopper_kv = known.render("hopper_kv", for_hopper)
-    wide_kv = known.render("hopper_kv_wide", for_hopper)
+    wide_kv = known.render("hopper_kv_wide", for_hopper.wide)
     texts = {
         "forward": first,
         "backward_q": "\n\n\n".join(text.strip() for text in (q, hopper_q)),

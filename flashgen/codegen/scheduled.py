@@ -22,5 +22,5 @@ def default_of(variant: Variant, kernel: str) -> Default:
         chosen: Default = getattr(defaults, forward_view(variant).default)
         return chosen
     if kernel == "backward_kv" and hopper_backward_view(variant).plain_mask:
-        return defaults.default_causal_backward_kv_config
+        return defaults.default_masked_backward_kv_config
     return defaults.built_in(kernel, kernel in scheduled_kernels(variant))

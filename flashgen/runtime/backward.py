@@ -58,9 +58,13 @@ def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming
         d_out = kernel_ready("the gradient of out", d_out.contiguous())
         strides = row_strides(d_out)
     s = call.layout.sizes
-    num_rows = -(-s.q_len // LARGEST_TILE) * LARGEST_TILE
-    rows = d_out.new_empty((3 if by_tile else 2, s.batch, s.heads, num_rows), dtype=torch.float32)
+    rows = d_out.new_empty((3 if by_tile else 2, s.batch, s.heads, num_rows(s.q_len)), dtype=torch.float32)
     return Incoming(d_out, strides, rows[0], rows[1], rows[2] if by_tile else None)
+
+
+def num_rows(q_len: int) -> int:
+    """Rows of lse and delta for each head: they fill tiles of every size."""
+    return -(-q_len // LARGEST_TILE) * LARGEST_TILE
 
 
 def backward_configs(
@@ -162,9 +166,10 @@ def delta_programs(call: Call, incoming: Incoming) -> int:
     return -(-incoming.num_rows // _delta_rows(call)) * call.sizes.batch * call.sizes.heads
 
 
-def delta_blocks(call: Call) -> dict[str, int]:
-    """The constants that `_delta` is compiled for."""
-    return {"BM": _delta_rows(call), "V_HEAD_DIM": call.layout.V_HEAD_DIM}
+def delta_blocks(call: Call, dq_sums: torch.Tensor | None) -> dict[str, int]:
+    """The constants that `_delta` is compiled for, WIDTH for the columns of sums that it clears."""
+    width = 0 if dq_sums is None else dq_sums.shape[1]
+    return {"BM": _delta_rows(call), "V_HEAD_DIM": call.layout.V_HEAD_DIM, "WIDTH": width}
 
 
 def _delta_rows(call: Call) -> int:

@@ -184,7 +184,7 @@ def default_backward_kv_config(capability: str, dtype: str, head_dim: int, v_hea
     return portable_default("backward_kv", False, capability, dtype, head_dim, v_head_dim)
 
 
-def default_causal_backward_kv_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+def default_masked_backward_kv_config(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
     """The same for a causal mask or a window alone: short walks along the queries, where dQ of a tile waits not."""
     config = default_backward_kv_config(capability, dtype, head_dim, v_head_dim)
     return replace(config, delay_dq=0) if config.delay_dq else config

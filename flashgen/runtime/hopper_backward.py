@@ -8,7 +8,7 @@ import torch
 import triton
 from triton.experimental.gluon import language as gl
 
-from flashgen.runtime.backward import Incoming
+from flashgen.runtime.backward import Incoming, num_rows
 from flashgen.runtime.call import Call, room_like
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling, rows_tiling
@@ -112,12 +112,16 @@ def wide_blocks(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int
     return {"BM": config.BM, "BN": config.BN, **dims, "STAGES": config.num_stages}
 
 
-def hopper_query_sums(call: Call, incoming: Incoming, config: Config) -> torch.Tensor | None:
-    """Where the kernel adds up dq without its scale, if it does: zeros in float32, by tiles of 64 x 64."""
-    if not config.fuse_dq:
+def hopper_query_sums(call: Call, config: Config) -> torch.Tensor | None:
+    """Where the kernel adds up dq without its scale, if it does: room for float32 [rows, columns], by tiles of 64 x 64.
+
+    The rows are those of all heads that `incoming` has; `_delta` clears them.
+    """
+    if config.backend != "hopper" or not config.fuse_dq:
         return None
-    tiles = call.sizes.batch * call.sizes.heads * incoming.num_rows * block_width(config) // 4096
-    return torch.zeros((tiles, 64, 64), device=call.q.device)
+    s = call.sizes
+    shape = s.batch * s.heads * num_rows(s.q_len), block_width(config)
+    return torch.empty(shape, dtype=torch.float32, device=call.q.device)
 
 
 def key_head_group(call: Call, config: Config) -> int:
