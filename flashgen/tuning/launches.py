@@ -37,18 +37,28 @@ class Launches:
         return lambda: self._module.attention(q, k, v, **keywords)
 
     def _backward_q(self, config: Config) -> Launch:
-        return self._backward("q", config)
+        launch, own = self._backward("q", config)
+        rows = self._rows(config)(None)
+        return lambda: launch(self._prepared, rows, *own, config)
 
     def _backward_kv(self, config: Config) -> Launch:
-        """With what turns the sums of a fused dQ into dQ."""
-        return self._backward("kv", config)
+        """With the kernel before it, which clears the sums of a fused dQ, and the one that turns them into dQ."""
+        launch, own = self._backward("kv", config)
+        rows = self._rows(config)
+        if config.backend == "portable":
+            return lambda: launch(self._prepared, rows(None), *own, config)
 
-    def _backward(self, what: str, config: Config) -> Launch:
+        def hopper() -> object:
+            dq_sums = runtime.hopper_query_sums(self._prepared, config)
+            return launch(self._prepared, rows(dq_sums), dq_sums, *own, config)
+
+        return hopper
+
+    def _backward(self, what: str, config: Config) -> tuple[Callable[..., object], list[Any]]:
+        """A launch of the module, and the variant's own arguments as it takes them."""
         backend = "" if config.backend == "portable" else f"_{config.backend}"
         launch = getattr(self._module, f"_launch_backward_{what}{backend}")
-        rows = self._rows(config.BM)
-        own = self._own(launch)
-        return lambda: launch(self._prepared, rows, *own, config)
+        return launch, self._own(launch)
 
     @cached_property
     def _prepared(self) -> Any:
@@ -68,11 +78,12 @@ class Launches:
             out, lse = self._module.attention(q, k, v, **self._call.keywords, return_lse=True)
         return out, lse
 
-    def _rows(self, tile: int) -> Any:
-        """What the backward needs of each row; some variants have the lse of rows by their place in a tile."""
+    def _rows(self, config: Config) -> Callable[[torch.Tensor | None], Any]:
+        """What the backward needs of each row, by where sums are to be cleared."""
         incoming = self._module._incoming
-        tiles = {"tile": tile} if "tile" in inspect.signature(incoming).parameters else {}
-        return incoming(self._prepared, *self._done, self.d_out, None, *self._own(incoming), **tiles)
+        given = (self._prepared, *self._done, self.d_out, None)
+        own = self._own(incoming)
+        return lambda dq_sums: incoming(*given, dq_sums, *own, config)
 
     def _own(self, function: Callable[..., object]) -> list[Any]:
         """The variant's own arguments, in the order in which a function of the module takes them."""

@@ -70,7 +70,8 @@ def shown(
     """Which pairs the kernel's own lines leave of a tile, [keys, rows]."""
     cols = col0 + torch.arange(BN)
     rows = start + torch.arange(BM)
-    names: dict[str, Any] = {"gl": GL, "tl": GL, "q_len": q_len, "kv_len": kv_len, "start": start, "BM": BM}
+    names: dict[str, Any] = {"gl": GL, "tl": GL, "start": start, "BM": BM}
+    names |= {"q_len": torch.tensor(q_len), "kv_len": torch.tensor(kv_len)}
     names |= {"row_layout": None, "cols": cols, "k": cols.clamp(max=kv_len - 1)[:, None], "scale": 1.0}
     names |= {"b": torch.tensor(0), "t_ptr": Pointer(values), "stride_t_0": kv_len}
     offset = eval(view.q_offset, {}, names) if view.q_offset else 0  # noqa: S307 - the kernel's own texts, on numbers
