@@ -27,6 +27,10 @@ MASKS: dict[str, dict[str, Any]] = {
         "inputs": {"t": {"shape": ["batch", "kv_len"], "dtype": "int32"}},
     },
     "a range by key": {"mask": "(q >= t[k]) & (q - k < 50)", "inputs": {"t": {"shape": ["kv_len"], "dtype": "int64"}}},
+    "a window by head": {
+        "mask": "(k <= q) & (q - k < t[h])",
+        "inputs": {"t": {"shape": ["heads"], "dtype": "int32"}},
+    },
     "dilated": {"mask": "(k <= q) & ((q - k) % 4 == 0)"},
     "with a score": {"mask": "k <= q", "score": "score + q * 0.5"},
 }
@@ -73,7 +77,7 @@ def shown(
     names: dict[str, Any] = {"gl": GL, "tl": GL, "start": start, "BM": BM}
     names |= {"q_len": torch.tensor(q_len), "kv_len": torch.tensor(kv_len)}
     names |= {"row_layout": None, "cols": cols, "k": cols.clamp(max=kv_len - 1)[:, None], "scale": 1.0}
-    names |= {"b": torch.tensor(0), "t_ptr": Pointer(values), "stride_t_0": kv_len}
+    names |= {"b": torch.tensor(0), "h": torch.tensor(0), "t_ptr": Pointer(values), "stride_t_0": kv_len}
     offset = eval(view.q_offset, {}, names) if view.q_offset else 0  # noqa: S307 - the kernel's own texts, on numbers
     names |= {"rows": rows, "q": (rows.clamp(max=q_len - 1) + offset)[None, :]}
     names["queries"] = names["q"]
@@ -95,6 +99,7 @@ def test_a_mixed_tile_keeps_what_the_mask_shows(name: str, align: str, tmp_path:
         places = torch.arange(kv_len)
         values = places // 40 if name == "documents" else torch.where(places % 7 == 0, -FAR, places - 20)
         values = torch.where(places % 5 == 0, FAR, values) if name == "a range by key" else values
+        values = torch.tensor([37]) if name == "a window by head" else values
         inputs = {"t": values[None] if name == "documents" else values} if variant.inputs else {}
         sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "q_len": q_len, "kv_len": kv_len, "head_dim": 16}
         zero = torch.zeros((), dtype=torch.int64)
