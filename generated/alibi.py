@@ -927,8 +927,8 @@ def _delta(
     tl.store(delta_ptr + at, delta, mask=rows < num_rows)
     if dq_sums_ptr is not None:
         # Zeros where parts of dQ are added up, WIDTH for each row.
-        places = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-        tl.store(dq_sums_ptr + places, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
+        elements = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+        tl.store(dq_sums_ptr + elements, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
 
     # The log-sum-exp less what is constant along a row of the logits, counted from the first of TILE rows.
     q = tl.minimum(rows, q_len - 1) + (kv_len - q_len)

@@ -870,8 +870,8 @@ def _delta(
     tl.store(delta_ptr + at, delta, mask=rows < num_rows)
     if dq_sums_ptr is not None:
         # Zeros where parts of dQ are added up, WIDTH for each row.
-        places = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-        tl.store(dq_sums_ptr + places, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
+        elements = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+        tl.store(dq_sums_ptr + elements, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows"])

@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "7c5c07e6a697", "backward_q": "d11ea1ba02c7", "backward_kv": "45f11452ec68"},
+    templates={"forward": "7c5c07e6a697", "backward_q": "d11ea1ba02c7", "backward_kv": "fd25f2213a48"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -993,8 +993,8 @@ def _delta(
     tl.store(delta_ptr + at, delta, mask=rows < num_rows)
     if dq_sums_ptr is not None:
         # Zeros where parts of dQ are added up, WIDTH for each row.
-        places = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-        tl.store(dq_sums_ptr + places, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
+        elements = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+        tl.store(dq_sums_ptr + elements, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
 
 
 @triton.jit(
@@ -1578,12 +1578,6 @@ def _backward_kv(
     )
 
 
-@triton.jit
-def _visible_by_key_on_hopper(q, k, is_global_b_k, is_global_b_q):
-    """abs(q - k) <= 256 or is_global[b, k] or is_global[b, q]."""
-    return (tl.abs(q - k) <= 256) | is_global_b_k | is_global_b_q
-
-
 @gluon.jit
 def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     """Tile `index` of keys: its batch element, head of K and V, and first key.
@@ -1801,8 +1795,6 @@ def _backward_consumer(
     scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
-    # Rows as they are loaded for: one a thread.
-    load_layout: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     dk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
     dv_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_HEAD_DIM, 16])
     dk_operand: gl.constexpr = gl.DotOperandLayout(0, dk_layout, 2)
@@ -1849,11 +1841,6 @@ def _backward_consumer(
             i = 0
             while i < num_mixed:
                 start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
-                # Rows beyond the last are taken as the last: they read what exists.
-                queries = (gl.minimum(start + gl.arange(0, BM, layout=load_layout), q_len - 1) + (kv_len - q_len))[
-                    None, :
-                ]
-                is_global_b_q = gl.load(is_global_base + gl.maximum(queries, 0))
                 stage, phase = _stage_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
@@ -1867,11 +1854,8 @@ def _backward_consumer(
                 # Rows beyond the last are taken as the last: they read what exists.
                 q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
                 lse = lse_s.index(stage).load(row_layout)[None, :]
-                is_global_b_q = gl.convert_layout(is_global_b_q, scores_layout)
                 qk = gl.where(
-                    _visible_by_key_on_hopper(q, k, is_global_b_k, is_global_b_q) & (cols < kv_len)[:, None],
-                    qk,
-                    -float("inf"),
+                    _visible_by_key(q, k, is_global_b_k, is_global_base) & (cols < kv_len)[:, None], qk, -float("inf")
                 )
                 p = gl.exp2(qk * qk_scale - lse)
                 dp = warpgroup_mma_wait(0, deps=(products,))
@@ -2221,8 +2205,6 @@ def _wide_dv_consumer(
     scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
-    # Rows as they are loaded for: one a thread.
-    load_layout: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     dv_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     dv_operand: gl.constexpr = gl.DotOperandLayout(0, dv_layout, 2)
     zero = gl.zeros([BN, BM], gl.float32, scores_layout)
@@ -2246,9 +2228,6 @@ def _wide_dv_consumer(
         # Mixed tiles.
         for i in range(0, num_mixed):
             start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
-            # Rows beyond the last are taken as the last: they read what exists.
-            queries = (gl.minimum(start + gl.arange(0, BM, layout=load_layout), q_len - 1) + (kv_len - q_len))[None, :]
-            is_global_b_q = gl.load(is_global_base + gl.maximum(queries, 0))
             stage, phase = _stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
             scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
@@ -2257,11 +2236,8 @@ def _wide_dv_consumer(
             # Rows beyond the last are taken as the last: they read what exists.
             q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
-            is_global_b_q = gl.convert_layout(is_global_b_q, scores_layout)
             qk = gl.where(
-                _visible_by_key_on_hopper(q, k, is_global_b_k, is_global_b_q) & (cols < kv_len)[:, None],
-                qk,
-                -float("inf"),
+                _visible_by_key(q, k, is_global_b_k, is_global_base) & (cols < kv_len)[:, None], qk, -float("inf")
             )
             p = gl.exp2(qk * qk_scale - lse)
             _leave_p(p_s.index(stage), p)

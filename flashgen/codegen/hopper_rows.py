@@ -54,10 +54,11 @@ def seen_rows_of(variant: Variant, score: Function | None, prologue: Prologue, k
     parts = list(_conjuncts(variant.mask))
     closed = [part for part in parts if row_range(part, bottom_right).closed]
     rest = _all(part for part in parts if part not in closed)
+    ahead = _row_loads(rest)
     end = "_rows_to(q_len - 1 - start, BM, row_layout)"
-    if (score and "q" in score.body.free) or any(node is Q for node in walk(rest, to=_row_loads(rest))):
-        # A tile that needs the positions of its rows anyhow compares these.
-        closed, rest, end = [], variant.mask, "(rows < q_len)[None, :]"
+    if (score and "q" in score.body.free) or any(node is Q for node in walk(rest, to=ahead)):
+        # A tile that needs the positions of its rows anyhow compares these, and reads by them.
+        closed, rest, ahead, end = [], variant.mask, [], "(rows < q_len)[None, :]"
     rows = row_range(_all(closed), bottom_right)
     lines, tests = _bounds(rows.lower_bound, rows.upper_bound, prologue, end if score else "")
     if rest is TRUE:
@@ -65,7 +66,7 @@ def seen_rows_of(variant: Variant, score: Function | None, prologue: Prologue, k
     # What it reads of the keys comes first: that is at hand in all steps.
     prologue.body(rest)
     loads = prologue.fork()
-    given = {n: loads.name(n) for n in _row_loads(rest)}
+    given = {n: loads.name(n) for n in ahead}
     # Another name than that of the positions in the layout of the scores: a variable keeps its layout in a loop.
     texts = tuple(re.sub(r"\bq\b", "queries", line) for line in in_gluon(loads.lines))
     function = Function("_visible", prologue.body(rest, given=given), f"{show(rest, variant.lets)}.")

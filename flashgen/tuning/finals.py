@@ -50,6 +50,15 @@ def tied(ranking: Sequence[tuple[Config, Timing]], winner: Config) -> list[Confi
     return [config for config, timing in ranking if config != winner and timing.median_us <= limit]
 
 
+def settled(ranking: Sequence[tuple[Config, Timing]], known: Sequence[Config]) -> list[tuple[Config, Timing]]:
+    """The ranking with ties for the first place broken by `known`, where the search began: no change without need."""
+    if not ranking:
+        return []
+    fastest = ranking[0][0]
+    standing = [config for config in known if config in (fastest, *tied(ranking, fastest))]
+    return sorted(ranking, key=lambda each: each[0] not in standing[:1])
+
+
 def _hold(time: Time, draw: Sequence[Config]) -> Round:
     found = {}
     for config in draw:

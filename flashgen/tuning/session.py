@@ -19,7 +19,7 @@ from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.candidates import Candidates, Group, group
 from flashgen.tuning.clocks import throttling
-from flashgen.tuning.finals import finals, tied
+from flashgen.tuning.finals import finals, settled, tied
 from flashgen.tuning.outcome import Entry, Outcome, Work
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
 from flashgen.tuning.prune import CompileRequest, Pruned, prune
@@ -98,7 +98,7 @@ class Session:
         left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - (time.monotonic() - start))
         with self._tools.observed() as observation:
             searched = self._search(workload, pruned, first, Budget(effort.trials, left, LEAST_TRIALS))
-            finalists = self._finals(workload, searched)
+            finalists = settled(self._finals(workload, searched), first)
         self._candidates.ranked(workload, [trial.config for trial in searched.ranking])
         lost: dict[str, int] = {}
         with ThreadPoolExecutor(1) as aside:

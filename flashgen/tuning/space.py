@@ -165,13 +165,15 @@ def _hopper_backward_kv(task: Task) -> Iterator[Config]:
     BM = 128 if max(task.head_dim, task.v_head_dim) <= 64 else 64
     for all_heads, stages, fuse_dq, delay_dq in product((None, 1), (2, 3), (0, 1, 2), (0, 1)):
         config = Config(BM, 128, 4, stages, "hopper", fuse_dq=fuse_dq, delay_dq=delay_dq, all_heads=all_heads)
-        fits = hopper_backward_shared_bytes(config, task.v_head_dim) <= shared_limit(task.capability)
-        if fits and not (delay_dq and not fuse_dq):
+        shared = hopper_backward_shared_bytes(config, task.v_head_dim, task.scheduled)
+        if shared <= shared_limit(task.capability) and not (delay_dq and not fuse_dq):
             yield config
 
 
-def hopper_backward_shared_bytes(config: Config, v_head_dim: int) -> int:
+def hopper_backward_shared_bytes(config: Config, v_head_dim: int, scheduled: bool) -> int:
     """Bytes of shared memory: K and V, stages of Q and dO with lse and delta, buffers of dS, parts of dQ, barriers.
+
+    And, where a schedule says which tiles there are, what the mask reads of each row, 4 bytes in each consumer.
 
     And dK and dV as they leave, which is for variants whose programs take tiles in turn; others need no more: through
     dS where that is large, else one after the other if they are as wide.
@@ -182,7 +184,8 @@ def hopper_backward_shared_bytes(config: Config, v_head_dim: int) -> int:
     stages = config.num_stages * config.BM * (2 * columns + 8)
     leaving = 0 if buffers * config.BM >= 2 * width else 2 * 128 * (width if width == v_width else columns)
     parts = 32768 * (config.fuse_dq == 2)
-    return 2 * 128 * columns + stages + buffers * 2 * 128 * config.BM + parts + leaving + 1024
+    rows = 8 * config.BM * scheduled
+    return 2 * 128 * columns + stages + buffers * 2 * 128 * config.BM + parts + leaving + rows + 1024
 
 
 def _hopper_wide_kv(task: Task) -> Iterator[Config]:

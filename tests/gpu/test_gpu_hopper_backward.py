@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from flashgen import build
+from flashgen.codegen import scheduled_kernels
 from flashgen.problems import Problem, make_inputs
 from flashgen.runtime import Config
 from flashgen.spec import load
@@ -33,8 +34,8 @@ def _on_hopper() -> None:
         pytest.skip("the GPU is no Hopper")
 
 
-def hopper_configs(head_dim: int, v_head_dim: int) -> list[Config]:
-    task = Task("backward_kv", "sm_90", "bfloat16", head_dim, v_head_dim, 8192, 8192)
+def hopper_configs(head_dim: int, v_head_dim: int, scheduled: bool = False) -> list[Config]:
+    task = Task("backward_kv", "sm_90", "bfloat16", head_dim, v_head_dim, 8192, 8192, scheduled)
     return [config for config in search_space(task).configs if config.backend == "hopper"]
 
 
@@ -52,7 +53,7 @@ def test_every_variant_and_head_dim(
 
 @pytest.mark.parametrize(("name", "dim"), list(product(("full", "alibi", "document"), (64, 128))), ids=str)
 def test_every_config(gallery_module: Callable[[str], ModuleType], name: str, dim: int) -> None:
-    for config in hopper_configs(dim, dim):
+    for config in hopper_configs(dim, dim, "backward_kv" in scheduled_kernels(GALLERY[name])):
         case = Case("config", Problem(1, 6, 3, 777, 901, dim, dim, "bfloat16"), backward=Backward(kv=config))
         result = run_case(gallery_module(name), GALLERY[name], case, "cuda")
         assert result.ok, f"{config}: {result}"

@@ -3,7 +3,7 @@
 import pytest
 
 from flashgen.runtime.config import Config
-from flashgen.tuning.finals import ROUNDS_TO_SETTLE, finals, tied
+from flashgen.tuning.finals import ROUNDS_TO_SETTLE, finals, settled, tied
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
 
@@ -44,6 +44,16 @@ def test_configs_alike_are_a_tie_after_the_last_round():
     ranking = finals([SLOW, SECOND, FAST], [gpu], 9)
     assert tied(ranking, FAST) == [SECOND]
     assert gpu.asked.count(FAST) == gpu.asked.count(SECOND) == 9 and gpu.asked.count(SLOW) == ROUNDS_TO_SETTLE
+
+
+def test_a_tie_changes_no_config_that_is_known():
+    gpu = Drifting({FAST: 100.0, SECOND: 100.2, SLOW: 110.0}, drift=1)
+    ranking = finals([SLOW, SECOND, FAST], [gpu], 9)
+    for known, winner in (([SLOW, SECOND, FAST], SECOND), ([FAST, SECOND], FAST), ([SLOW], FAST), ([], FAST)):
+        found = settled(ranking, known)
+        assert found[0][0] == winner
+        assert sorted(found, key=str) == sorted(ranking, key=str)
+    assert settled([], [FAST]) == []
 
 
 def test_what_fails_once_is_no_winner():
