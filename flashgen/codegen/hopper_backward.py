@@ -1,8 +1,6 @@
 """What the Hopper template of the kernel for dK, dV and parts of dQ needs to know of a variant.
 
-Scores, their derivatives and masks come from the same functions as in the portable kernel. Which tiles of queries there
-are is asked by both roles, the warp that loads and those that compute, so it is a function of its own: `_queries_of`.
-Its tiles are numbered, the mixed ones first, and `_query_tile` finds the place of each.
+Scores and their derivatives come from the same functions as in the portable kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from flashgen.codegen.backward import (
     Q_START,
     ROW_SCHEDULE,
     named_apart,
-    row_limits,
     score_function,
     seen_rows,
 )
@@ -23,80 +20,16 @@ from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.hopper_learned import HopperLearned, hopper_learned
+from flashgen.codegen.hopper_queries import QueryTiles, query_tiles
 from flashgen.codegen.hopper_rows import SeenRows, seen_rows_of
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function
-from flashgen.lang.bounds import KeyRange
 from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import Gather, variables, walk
 from flashgen.lang.triton_emitter import ROW, level
 from flashgen.spec.variant import Variant
 
-_SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")
-_POSITIONS = ("k", "k_first", "k_last")
 _POSITIONS_OF_PAIRS = {"q", "k", "q_len", "kv_len"}
-
-# Full tiles from the first that any key needs, mixed ones on the left of them.
-_UPWARDS: tuple[str, ...] = (
-    "num_tiles = gl.cdiv(gl.maximum(q_len - first, 0), BM)",
-    "num_mixed = gl.minimum(gl.cdiv(gl.maximum(full_start - first, 0), BM), num_tiles)",
-)
-_PLACE_UPWARDS: tuple[str, ...] = ("start = first + i * BM",)
-
-# From the last one down: mixed tiles, then full ones.
-_DOWNWARDS: tuple[str, ...] = (
-    "num_tiles = gl.cdiv(gl.maximum({stop}, 0), BM)",
-    "num_mixed = num_tiles - gl.maximum(full_end, 0) // BM",
-)
-_PLACE_DOWNWARDS: tuple[str, ...] = ("start = (num_tiles - 1 - i) * BM",)
-
-# Full tiles between mixed ones: those on the left come first, then those on the right.
-_BETWEEN: tuple[str, ...] = (
-    "num_tiles = gl.cdiv(gl.maximum({stop} - first, 0), BM)",
-    "num_left = gl.minimum(gl.cdiv(gl.maximum(full_start - first, 0), BM), num_tiles)",
-    "num_right = gl.minimum(num_tiles - gl.maximum(full_end - first, 0) // BM, num_tiles - num_left)",
-    "num_mixed = num_left + num_right",
-)
-_PLACE_BETWEEN: tuple[str, ...] = (
-    "right = num_tiles - 1 - (i - num_left)",
-    "start = first + gl.where(i < num_left, i, gl.where(i < num_mixed, right, i - num_right)) * BM",
-)
-
-_PLACE_SCHEDULED = (
-    "# Mixed tiles stand at the front of the row, full ones at its end.",
-    "place = gl.where(i < num_mixed, i, num_q_tiles - 1 - (i - num_mixed))",
-    "start = gl.load(row_tiles_ptr + place) * BM",
-)
-
-
-@dataclass(frozen=True)
-class QueryTiles:
-    """Which tiles of queries see a tile of keys: the functions `_queries_of` and `_query_tile`.
-
-    `lines` compute what is `returned`; `place` are the statements that lead from number `i` to the first query `start`
-    by the values of `placed_by`. `arguments` are those of the variant that `_queries_of` takes, `names` all of them.
-    """
-
-    lines: tuple[str, ...]
-    returned: tuple[str, ...]
-    place: tuple[str, ...]
-    placed_by: tuple[str, ...]
-    names: tuple[str, ...]
-    arguments: tuple[str, ...]
-    positions: frozenset[str]
-    helpers: frozenset[str]
-
-    @property
-    def parameters(self) -> str:
-        return ", ".join(f"{name}: gl.constexpr" if name.isupper() else name for name in self.names)
-
-    @property
-    def call(self) -> str:
-        return f"{', '.join(self.returned)} = _queries_of({', '.join(self.names)})"
-
-    @property
-    def start(self) -> str:
-        return f"_query_tile(i, {', '.join(self.placed_by)}, BM)"
 
 
 @dataclass(frozen=True)
@@ -205,7 +138,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     score, bent, factor = score_function(variant, prologue, Q_START)
     score = named_apart(score, known, "_by_key", "_by_key_on_hopper")
     seen = seen_rows_of(variant, score, prologue, known)
-    queries = _query_tiles(variant, rows, checks_end=score is not None)
+    queries = query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, seen.rest) if f is not None]
     reads = prologue.free.union(seen.free - {"queries", "q"}, *(f.body.free for f in functions)) - {*seen.loaded}
     flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=True)
@@ -265,54 +198,3 @@ def _sizes(used: set[str]) -> tuple[str, ...]:
         "scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows", "head_group",
     )  # fmt: skip
     return tuple(name for name in names if name in used or not name.endswith("head_dim"))
-
-
-def _query_tiles(variant: Variant, rows: KeyRange, checks_end: bool) -> QueryTiles:
-    if not rows.closed:
-        return _scheduled(variant)
-    prologue = new_prologue(variant, walked=ROW)
-    limits = row_limits(rows, prologue, checks_end)
-    placed_by: tuple[str, ...]
-    if "full_end" not in limits.masked:
-        lines, place, placed_by = _UPWARDS, _PLACE_UPWARDS, ("first",)
-    elif limits.first == "0":
-        lines, place, placed_by = _DOWNWARDS, _PLACE_DOWNWARDS, ("num_tiles",)
-    else:
-        lines, place = _BETWEEN, _PLACE_BETWEEN
-        placed_by = ("num_tiles", "num_mixed", "num_left", "num_right", "first")
-    free = prologue.free | {"q_len", "kv_len"}
-    extra = extra_arguments(variant, free)
-    sizes = [name for name in _SIZES if name in free]
-    return QueryTiles(
-        lines=in_gluon((*prologue.lines, *limits.lines, *(line.format(stop=limits.stop) for line in lines))),
-        returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
-        place=place,
-        placed_by=placed_by,
-        names=("col0", *(name for name in ("b", "h", "kv_h") if name in free), *extra, *sizes, "BM", "BN"),
-        arguments=extra,
-        positions=frozenset(free & {*_POSITIONS}),
-        helpers=frozenset(prologue.helpers),
-    )
-
-
-def _scheduled(variant: Variant) -> QueryTiles:
-    used = variables(variant.mask)
-    by = [name for name, wanted in (("b", {"b"}), ("h", {"h", "kv_h"})) if used & wanted]
-    lines = (
-        f"row = {schedule_row(variant, 'gl.cdiv(kv_len, BN)', '(col0 // BN)')}",
-        "num_mixed = gl.load(counts_ptr + 3 * row)",
-        "num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)",
-        "row_tiles_ptr = tiles_ptr + row * num_q_tiles",
-    )
-    placed_by = ("num_mixed", "row_tiles_ptr", "num_q_tiles")
-    sizes = [*(["heads"] if len(by) == 2 else []), *(["kv_len"] if by else [])]
-    return QueryTiles(
-        lines=in_gluon(lines),
-        returned=("num_tiles", *placed_by[:2]),
-        place=_PLACE_SCHEDULED,
-        placed_by=placed_by,
-        names=("col0", *by, *ROW_SCHEDULE, *sizes, "BN"),
-        arguments=ROW_SCHEDULE,
-        positions=frozenset(),
-        helpers=frozenset(),
-    )

@@ -41,8 +41,8 @@ MASKS = {
 LENGTHS = [(1, 1), (64, 64), (150, 150), (150, 64), (40, 150), (129, 97), (16, 200)]
 BM, BN = 16, 32
 # Bytes a thread that may be spilled at head dimensions 64 and 128.
-FEW_BYTES = {"full": 96, "causal": 104, "sliding_window": 160, "alibi": 160, "block_sparse": 240, "document": 272}
-FEW_BYTES |= {"relative_bias": 224, "prefix_lm": 280, "softcap": 288}
+FEW_BYTES = {"full": 96, "causal": 56, "sliding_window": 112, "alibi": 136, "block_sparse": 240, "document": 272}
+FEW_BYTES |= {"relative_bias": 208, "prefix_lm": 80, "softcap": 232}
 # Bytes a thread that the kernel for wide heads may spill; it was measured with Triton 3.6.
 FEW_SPILLS = 16 if Version(triton.__version__) < Version("3.7") else 32
 
