@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from flashgen.codegen.forward import LN2, LOG2E, ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
-from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon, is_shifted, key_tiles, work_of
+from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon, is_shifted, key_tiles, renamed, work_of
 from flashgen.codegen.hopper_masks import Mixed, mixed
 from flashgen.codegen.limits import SCHEDULE, longest_first
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
@@ -201,8 +201,7 @@ def _columns(variant: Variant, prologue: Prologue) -> Columns:
             if isinstance(node, Gather) and level(node) == COL and node not in given:
                 given[node] = per_tile.name(node)
         ends.append(len(per_tile.lines))
-    # Another name than that of the positions in the layout of the scores: a variable keeps its layout in a loop.
-    lines = tuple(re.sub(r"\bk\b", "keys", line) for line in in_gluon(per_tile.lines))
+    lines = renamed(in_gluon(per_tile.lines), "k", "keys")
     free = frozenset(per_tile.free) if given else frozenset[str]()
     return Columns(given, lines[: ends[0]], lines[ends[0] :], free, frozenset(per_tile.helpers))
 

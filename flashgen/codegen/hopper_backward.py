@@ -137,7 +137,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     rows = seen_rows(variant)
     score, bent, factor = score_function(variant, prologue, Q_START)
     score = named_apart(score, known, "_by_key", "_by_key_on_hopper")
-    seen = seen_rows_of(variant, score, prologue, known)
+    seen = seen_rows_of(variant, rows, score, prologue, known)
     queries = query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, seen.rest) if f is not None]
     reads = prologue.free.union(seen.free - {"queries", "q"}, *(f.body.free for f in functions)) - {*seen.loaded}

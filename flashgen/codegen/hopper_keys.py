@@ -138,3 +138,8 @@ def is_shifted(variant: Variant, reads: set[str]) -> bool:
 def in_gluon(lines: Iterable[str]) -> tuple[str, ...]:
     """Statements of the emitter, written for Triton, by the names that Gluon has for the same operations."""
     return tuple(re.sub(r"\btl\.(?!sigmoid)", "gl.", line) for line in lines)
+
+
+def renamed(lines: Iterable[str], name: str, other: str) -> tuple[str, ...]:
+    """The same statements for positions in another layout than the scores': a variable keeps its layout in a loop."""
+    return tuple(re.sub(rf"\b{name}\b", other, line) for line in lines)

@@ -6,16 +6,15 @@ rows with them, which takes one instruction a pair for each.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from flashgen.codegen.backward import named_apart
-from flashgen.codegen.hopper_keys import in_gluon
+from flashgen.codegen.hopper_keys import in_gluon, renamed
+from flashgen.codegen.limits import clipped
 from flashgen.codegen.pairs import Function
-from flashgen.lang.bounds import Q, row_range
-from flashgen.lang.nodes import TRUE, Expr, Gather, Op, Type, op, walk
+from flashgen.lang.bounds import KeyRange, Q
+from flashgen.lang.nodes import TRUE, Expr, Gather, walk
 from flashgen.lang.show import show
 from flashgen.lang.triton_emitter import ROW, Prologue, level
 from flashgen.spec.variant import Variant
@@ -45,21 +44,20 @@ class SeenRows:
         return tuple(name for name in ("_rows_from", "_rows_to") if name in self.shown)
 
 
-def seen_rows_of(variant: Variant, score: Function | None, prologue: Prologue, known: Sequence[Function]) -> SeenRows:
-    """Work it out; what it needs in front of the loop goes to `prologue`, `known` are functions of other kernels.
+def seen_rows_of(
+    variant: Variant, rows: KeyRange, score: Function | None, prologue: Prologue, known: Sequence[Function]
+) -> SeenRows:
+    """Work it out from the queries that see a key, `rows`; what it needs in front of the loop goes to `prologue`.
 
-    A tile with a `score` hides rows beyond the last too, though their log-sum-exp is infinite.
+    `known` are functions of other kernels. A tile with a `score` hides rows beyond the last too, though their
+    log-sum-exp is infinite.
     """
-    bottom_right = variant.align == "bottom_right"
-    parts = list(_conjuncts(variant.mask))
-    closed = [part for part in parts if row_range(part, bottom_right).closed]
-    rest = _all(part for part in parts if part not in closed)
+    rest = rows.residual
     ahead = _row_loads(rest)
     end = "_rows_to(q_len - 1 - start, BM, row_layout)"
     if (score and "q" in score.body.free) or any(node is Q for node in walk(rest, to=ahead)):
         # A tile that needs the positions of its rows anyhow compares these, and reads by them.
-        closed, rest, ahead, end = [], variant.mask, [], "(rows < q_len)[None, :]"
-    rows = row_range(_all(closed), bottom_right)
+        rows, rest, ahead, end = KeyRange(), variant.mask, [], "(rows < q_len)[None, :]"
     lines, tests = _bounds(rows.lower_bound, rows.upper_bound, prologue, end if score else "")
     if rest is TRUE:
         return SeenRows(lines, None, " & ".join(tests), (), (), frozenset(), frozenset())
@@ -67,8 +65,7 @@ def seen_rows_of(variant: Variant, score: Function | None, prologue: Prologue, k
     prologue.body(rest)
     loads = prologue.fork()
     given = {n: loads.name(n) for n in ahead}
-    # Another name than that of the positions in the layout of the scores: a variable keeps its layout in a loop.
-    texts = tuple(re.sub(r"\bq\b", "queries", line) for line in in_gluon(loads.lines))
+    texts = renamed(in_gluon(loads.lines), "q", "queries")
     function = Function("_visible", prologue.body(rest, given=given), f"{show(rest, variant.lets)}.")
     function = named_apart(function, known, "_by_key", "_by_key_on_hopper") or function
     return SeenRows(
@@ -94,10 +91,11 @@ def _bounds(lower: Expr | None, upper: Expr | None, prologue: Prologue, end: str
     """
     lines, tests = [], []
     if lower is not None:
-        lines.append(f"seen_from = gl.where({_EXISTS}, gl.maximum({_int32(lower, prologue)}, 0), 1 << 30)")
+        first = clipped(prologue.inline(lower), lower, prologue)
+        lines.append(f"seen_from = gl.where({_EXISTS}, gl.maximum({first}, 0), 1 << 30)")
         tests.append("_rows_from(seen_from - start, BM, row_layout)")
     if upper is not None:
-        last = f"gl.maximum({_int32(upper, prologue)}, -1)"
+        last = f"gl.maximum({clipped(prologue.inline(upper), upper, prologue)}, -1)"
         last = f"gl.minimum({last}, q_len - 1)" if end else last
         lines.append(f"seen_to = {last if lines else f'gl.where({_EXISTS}, {last}, -1)'}")
         tests.append("_rows_to(seen_to - start, BM, row_layout)")
@@ -106,23 +104,3 @@ def _bounds(lower: Expr | None, upper: Expr | None, prologue: Prologue, end: str
     if not lines:
         return (), [_EXISTS, *tests]
     return ("# The rows that see each key, as far as these are one interval.", *in_gluon(lines)), tests
-
-
-def _int32(bound: Expr, prologue: Prologue) -> str:
-    text = prologue.inline(bound)
-    if all(prologue.ranges.fits_int32(node) for node in walk(bound) if node.type is Type.INT):
-        return text
-    prologue.helpers.add("_clip")
-    return f"_clip({text})"
-
-
-def _conjuncts(mask: Expr) -> Iterator[Expr]:
-    if isinstance(mask, Op) and mask.name == "and":
-        for part in mask.args:
-            yield from _conjuncts(part)
-    elif mask is not TRUE:
-        yield mask
-
-
-def _all(parts: Sequence[Expr] | Iterator[Expr]) -> Expr:
-    return reduce(lambda left, right: right if left is TRUE else op("and", left, right), parts, TRUE)

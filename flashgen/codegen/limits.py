@@ -37,7 +37,11 @@ def extreme(bound: Expr, prologue: Prologue, which: Literal["least", "greatest"]
     else:
         first, last = CORNERS["q" if owned is Q else "k"]
         end = substitute(bound, {owned: first if (which == "least") == (sign >= 0) else last})
-    text = prologue.inline(end)
+    return clipped(prologue.inline(end), bound, prologue)
+
+
+def clipped(text: str, bound: Expr, prologue: Prologue) -> str:
+    """The text of a bound, or of what it comes to somewhere, as int32: clipped where a part of it may not fit."""
     if all(prologue.ranges.fits_int32(node) for node in walk(bound) if node.type is Type.INT):
         return text
     prologue.helpers.add("_clip")

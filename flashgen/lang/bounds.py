@@ -8,7 +8,9 @@ a condition free of k opens or closes the whole row, and everything else is resi
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 from flashgen.lang.fold import fold
 from flashgen.lang.linear import difference, expression, linear
@@ -54,17 +56,36 @@ def key_range(mask: Expr) -> KeyRange:
 def row_range(mask: Expr, bottom_right: bool) -> KeyRange:
     """The same for one key: the range of the rows that see it, as bounds, free of q, of the row's number from 0.
 
-    Where `bottom_right`, row i stands at position i + kv_len - q_len, else at i.
+    Where `bottom_right`, row i stands at position i + kv_len - q_len, else at i. What the mask is joined of by "and" is
+    either wholly in the bounds or wholly in the residual.
     """
     # Rows and keys trade places, and with them the lengths: then the bounds are those of a key range.
     row = op("add", K, op("sub", Q_LEN, KV_LEN)) if bottom_right else K
-    found = key_range(substitute(mask, {Q: row, K: Q, KV_LEN: Q_LEN, Q_LEN: KV_LEN}))
+
+    def turned(expr: Expr) -> KeyRange:
+        return key_range(substitute(expr, {Q: row, K: Q, KV_LEN: Q_LEN, Q_LEN: KV_LEN}))
 
     def back(expr: Expr) -> Expr:
         return fold(substitute(expr, {Q: K, KV_LEN: Q_LEN, Q_LEN: KV_LEN}))
 
-    residual = TRUE if found.residual is TRUE else mask
-    return KeyRange(tuple(map(back, found.lower)), tuple(map(back, found.upper)), residual)
+    parts = list(_conjuncts(mask))
+    closed = [part for part in parts if turned(part).closed]
+    found = turned(_all(closed))
+    return KeyRange(
+        tuple(map(back, found.lower)), tuple(map(back, found.upper)), _all(part for part in parts if part not in closed)
+    )
+
+
+def _conjuncts(mask: Expr) -> Iterator[Expr]:
+    if isinstance(mask, Op) and mask.name == "and":
+        for part in mask.args:
+            yield from _conjuncts(part)
+    elif mask is not TRUE:
+        yield mask
+
+
+def _all(parts: Iterable[Expr]) -> Expr:
+    return reduce(lambda left, right: right if left is TRUE else op("and", left, right), parts, TRUE)
 
 
 def _range(mask: Expr) -> KeyRange:
