@@ -25,7 +25,7 @@ from flashgen.codegen.hopper_rows import SeenRows, seen_rows_of
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function
 from flashgen.lang.log2 import logits
-from flashgen.lang.nodes import Gather, variables, walk
+from flashgen.lang.nodes import TRUE, Gather, variables, walk
 from flashgen.lang.triton_emitter import ROW, level
 from flashgen.spec.variant import Variant
 
@@ -38,9 +38,10 @@ class HopperBackwardView:
 
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
     the names that the consumers read. `in_turn`: programs take tiles of keys in turn, else one each. `plain_mask`: all
-    there is to the variant is a mask of positions that leaves each key an interval of queries. `rank` is the text
-    for where the schedule says which tile of keys has the rank `place` in its head, the longest first, if tiles may
-    come in this order. They, `learned` and `flat` are for heads that are not wide.
+    there is to the variant is a mask of positions that leaves each key an interval of queries. `holds_v`: full tiles
+    leave registers for V where dQ is made elsewhere. `rank` is the text for where the schedule says which tile of keys
+    has the rank `place` in its head, the longest first, if tiles may come in this order. They, `learned` and `flat` are
+    for heads that are not wide.
     """
 
     score: Function | None
@@ -53,6 +54,7 @@ class HopperBackwardView:
     longest_first: bool
     rank: str
     in_turn: bool
+    holds_v: bool
     plain_mask: bool
     prologue: tuple[str, ...]
     reads: frozenset[str]
@@ -163,6 +165,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
         rank=" ".join(in_gluon([schedule_row(variant, "num_tiles", "place")])) if ranked else "",
         in_turn=in_turn,
+        holds_v=in_turn and not scheduled and flat is None and variant.mask is not TRUE,
         plain_mask=in_turn and not scheduled and seen.bounds != () and seen.rest is None and score is None,
         prologue=(*in_gluon(prologue.lines), *seen.lines),
         reads=frozenset(reads),

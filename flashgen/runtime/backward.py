@@ -87,8 +87,11 @@ def unfused(config: Config) -> Config:
     """A config of `_backward_kv` that leaves dQ to `_backward_q`, as like this one as can be."""
     if not config.fuse_dq:
         return config
-    delay = {} if config.delay_dq is None else {"delay_dq": 0}
-    return Config.of({**config.as_dict(), "fuse_dq": 0, **delay})
+    apart: dict[str, int] = {"fuse_dq": 0}
+    if config.backend == "hopper":
+        # Tiles of 128 queries leave room for one more in the place of dS.
+        apart |= {"delay_dq": 0, "num_stages": 3 if config.BM == 128 else config.num_stages}
+    return Config.of({**config.as_dict(), **apart})
 
 
 def inputs_config(call: Call, scheduled: bool = False) -> Config:

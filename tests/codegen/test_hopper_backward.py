@@ -18,6 +18,7 @@ from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward
 from flashgen.codegen.pairwise import make
 from flashgen.codegen.write import load_module
 from flashgen.runtime import Config, default_backward_kv_config
+from flashgen.runtime.backward import unfused
 from flashgen.runtime.defaults import hopper_backward_misfit
 from flashgen.spec import load
 from flashgen.tuning.space import (
@@ -250,3 +251,24 @@ def test_dq_of_a_tile_waits_but_where_all_there_is_is_a_mask_of_positions() -> N
     waits = {name for name in VARIANTS if default(name, 128, 128).delay_dq}
     assert {*VARIANTS} - waits == {"causal", "sink", "sliding_window"}
     assert not any(default(name, 64, 64).delay_dq for name in VARIANTS)
+
+
+def test_v_stays_in_registers_where_closed_limits_leave_them_and_dq_is_made_elsewhere(
+    tmp_path: Path, compiled: Compile
+) -> None:
+    holding = {name for name, variant in VARIANTS.items() if hopper_backward_view(variant).holds_v}
+    assert holding == {"causal", "sink", "alibi", "sliding_window"}
+    config = unfused(default("alibi", 64, 64))
+    assert (config.fuse_dq, config.delay_dq, config.num_stages) == (0, 0, 3)
+    found = compiled(generate(VARIANTS["alibi"], tmp_path), "backward_kv", "sm_90", "bfloat16", 64, 64, config)
+    assert found.error is None
+    assert not found.serialized_wgmma
+    assert found.shared <= SHARED_LIMIT["sm_90"]
+
+
+def test_what_leaves_dq_to_another_kernel_is_else_the_same_but_for_a_stage_that_there_is_room_for() -> None:
+    portable, wide = Config(64, 64, 4, 3, fuse_dq=1), Config(64, 64, 4, 2, "hopper", fuse_dq=0, delay_dq=0)
+    assert unfused(portable) == Config(64, 64, 4, 3, fuse_dq=0)
+    assert unfused(wide) == wide
+    long = Config(64, 128, 4, 2, "hopper", fuse_dq=2, delay_dq=1, all_heads=1)
+    assert unfused(long) == Config(64, 128, 4, 2, "hopper", fuse_dq=0, delay_dq=0, all_heads=1)
