@@ -21,7 +21,7 @@ from flashgen.codegen import generate, load_module, render, uses_schedule
 from flashgen.errors import SpecError
 from flashgen.lang.check import Scope, TensorType
 from flashgen.lang.nodes import Type, var
-from flashgen.lang.triton_names import KERNEL_NAMES
+from flashgen.lang.triton_names import KERNEL_NAMES, user_name
 from flashgen.runtime import Config
 from flashgen.runtime.config import AXES
 from flashgen.spec import load
@@ -147,28 +147,36 @@ def test_every_name_that_host_code_binds_is_refused_in_a_spec(name: str) -> None
     assert [n for n in sorted(bound - own) if not made.fullmatch(n) and name_problem(n) is None] == []
 
 
+# How kernels, and what they call, begin that may have what a spec names among their arguments.
+VARIANTS_OWN = (
+    "_forward", "_work", "_producer", "_consumer", "_classify", "_delta", "_backward", "_dq", "_wide", "_queries_of",
+    "_is_flat", "_ranked",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_name_that_a_kernel_binds_gives_way_or_is_given_way(name: str) -> None:
     # What is computed for a spec gets a name that is free; of these, some of the gallery's.
     computed = re.compile(r"([crtWh]|slopes_h|d_slopes|d_rel|rel|block_mask|doc|is_global|off|sinks|prefix)(_\w+)?")
-    kernels = (
-        "_forward",
-        "_forward_hopper",
-        "_work",
-        "_producer",
-        "_consumer",
-        "_classify",
-        "_delta",
-        "_backward_q",
-        "_backward_kv",
-        "_backward_inputs",
-    )
     for function in functions(text_of(name)).values():
-        if _is_kernel(function) and function.name in kernels:
-            bound = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-            bound |= {argument.arg for argument in function.args.args}
-            free = [n for n in bound - KERNEL_NAMES if name_problem(n) is None and not computed.fullmatch(n)]
+        if _is_kernel(function) and function.name.startswith(VARIANTS_OWN):
+            free = [n for n in _bound(function) - KERNEL_NAMES if name_problem(n) is None and not computed.fullmatch(n)]
             assert free == []
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_name_that_a_kernel_finds_in_the_module_is_refused_in_a_spec(name: str) -> None:
+    for function in functions(text_of(name)).values():
+        if _is_kernel(function):
+            read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} - _bound(function)
+            assert [n for n in sorted(read) if not n.startswith("_") and name_problem(n) is None] == []
+
+
+def _bound(function: ast.AST) -> set[str]:
+    """What a function assigns, and its arguments."""
+    nodes = list(ast.walk(function))
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
 def _is_kernel(node: ast.stmt) -> bool:
@@ -295,6 +303,18 @@ def test_a_user_may_take_any_name_that_is_not_refused(start: int, tmp_path: Path
     own = {param: 2, switch: False, tensor: (torch.arange(50) // 9).int().repeat(2, 1).tolist(), table: [[0.5] * 4] * 2}
     own[tensor] = torch.tensor(own[tensor], dtype=torch.int32, device=DEVICE)
     call(load_module(generate(variant, tmp_path)), **own)
+
+
+@pytest.mark.parametrize("score", ["score + {}", "tanh(score) * ({})"])
+@pytest.mark.parametrize("start", range(0, len(USABLE), 20))
+def test_no_kernel_assigns_what_a_spec_named(start: int, score: str) -> None:
+    names = USABLE[start : start + 20]
+    params = {name: {"value": 0.5, "runtime": True} for name in names}
+    text = render(load({"name": "hostile", "causal": True, "params": params, "score": score.format(" + ".join(names))}))
+    for function in filter(_is_kernel, functions(text).values()):
+        given = {user_name(name) for name in names} & {argument.arg for argument in function.args.args}
+        stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        assert not given & stored, function.name
 
 
 @pytest.mark.parametrize("param", ["other", "doc_b"])
