@@ -84,7 +84,7 @@ def backward_configs(
 
 @lru_cache(maxsize=1024)
 def unfused(config: Config) -> Config:
-    """A config of `_backward_kv` that leaves dQ to `_backward_q`, as like this one as can be."""
+    """A config of `_backward_kv` that leaves dQ to `_backward_q`, else like this one where it can use that."""
     if not config.fuse_dq:
         return config
     apart: dict[str, int] = {"fuse_dq": 0}

@@ -140,8 +140,7 @@ def test_every_name_that_host_code_binds_is_refused_in_a_spec(name: str) -> None
     variant = load(VARIANTS[name])
     own = {t.name for t in variant.inputs} | {p.name for p in variant.params} | {n for n, _ in variant.lets}
     host = [node for node in ast.parse(text_of(name)).body if not _is_kernel(node)]
-    inside = [inner for node in host for inner in ast.walk(node) if isinstance(inner, ast.Name)]
-    bound = {node.id for node in inside if isinstance(node.ctx, ast.Store)}
+    bound = set[str]().union(*map(_stored, host))
     # What is added up for a learned input gets a name that is free.
     made = re.compile(r"_.*|t\d+|d_\w+_sums")
     assert [n for n in sorted(bound - own) if not made.fullmatch(n) and name_problem(n) is None] == []
@@ -174,9 +173,12 @@ def test_every_name_that_a_kernel_finds_in_the_module_is_refused_in_a_spec(name:
 
 def _bound(function: ast.AST) -> set[str]:
     """What a function assigns, and its arguments."""
-    nodes = list(ast.walk(function))
-    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return _stored(function) | {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+
+
+def _stored(code: ast.AST) -> set[str]:
+    """What is assigned."""
+    return {node.id for node in ast.walk(code) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def _is_kernel(node: ast.stmt) -> bool:
@@ -313,8 +315,7 @@ def test_no_kernel_assigns_what_a_spec_named(start: int, score: str) -> None:
     text = render(load({"name": "hostile", "causal": True, "params": params, "score": score.format(" + ".join(names))}))
     for function in filter(_is_kernel, functions(text).values()):
         given = {user_name(name) for name in names} & {argument.arg for argument in function.args.args}
-        stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        assert not given & stored, function.name
+        assert not given & _stored(function), function.name
 
 
 @pytest.mark.parametrize("param", ["other", "doc_b"])
