@@ -38,7 +38,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "32314f9740b8", "backward_q": "a36ff3e7348d", "backward_kv": "b2d12d5c3cbd"},
+    templates={"forward": "a6acaebc32df", "backward_q": "a36ff3e7348d", "backward_kv": "b2d12d5c3cbd"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -307,7 +307,8 @@ def _rest(tile, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
 def _start_scores(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile[0].slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile[0].slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
+    q_main = q_tile[0] if REST == 0 else q_tile[0].slice(0, MAIN, 1)
+    scores = warpgroup_mma(q_main, k_main, sums, use_acc=False, is_async=True)
     if REST > 0:
         k_rest = _rest(k_tile, MAIN, REST, SPLIT).permute((1, 0))
         scores = warpgroup_mma(_rest(q_tile, MAIN, REST, SPLIT), k_rest, scores, is_async=True)
@@ -573,6 +574,9 @@ def _consumer(
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
+    q_layout: gl.constexpr = gl.DotOperandLayout(0, qk_layout, 2)
+    # Where there are registers for Q, the products of full tiles read only K and V from shared memory.
+    HOLD_Q: gl.constexpr = CONSUMERS == 2 and HEAD_DIM == WIDTH and WIDTH <= 64
     out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
@@ -697,6 +701,8 @@ def _consumer(
             pairs = _paired(p, out_s.dtype)
 
         # Full tiles: each row sees each key, no mask.
+        if HOLD_Q:
+            q_tile = (q_tile[0].load(q_layout),)
         for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
             last = n % STAGES

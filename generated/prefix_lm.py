@@ -36,7 +36,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "467a8ae413f2", "backward_q": "554942481aba", "backward_kv": "b822ec510c48"},
+    templates={"forward": "fbc2700f1c03", "backward_q": "554942481aba", "backward_kv": "b822ec510c48"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -297,7 +297,8 @@ def _rest(tile, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
 def _start_scores(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
     """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
     k_main = k_tile[0].slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile[0].slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
+    q_main = q_tile[0] if REST == 0 else q_tile[0].slice(0, MAIN, 1)
+    scores = warpgroup_mma(q_main, k_main, sums, use_acc=False, is_async=True)
     if REST > 0:
         k_rest = _rest(k_tile, MAIN, REST, SPLIT).permute((1, 0))
         scores = warpgroup_mma(_rest(q_tile, MAIN, REST, SPLIT), k_rest, scores, is_async=True)
@@ -557,6 +558,9 @@ def _consumer(
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])
     p_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
+    q_layout: gl.constexpr = gl.DotOperandLayout(0, qk_layout, 2)
+    # Where there are registers for Q, the products of full tiles read only K and V from shared memory.
+    HOLD_Q: gl.constexpr = CONSUMERS == 2 and HEAD_DIM == WIDTH and WIDTH <= 64
     out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
@@ -674,6 +678,8 @@ def _consumer(
             pairs = _paired(p, out_s.dtype)
 
         # Full tiles: each row sees each key, no mask.
+        if HOLD_Q:
+            q_tile = (q_tile[0].load(q_layout),)
         for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
             last = n % STAGES

@@ -64,8 +64,8 @@ class HopperView:
     """The holes of the Hopper forward kernel, as `ForwardView` has them; `keys` is None where nothing is masked.
 
     `uneven`: tiles of queries differ in length, so that programs take the next one when they are done; `grouped`: the
-    longest come first, in groups of heads. `reads` are the names that the consumers read, `loaded` what the producer
-    takes of its work.
+    longest come first, in groups of heads. `holds_q`: Q may stay in registers for full tiles. `reads` are the names
+    that the consumers read, `loaded` what the producer takes of its work.
     """
 
     scaled: bool
@@ -83,6 +83,7 @@ class HopperView:
     loaded: tuple[str, ...]
     grouped: bool
     uneven: bool
+    holds_q: bool
     reads: frozenset[str]
     q_offset: str
     prologue: tuple[str, ...]
@@ -155,6 +156,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         loaded=tuple(name if name in used else "_" for name in work.returned),
         grouped=ordered,
         uneven=uneven,
+        holds_q=keys is not None,
         reads=frozenset(reads),
         q_offset=q_offset(variant),
         prologue=in_gluon(prologue.lines),

@@ -10,10 +10,10 @@ from flashgen.lang.triton_levels import ONCE, ROW, is_reduction, level
 
 # Names that a kernel uses itself; a user's name that equals one gets a trailing underscore.
 KERNEL_NAMES = frozenset({
-    "BUFFERS", "DELAY_DQ", "DP_PRODUCTS", "HOLD_V", "S_PRODUCTS", "THROUGH_DS", "V_STAGES", "acc", "acc_layout",
-    "along", "alpha", "answer", "at", "at_once", "b", "barriers", "begin", "begins", "bh", "by_rank", "chunk", "col",
-    "col0", "col_layout", "cols", "computes", "counter", "counts", "d_lse_rows", "d_out", "d_out_rows", "delta",
-    "delta_desc", "delta_s", "dims", "dk", "dk_desc", "dk_layout", "dk_operand", "dk_s", "dk_tile", "do_base",
+    "BUFFERS", "DELAY_DQ", "DP_PRODUCTS", "HOLD_Q", "HOLD_V", "S_PRODUCTS", "THROUGH_DS", "V_STAGES", "acc",
+    "acc_layout", "along", "alpha", "answer", "at", "at_once", "b", "barriers", "begin", "begins", "bh", "by_rank",
+    "chunk", "col", "col0", "col_layout", "cols", "computes", "counter", "counts", "d_lse_rows", "d_out", "d_out_rows",
+    "delta", "delta_desc", "delta_s", "dims", "dk", "dk_desc", "dk_layout", "dk_operand", "dk_s", "dk_tile", "do_base",
     "do_desc", "do_empty", "do_full", "do_s", "do_tile", "dp", "dq", "dq_desc", "dq_layout", "dq_ptr", "dq_s", "ds",
     "ds_layout", "ds_operand", "ds_out", "ds_s", "dtype", "dv", "dv_desc", "dv_layout", "dv_operand", "dv_s", "dv_tile",
     "each", "element", "elements", "empty", "enable_fp_fusion", "end", "every", "factor", "finishes", "first",
@@ -26,13 +26,13 @@ KERNEL_NAMES = frozenset({
     "num_left", "num_mixed", "num_q_tiles", "num_right", "num_rows", "num_stages", "num_tiles", "num_warps", "out",
     "out_b", "out_cols", "out_desc", "out_h", "out_row0", "out_rows", "out_s", "out_strides", "out_tile", "own", "p",
     "p_full", "p_layout", "p_operand", "p_s", "pair", "pairs", "phase", "place", "product", "products", "q", "q_base",
-    "q_desc", "q_descs", "q_empty", "q_first", "q_full", "q_last", "q_len", "q_s", "q_strides", "q_tile", "qk",
-    "qk_layout", "qk_scale", "queries", "rest_layout", "right", "room_for_k", "row", "row0", "row_layout", "row_shift",
-    "rows", "rows_full", "scale", "schedule_heads", "scores", "scores_layout", "seen_from", "seen_to", "shared",
-    "sheared", "shift", "shown", "sink", "sizes", "slope", "slot", "some", "stage", "start", "starts", "state", "stop",
-    "tile", "tiles", "tilt", "tilted", "turn", "v", "v_b", "v_base", "v_desc", "v_descs", "v_dims", "v_empty", "v_full",
-    "v_head", "v_head_dim", "v_held", "v_layout", "v_phase", "v_s", "v_stage", "v_start", "v_strides", "v_tile", "work",
-    "wrap", "x", "zero", "zero_dq",
+    "q_desc", "q_descs", "q_empty", "q_first", "q_full", "q_last", "q_layout", "q_len", "q_s", "q_strides", "q_tile",
+    "qk", "qk_layout", "qk_scale", "queries", "rest_layout", "right", "room_for_k", "row", "row0", "row_layout",
+    "row_shift", "rows", "rows_full", "scale", "schedule_heads", "scores", "scores_layout", "seen_from", "seen_to",
+    "shared", "sheared", "shift", "shown", "sink", "sizes", "slope", "slot", "some", "stage", "start", "starts",
+    "state", "stop", "tile", "tiles", "tilt", "tilted", "turn", "v", "v_b", "v_base", "v_desc", "v_descs", "v_dims",
+    "v_empty", "v_full", "v_head", "v_head_dim", "v_held", "v_layout", "v_phase", "v_s", "v_stage", "v_start",
+    "v_strides", "v_tile", "work", "wrap", "x", "zero", "zero_dq",
 })  # fmt: skip
 
 # The variables of the language and of its rewriting passes.

@@ -40,6 +40,17 @@ def test_a_simple_variant_keeps_its_registers(name: str, tmp_path: Path, compile
         assert found.shared <= SHARED_LIMIT["sm_90"]
 
 
+def test_q_stays_in_registers_for_full_tiles_of_two_consumers_at_64(tmp_path: Path, compiled: Compile) -> None:
+    holding = {name for name, variant in VARIANTS.items() if hopper_view(variant, forward_view(variant)).holds_q}
+    assert holding == {*VARIANTS} - {"full", "relative_bias"}
+    path = generate(VARIANTS["alibi"], tmp_path)
+    for dim in (16, 32, 64):
+        found = compiled(path, "forward", "sm_90", "bfloat16", dim, dim, Config(128, 128, 4, 3, "hopper", ping_pong=1))
+        assert found.error is None
+        assert not found.serialized_wgmma
+        assert found.spills <= (FEW if OLDEST else FEW_ON_NEWER)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, compiled: Compile) -> None:
