@@ -42,7 +42,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "1a42aad06305", "backward_q": "113913fe9fa2", "backward_kv": "14dda0a108a1"},
+    templates={"forward": "24b2c4e6f3c5", "backward_q": "63bc7b6b1dec", "backward_kv": "e34eebca64ae"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -321,11 +321,13 @@ def _rest(tile, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
 
 
 @gluon.jit
-def _start_scores(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
-    """Start sums + Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
+def _start_scores(
+    q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr, ADD: gl.constexpr = False
+):
+    """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more; sums + Q K^T where ADD."""
     k_main = k_tile[0].slice(0, MAIN, 1).permute((1, 0))
     q_main = q_tile[0] if REST == 0 else q_tile[0].slice(0, MAIN, 1)
-    scores = warpgroup_mma(q_main, k_main, sums, use_acc=True, is_async=True)
+    scores = warpgroup_mma(q_main, k_main, sums, use_acc=ADD, is_async=True)
     if REST > 0:
         k_rest = _rest(k_tile, MAIN, REST, SPLIT).permute((1, 0))
         scores = warpgroup_mma(_rest(q_tile, MAIN, REST, SPLIT), k_rest, scores, is_async=True)
@@ -340,17 +342,6 @@ def _start_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT
         return main, warpgroup_mma(p, _rest(v_tile, MAIN, REST, SPLIT), acc[1], is_async=True)
     else:
         return (main,)
-
-
-@gluon.jit
-def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
-    """Start sums + Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
-    k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, sums, use_acc=True, is_async=True)
-    if REST > 0:
-        k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
-        scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)
-    return scores
 
 
 @gluon.jit
@@ -371,16 +362,6 @@ def _unpaired(pairs, dtype: gl.constexpr, layout: gl.constexpr):
     low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.int16, gl.int16), True, 1)
     p = gl.reshape(gl.join(low, high), [pairs.shape[0], 2 * pairs.shape[1]])
     return gl.convert_layout(p.to(dtype, bitcast=True), layout, assert_trivial=True)
-
-
-@gluon.jit
-def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
-    """Start acc + P V, for the MAIN and the REST columns of V."""
-    main = warpgroup_mma(p, v_tile.slice(0, MAIN, 1), acc[0], is_async=True)
-    if REST > 0:
-        return main, warpgroup_mma(p, v_tile.slice(MAIN, REST, 1), acc[1], is_async=True)
-    else:
-        return (main,)
 
 
 @gluon.jit
@@ -691,7 +672,7 @@ def _consumer(
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
             _await_turn(CONSUMER, PING_PONG)
-            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), tilted, MAIN, REST, SPLIT)
+            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), tilted, MAIN, REST, SPLIT, ADD=True)
             mbarrier.wait(v_full.index(last), last_phase)
             p = _unpaired(pairs, out_s.dtype, p_layout)
             product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
@@ -721,7 +702,7 @@ def _consumer(
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
             _await_turn(CONSUMER, PING_PONG)
-            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), tilted, MAIN, REST, SPLIT)
+            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), tilted, MAIN, REST, SPLIT, ADD=True)
             mbarrier.wait(v_full.index(last), last_phase)
             p = _unpaired(pairs, out_s.dtype, p_layout)
             product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
@@ -800,7 +781,7 @@ def _forward_hopper(
     # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
-    REST: gl.constexpr = HEAD_DIM - MAIN if SPLIT else 16
+    REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
     Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
     q_s = (_room(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
@@ -1051,6 +1032,18 @@ def _backward_q(
         (dq * scale).to(dq_ptr.dtype.element_ty),
         mask=(rows < q_len)[:, None] & (dims < head_dim)[None, :],
     )
+
+
+@gluon.jit
+def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+    """_start_scores for tiles in one part."""
+    return _start_scores((q_tile,), (k_tile,), zero, MAIN, REST, False)
+
+
+@gluon.jit
+def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
+    """_start_product for a tile in one part."""
+    return _start_product(p, (v_tile,), acc, MAIN, REST, False)
 
 
 @gluon.jit
@@ -1518,8 +1511,8 @@ def _d_slopes_by_key(q, k):
 
 
 @gluon.jit
-def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
-    """Tile `index` of keys: its batch element, head of K and V, and first key.
+def _place_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+    """Tile `index` of keys: its head in the batch, its place along the keys, and the size of its group.
 
     The heads are taken in groups of head_group, whose Q and dO stay in the L2 cache, the first keys of a group first:
     most queries see them.
@@ -1527,9 +1520,15 @@ def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     num_tiles = gl.cdiv(kv_len, BN)
     first = index // (num_tiles * head_group) * head_group
     group = gl.minimum(head_group, batch * kv_heads - first)
-    place = index - first * num_tiles
-    head = first + place % group
-    return head // kv_heads, head % kv_heads, place // group * BN
+    turn = index - first * num_tiles
+    return first + turn % group, turn // group, group
+
+
+@gluon.jit
+def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+    """Tile `index` of keys: its batch element, head of K and V, and first key."""
+    head, place, _ = _place_of(index, batch, kv_heads, kv_len, head_group, BN)
+    return head // kv_heads, head % kv_heads, place * BN
 
 
 @gluon.jit
@@ -1711,7 +1710,7 @@ def _backward_producer(
                 tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
                 n += 1
         turn += 1
-        # Tiles differ in length: whoever is done takes the next one.
+        # Whoever is done takes the next tile.
         index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
     _announce(index, turn, index_s, index_full, index_empty)
     # The last program to end sets the counters back, for the launch that follows on this stream.
@@ -2626,7 +2625,7 @@ def _launch_backward_kv(call, incoming, slopes, config):
 def _launch_backward_kv_hopper(call, incoming, dq_sums, slopes, config, input_sums=None):
     """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq.
 
-    The other one also adds to input_sums for the gradient of slopes, if there are any.
+    The other one adds to dq_sums, if there are any, and to input_sums for the gradient of slopes, if there are any.
     """
     dq = None
     dk, dv = runtime.hopper_key_gradients(call)

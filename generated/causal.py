@@ -36,7 +36,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "ad534b893c9d", "backward_q": "ff75d3d1bb29", "backward_kv": "6f845a6f6ffa"},
+    templates={"forward": "2921a4cc12d2", "backward_q": "24f1d94d2829", "backward_kv": "b48b36c92115"},
     source="variants/causal.yaml",
     arguments={},
 )
@@ -309,17 +309,6 @@ def _start_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr):
-    """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
-    k_main = k_tile.slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile.slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
-    if REST > 0:
-        k_rest = k_tile.slice(MAIN, REST, 1).permute((1, 0))
-        scores = warpgroup_mma(q_tile.slice(MAIN, REST, 1), k_rest, scores, is_async=True)
-    return scores
-
-
-@gluon.jit
 def _paired(p, dtype: gl.constexpr):
     """p rounded to dtype, the neighbours of a row in one int32: [ROWS, BN] becomes [ROWS, BN / 2].
 
@@ -337,16 +326,6 @@ def _unpaired(pairs, dtype: gl.constexpr, layout: gl.constexpr):
     low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.int16, gl.int16), True, 1)
     p = gl.reshape(gl.join(low, high), [pairs.shape[0], 2 * pairs.shape[1]])
     return gl.convert_layout(p.to(dtype, bitcast=True), layout, assert_trivial=True)
-
-
-@gluon.jit
-def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
-    """Start acc + P V, for the MAIN and the REST columns of V."""
-    main = warpgroup_mma(p, v_tile.slice(0, MAIN, 1), acc[0], is_async=True)
-    if REST > 0:
-        return main, warpgroup_mma(p, v_tile.slice(MAIN, REST, 1), acc[1], is_async=True)
-    else:
-        return (main,)
 
 
 @gluon.jit
@@ -747,7 +726,7 @@ def _forward_hopper(
     # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
-    REST: gl.constexpr = HEAD_DIM - MAIN if SPLIT else 16
+    REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
     Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
     q_s = (_room(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
@@ -981,6 +960,18 @@ def _backward_q(
         (dq * scale).to(dq_ptr.dtype.element_ty),
         mask=(rows < q_len)[:, None] & (dims < head_dim)[None, :],
     )
+
+
+@gluon.jit
+def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+    """_start_scores for tiles in one part."""
+    return _start_scores((q_tile,), (k_tile,), zero, MAIN, REST, False)
+
+
+@gluon.jit
+def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
+    """_start_product for a tile in one part."""
+    return _start_product(p, (v_tile,), acc, MAIN, REST, False)
 
 
 @gluon.jit
@@ -1401,8 +1392,8 @@ def _backward_kv(
 
 
 @gluon.jit
-def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
-    """Tile `index` of keys: its batch element, head of K and V, and first key.
+def _place_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+    """Tile `index` of keys: its head in the batch, its place along the keys, and the size of its group.
 
     The heads are taken in groups of head_group, whose Q and dO stay in the L2 cache, the first keys of a group first:
     most queries see them.
@@ -1410,9 +1401,15 @@ def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
     num_tiles = gl.cdiv(kv_len, BN)
     first = index // (num_tiles * head_group) * head_group
     group = gl.minimum(head_group, batch * kv_heads - first)
-    place = index - first * num_tiles
-    head = first + place % group
-    return head // kv_heads, head % kv_heads, place // group * BN
+    turn = index - first * num_tiles
+    return first + turn % group, turn // group, group
+
+
+@gluon.jit
+def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
+    """Tile `index` of keys: its batch element, head of K and V, and first key."""
+    head, place, _ = _place_of(index, batch, kv_heads, kv_len, head_group, BN)
+    return head // kv_heads, head % kv_heads, place * BN
 
 
 @gluon.jit
@@ -1570,7 +1567,7 @@ def _backward_producer(
                 tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
                 n += 1
         turn += 1
-        # Tiles differ in length: whoever is done takes the next one.
+        # Whoever is done takes the next tile.
         index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
     _announce(index, turn, index_s, index_full, index_empty)
     # The last program to end sets the counters back, for the launch that follows on this stream.
@@ -2296,7 +2293,10 @@ def _launch_backward_kv(call, incoming, config):
 
 
 def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
-    """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq."""
+    """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq.
+
+    The other one adds to dq_sums, if there are any.
+    """
     dq = None
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:

@@ -136,8 +136,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     computes = reads | asked
     computes |= {"kv_len"} if "kv_len" in found.shown or is_shifted(variant, reads) else set()
     computes |= {"kv_heads"} if "kv_h" in reads else set()
-    counter = ("counter_ptr",) if uneven else ()
-    read = (SCHEDULE if not ranges.closed else ()) + _arguments(variant, computes)
+    kernel, consumer, producer = _roles(variant, keys, computes, asked, scheduled=not ranges.closed, uneven=uneven)
     work = work_of(keys, _sizes(asked))
     used = {"b", "h", "row0", "num_tiles", *(keys.placed_by if keys else ())}
     return HopperView(
@@ -163,11 +162,9 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         epilogue=in_gluon((*epilogue.lines, *row_shift)),
         row_shift=bool(row_shift),
         sink=variant.sink,
-        kernel=Role(counter + read, _sizes({*computes, "scale", "kv_heads", "kv_len", "head_dim", "v_head_dim"})),
-        consumer=Role(read, _sizes(computes)),
-        producer=Role(
-            counter + (keys.arguments if keys else ()), _sizes({"kv_heads", "kv_len", "head_dim", "v_head_dim", *asked})
-        ),
+        kernel=kernel,
+        consumer=consumer,
+        producer=producer,
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, computes, not ranges.closed), "batch", *(asked & {"head_group"})))
         ),
@@ -178,6 +175,20 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
                 )
             )
         ),
+    )
+
+
+def _roles(
+    variant: Variant, keys: KeyTiles | None, computes: set[str], asked: set[str], *, scheduled: bool, uneven: bool
+) -> tuple[Role, Role, Role]:
+    """What the kernel is given, and of it its consumers and its producer: `computes` and `asked` are what these read."""
+    counter = ("counter_ptr",) if uneven else ()
+    read = (SCHEDULE if scheduled else ()) + _arguments(variant, computes)
+    loads = {"kv_heads", "kv_len", "head_dim", "v_head_dim"}
+    return (
+        Role(counter + read, _sizes(computes | loads | {"scale"})),
+        Role(read, _sizes(computes)),
+        Role(counter + (keys.arguments if keys else ()), _sizes(asked | loads)),
     )
 
 

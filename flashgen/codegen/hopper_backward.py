@@ -163,7 +163,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
-        rank=" ".join(in_gluon([schedule_row(variant, "num_tiles", "place")])) if ranked else "",
+        rank=" ".join(in_gluon([schedule_row(variant, "gl.cdiv(kv_len, BN)", "place")])) if ranked else "",
         in_turn=in_turn,
         holds_v=in_turn and not scheduled and flat is None and variant.mask is not TRUE,
         plain_mask=in_turn and not scheduled and seen.bounds != () and seen.rest is None and score is None,
