@@ -181,7 +181,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
 def _roles(
     variant: Variant, keys: KeyTiles | None, computes: set[str], asked: set[str], *, scheduled: bool, uneven: bool
 ) -> tuple[Role, Role, Role]:
-    """What the kernel is given, and of it its consumers and its producer: `computes` and `asked` are what these read."""
+    """What the kernel is given, and of it consumers, which read `computes`, and the producer, which reads `asked`."""
     counter = ("counter_ptr",) if uneven else ()
     read = (SCHEDULE if scheduled else ()) + _arguments(variant, computes)
     loads = {"kv_heads", "kv_len", "head_dim", "v_head_dim"}
