@@ -38,7 +38,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "5fd6742b3880", "backward_q": "8cd0226c1867", "backward_kv": "62607e36f3b3"},
+    templates={"forward": "1bbab6cdcf21", "backward_q": "8cd0226c1867", "backward_kv": "62607e36f3b3"},
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -209,8 +209,8 @@ def _forward(
 
 @triton.jit
 def _hopper_score(qk, qk_scale):
-    """50.0 * tanh(score / 50.0), in units of log2."""
-    return _tanh_approx(qk * qk_scale) * 72.13475204444816
+    """50.0 * tanh(score / 50.0), in units of log2, over 72.13475204444816."""
+    return _tanh_approx(qk * qk_scale)
 
 
 @gluon.jit
@@ -255,8 +255,9 @@ def _softmax_step(x, m, l):
 
     l [ROWS, 8] are the sums of every eighth column, which each thread has of its own: they meet after the last step.
     """
-    m_new = gl.maximum(m, gl.max(x, 1))
-    p = gl.exp2(x - m_new[:, None])
+    factor: gl.constexpr = 72.13475204444816  # of all logits, x * factor
+    m_new = gl.maximum(m, gl.max(x, 1) * factor)
+    p = gl.exp2(x * factor - m_new[:, None])
     alpha = gl.exp2(m - m_new)
     layout: gl.constexpr = l.type.layout
     sums = gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), 1)

@@ -38,7 +38,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "7d8d3afbebcb", "backward_q": "5b6bce88bcd4", "backward_kv": "00cb9820dc56"},
+    templates={"forward": "4b54c591605c", "backward_q": "5b6bce88bcd4", "backward_kv": "00cb9820dc56"},
     source="variants/softcap.yaml",
     arguments={},
 )
@@ -240,8 +240,8 @@ def _forward(
 
 @triton.jit
 def _hopper_score(qk, qk_scale):
-    """30.0 * tanh(score / 30.0), in units of log2."""
-    return _tanh_approx(qk * qk_scale) * 43.2808512266689
+    """30.0 * tanh(score / 30.0), in units of log2, over 43.2808512266689."""
+    return _tanh_approx(qk * qk_scale)
 
 
 @gluon.jit
@@ -284,8 +284,9 @@ def _softmax_step(x, m, l):
 
     l [ROWS, 8] are the sums of every eighth column, which each thread has of its own: they meet after the last step.
     """
-    m_new = gl.maximum(m, gl.max(x, 1))
-    p = gl.exp2(x - m_new[:, None])
+    factor: gl.constexpr = 43.2808512266689  # of all logits, x * factor
+    m_new = gl.maximum(m, gl.max(x, 1) * factor)
+    p = gl.exp2(x * factor - m_new[:, None])
     alpha = gl.exp2(m - m_new)
     layout: gl.constexpr = l.type.layout
     sums = gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), 1)

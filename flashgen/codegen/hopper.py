@@ -65,7 +65,7 @@ class HopperView:
 
     `uneven`: tiles of queries differ in length, so that programs take the next one when they are done; `grouped`: the
     longest come first, in groups of heads. `holds_q`: Q may stay in registers for full tiles. `reads` are the names
-    that the consumers read, `loaded` what the producer takes of its work.
+    that the consumers read, `loaded` what the producer takes of its work; `factor` is as in `Pairs`.
     """
 
     scaled: bool
@@ -75,6 +75,7 @@ class HopperView:
     score_reads_k: bool
     columns: Columns
     logit: str
+    factor: str
     mixed: Mixed
     clamps_k: bool
     keys: KeyTiles | None
@@ -118,10 +119,10 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others."""
     prologue = new_prologue(variant, approximate=variant.approximate)
     ranges = key_range(variant.mask)
-    found = pairs(variant, ranges, prologue)
+    found = pairs(variant, ranges, prologue, apart=True)
     columns = _columns(variant, prologue)
     if columns.given:
-        found = pairs(variant, ranges, prologue, columns.given)
+        found = pairs(variant, ranges, prologue, columns.given, apart=True)
     keys = None if found.mask is None else key_tiles(variant, ranges)
     score = None if found.score is None else found.score.beside(portable.score)
     tilt = _tilt(variant, prologue)
@@ -147,6 +148,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         score_reads_k=tilt is not None or found.score_reads_k or bool(columns.of_score),
         columns=columns,
         logit=found.logit,
+        factor=found.factor,
         mixed=masked,
         clamps_k=found.clamps_k,
         keys=keys,

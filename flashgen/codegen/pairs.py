@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from flashgen.codegen.limits import ends_before_kv_len
 from flashgen.lang.bounds import KeyRange
-from flashgen.lang.log2 import logits
+from flashgen.lang.log2 import factored, logits
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, var, variables, walk
 from flashgen.lang.show import show
 from flashgen.lang.triton_emitter import Body, Prologue, level
@@ -74,7 +74,8 @@ class Pairs:
     """How a kernel gets from the dot products of a tile to its logits; `shown` is what a tile that needs it keeps.
 
     `score` is None where the logit is the dot product times `qk_scale`; `spread` where it is less than a whole tile.
-    `row` is what is left out of the logits, constant along a row. `free` are names that score and mask read.
+    `factor` is what the score is still to be multiplied by, "" for nothing. `row` is what is left out of the logits,
+    constant along a row. `free` are names that score and mask read.
     """
 
     score: Function | None
@@ -82,6 +83,7 @@ class Pairs:
     mask: Function | None
     shown: str
     clamps_k: bool
+    factor: str
     row: Expr | None
 
     @property
@@ -97,17 +99,24 @@ class Pairs:
         return "qk" if self.score is None else "x"
 
 
-def pairs(variant: Variant, keys: KeyRange, prologue: Prologue, given: Given = NOTHING) -> Pairs:
-    """The score and mask of a pair; what is free of k goes into the prologue, what is `given` has a name."""
+def pairs(
+    variant: Variant, keys: KeyRange, prologue: Prologue, given: Given = NOTHING, *, apart: bool = False
+) -> Pairs:
+    """The score and mask of a pair; what is free of k goes into the prologue, what is `given` has a name.
+
+    `apart`: a positive constant by which the score ends is left to the softmax, whose row maximum may be taken before.
+    """
     found = logits(variant.score, variant.mask)
+    pair, constant = factored(found.pair) if apart else (found.pair, None)
+    factor = "" if constant is None else repr(constant.value)
     score = None
     if found.scaled is not None:
         prologue.name(found.scaled, "qk_scale")
     else:
-        note = "in units of log2" + ("" if found.row is None else ", less what is constant along a row")
-        score = Function(
-            "_score", prologue.body(found.pair, given=given), f"{show(variant.score, variant.lets)}, {note}."
-        )
+        less = "" if found.row is None else ", less what is constant along a row"
+        over = f", over {factor}" if factor else ""
+        formula = f"{show(variant.score, variant.lets)}, in units of log2{less}{over}."
+        score = Function("_score", prologue.body(pair, given=given), formula)
     mask = mask_function(variant, prologue, given)
     clamps_k = _reads_tensors_along_k(given, variant.mask, found.pair)
     checks = clamps_k or not ends_before_kv_len(variant, keys)
@@ -115,7 +124,7 @@ def pairs(variant: Variant, keys: KeyRange, prologue: Prologue, given: Given = N
     shown = " & ".join([mask.call, *(f"({test})" for test in in_range)] if mask is not None else in_range)
     # A score that ignores the keys, or the queries, is spread over the tile.
     spread = level(found.pair) != level(var("qk", Type.FLOAT))
-    return Pairs(score, spread, mask, shown, clamps_k, found.row)
+    return Pairs(score, spread, mask, shown, clamps_k, factor, found.row)
 
 
 def _reads_tensors_along_k(given: Given, *exprs: Expr) -> bool:

@@ -79,6 +79,15 @@ def tilted(pair: Expr) -> Tilted | None:
     return Tilted(scaled, column, per_key)
 
 
+def factored(pair: Expr) -> tuple[Expr, Const | None]:
+    """Another expression and a positive constant by which it is multiplied, as of a softcap; else it and None."""
+    if isinstance(pair, Op) and pair.name == "mul":
+        inner, constant = pair.args
+        if isinstance(constant, Const) and 0 < constant.value < math.inf:
+            return inner, constant
+    return pair, None
+
+
 def slope(derivative: Expr, mask: Expr) -> Expr:
     """d score_out / d score as a function of qk; what it has in common with the logits is the same expression."""
     return _scaled(_where_shown(derivative, mask), const(1.0))

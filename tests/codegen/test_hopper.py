@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,14 @@ def test_q_stays_in_registers_for_full_tiles_of_two_consumers_at_64(tmp_path: Pa
         assert found.error is None
         assert not found.serialized_wgmma
         assert found.spills <= (FEW if OLDEST else FEW_ON_NEWER)
+
+
+def test_a_softcap_is_multiplied_by_its_cap_where_the_maximum_is_subtracted() -> None:
+    factors = {name: hopper_view(variant, forward_view(variant)).factor for name, variant in VARIANTS.items()}
+    assert {name: float(factor) for name, factor in factors.items() if factor} == {
+        "softcap": pytest.approx(30 * math.log2(math.e)),
+        "gemma2": pytest.approx(50 * math.log2(math.e)),
+    }
 
 
 @pytest.mark.matrix

@@ -10,7 +10,7 @@ from language_world import SCOPE, TENSORS, compile, pairs
 from mask_strategies import drawn
 
 from flashgen.lang.evaluate import evaluate
-from flashgen.lang.log2 import LOG2E, QK, is_uniform, logits, tilted
+from flashgen.lang.log2 import LOG2E, QK, factored, is_uniform, logits, tilted
 from flashgen.lang.nodes import TRUE, Expr, Type, op, variables
 
 SCALES = st.sampled_from([0.125, 0.3, 1.0, 2.5])
@@ -92,6 +92,23 @@ def test_a_constant_multiple_is_folded_into_the_scale() -> None:
     found = logits(compile("score * 3 / 2.0"), TRUE)
     assert found.scaled is not None
     assert evaluate(found.scaled, {"scale": 1.0}) == pytest.approx(1.5 * LOG2E.value)
+
+
+@pytest.mark.parametrize("score", ["30 * tanh(score / 30)", "tanh(score) / 4", "5.0 * (rel[h, k] * score)"])
+def test_a_positive_constant_is_left_to_the_softmax(score: str) -> None:
+    pair = logits(compile(score), TRUE).pair
+    inner, constant = factored(pair)
+    assert constant is not None
+    assert constant.value > 0
+    assert pair is op("mul", inner, constant)
+
+
+@pytest.mark.parametrize(
+    "score", ["score", "-30 * tanh(score / 30)", "cap * tanh(score)", "2 * tanh(score) + k", "0 * k"]
+)
+def test_what_may_be_negative_is_not(score: str) -> None:
+    pair = logits(compile(score), TRUE).pair
+    assert factored(pair) == (pair, None)
 
 
 def test_alibi_costs_one_product_and_no_absolute_value_a_pair() -> None:
