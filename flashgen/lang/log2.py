@@ -80,10 +80,13 @@ def tilted(pair: Expr) -> Tilted | None:
 
 
 def factored(pair: Expr) -> tuple[Expr, Const | None]:
-    """Another expression and a positive constant by which it is multiplied, as of a softcap; else it and None."""
+    """Another expression and a positive constant by which it is multiplied, as of a softcap; else it and None.
+
+    Not one so small or large that a float32 of it is 0 or inf: a kernel multiplies what is masked, -inf, by it.
+    """
     if isinstance(pair, Op) and pair.name == "mul":
         inner, constant = pair.args
-        if isinstance(constant, Const) and 0 < constant.value < math.inf:
+        if isinstance(constant, Const) and 1e-30 <= constant.value <= 1e30:
             return inner, constant
     return pair, None
 

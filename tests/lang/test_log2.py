@@ -104,9 +104,18 @@ def test_a_positive_constant_is_left_to_the_softmax(score: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "score", ["score", "-30 * tanh(score / 30)", "cap * tanh(score)", "2 * tanh(score) + k", "0 * k"]
+    "score",
+    [
+        "score",
+        "-30 * tanh(score / 30)",
+        "cap * tanh(score)",
+        "2 * tanh(score) + k",
+        "0 * k",
+        "1e-50 * tanh(score)",
+        "1e50 * tanh(score)",
+    ],
 )
-def test_what_may_be_negative_is_not(score: str) -> None:
+def test_what_may_be_negative_or_no_float32_is_not(score: str) -> None:
     pair = logits(compile(score), TRUE).pair
     assert factored(pair) == (pair, None)
 
