@@ -64,8 +64,8 @@ class HopperView:
     """The holes of the Hopper forward kernel, as `ForwardView` has them; `keys` is None where nothing is masked.
 
     `uneven`: tiles of queries differ in length, so that programs take the next one when they are done; `grouped`: the
-    longest come first, in groups of heads. `holds_q`: Q may stay in registers for full tiles. `reads` are the names
-    that the consumers read, `loaded` what the producer takes of its work; `factor` is as in `Pairs`.
+    longest come first, in groups of heads. `reads` are the names that the consumers read, `loaded` what the producer
+    takes of its work; `factor` is as in `Pairs`.
     """
 
     scaled: bool
@@ -84,7 +84,6 @@ class HopperView:
     loaded: tuple[str, ...]
     grouped: bool
     uneven: bool
-    holds_q: bool
     reads: frozenset[str]
     q_offset: str
     prologue: tuple[str, ...]
@@ -98,6 +97,11 @@ class HopperView:
     helpers: tuple[str, ...]
     log2e: str = LOG2E
     ln2: str = LN2
+
+    @property
+    def holds_q(self) -> bool:
+        """Whether Q may stay in registers for full tiles: only where these have a loop of their own."""
+        return self.keys is not None
 
     def spread_columns(self, masked: bool) -> list[str]:
         """What is loaded for each key and then read with all pairs of its column.
@@ -157,7 +161,6 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         loaded=tuple(name if name in used else "_" for name in work.returned),
         grouped=ordered,
         uneven=uneven,
-        holds_q=keys is not None,
         reads=frozenset(reads),
         q_offset=q_offset(variant),
         prologue=in_gluon(prologue.lines),
