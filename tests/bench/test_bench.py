@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -228,6 +229,21 @@ def test_a_pass_runs_what_its_name_says_on_what_is_learned() -> None:
         assert [gradient.shape for gradient in first] == shapes
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert run_of(FORWARD, forward, variant, call)()[0].shape == call.q.shape
+
+
+def test_a_compiled_backward_pass_runs_many_times_even_if_it_was_compiled_for_one() -> None:
+    variant = load(Path(__file__).parents[2] / "variants/full.yaml")
+    problem = replace(PROBLEM, kv_heads=PROBLEM.heads)
+    call = trainable(variant, make_inputs(variant, problem))
+
+    @partial(torch.compile, backend="aot_eager")
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(q @ k.mT).softmax(-1) @ v
+
+    with torch._functorch.config.patch(donated_buffer=False):
+        attend(call.q, call.k, call.v).sum().backward()
+    run = run_of(BACKWARD, lambda: attend(call.q, call.k, call.v), variant, call)
+    assert all(torch.equal(a, b) for a, b in zip(run(), run(), strict=True))
 
 
 def test_slopes_with_a_default_are_not_learned_in_a_benchmark() -> None:
