@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -72,19 +71,9 @@ def run_of(step: str, forward: Forward, variant: Variant, call: Call) -> Run:
     d_out = torch.randn(shape, generator=generator, device=call.q.device).to(call.q.dtype)
     if step == BOTH:
         return lambda: torch.autograd.grad(forward(), wanted, d_out)
-
-    def kept() -> AbstractContextManager[None]:
-        """Compiled code would else reuse what the forward pass kept for the backward pass, which here runs many times.
-
-        Both ask: code from torch's cache may have been compiled for one backward pass.
-        """
-        return compilation.patch(donated_buffer=False)
-
-    with torch.enable_grad(), kept():
+    # Compiled code would else reuse what the forward pass kept for the backward pass, which here runs many times. Both
+    # ask: code from torch's cache may have been compiled for one backward pass.
+    kept = compilation.patch(donated_buffer=False)
+    with torch.enable_grad(), kept:
         out = forward()
-
-    def backward() -> tuple[Tensor, ...]:
-        with kept():
-            return torch.autograd.grad(out, wanted, d_out, retain_graph=True)
-
-    return backward
+    return kept(lambda: torch.autograd.grad(out, wanted, d_out, retain_graph=True))
