@@ -1,0 +1,46 @@
+"""Specs that once came out wrong, or not at all, each for a reason of its own; every suite runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _tensor(*shape: str | int, dtype: str = "float32", grad: bool = False) -> dict[str, Any]:
+    return {"shape": [*shape], "dtype": dtype, **({"grad": True} if grad else {})}
+
+
+def _runtime(value: float) -> dict[str, Any]:
+    return {"value": value, "runtime": True}
+
+
+_TABLE = {"rpb": _tensor("heads", 9, grad=True)}
+_OFFSETS = {"off": _tensor("batch", dtype="int32"), "lo": _tensor("heads", dtype="int32")}
+_SIGNED = {"t": _tensor("kv_len", dtype="int32"), "u": _tensor("kv_len", dtype="int32")}
+_PAD = {"pad": _tensor("batch", "kv_len")}
+
+# Minima and maxima of negated integers, which an assembler gets wrong.
+NEGATIONS: dict[str, dict[str, Any]] = {
+    "neighbourhoods of a grid": {
+        "params": {"W": 16, "r": 3},
+        "let": {"cx": "clamp(q // W, r, W - 1 - r)", "cy": "clamp(q % W, r, W - 1 - r)"},
+        "mask": "(abs(cx - k // W) <= r) & (abs(cy - k % W) <= r)",
+    },
+    "distances on a grid": {
+        "params": {"W": 16, "r": 3},
+        "mask": "(abs(q // W - k // W) <= r) & (abs(q % W - k % W) <= r)",
+    },
+    "extremes of negated inputs": {
+        "inputs": _SIGNED,
+        "align": "top_left",
+        "mask": "max(max(t[k], -u[q]), -t[k]) <= 3 + q",
+        "score": "score + 0.01 * min(min(t[k], -u[q]), q - k)",
+    },
+    "a negated index": {"inputs": {**_TABLE, "t": _tensor("kv_len", dtype="int32")}, "score": "score + rpb[h, -t[k]]"},
+    "negated bounds": {"inputs": _OFFSETS, "mask": "(k >= -off[b]) & (k + lo[h] >= 0) & (k <= q - lo[h])"},
+    "the nearest of several negated bounds": {
+        "inputs": _OFFSETS,
+        "mask": "(k >= max(max(-off[b], lo[h]), -lo[h] - off[b])) & (k <= min(min(-lo[h], q), 3 * -off[b]))",
+    },
+}  # fmt: skip
+
+SPECS = {name: {"name": "hard", **spec} for name, spec in {**NEGATIONS}.items()}
