@@ -43,4 +43,11 @@ NEGATIONS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-SPECS = {name: {"name": "hard", **spec} for name, spec in {**NEGATIONS}.items()}
+# Derivatives of what is flat where something below it is steep.
+STEEP: dict[str, dict[str, Any]] = {
+    "a tanh of steep scores": {"softcap": 50.0, "score": "tanh((-0.103 * (kv_h - q)) ** 2 * abs(score))"},
+    "a tanh that grows along the row": {"score": "0.5 * q * tanh(score)", "causal": True},
+    "a tanh of a steep table": {"inputs": _TABLE, "score": "score + 20 * tanh(4 * rpb[h, (q + k) % 9])"},
+}
+
+SPECS = {name: {"name": "hard", **spec} for name, spec in {**NEGATIONS, **STEEP}.items()}

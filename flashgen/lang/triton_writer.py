@@ -76,7 +76,7 @@ class Writer(ABC):
         if isinstance(expr, Gather):
             return self._load(expr)
         assert isinstance(expr, Op)
-        if expr.name == "tanh" and not self.facts.approximate:
+        if expr.name == "tanh" or (expr.name == "softcap" and not self.facts.approximate):
             self._read("PRECISE")
         return self._operators.write(expr, [self.text(argument) for argument in expr.args])
 
