@@ -50,4 +50,28 @@ STEEP: dict[str, dict[str, Any]] = {
     "a tanh of a steep table": {"inputs": _TABLE, "score": "score + 20 * tanh(4 * rpb[h, (q + k) % 9])"},
 }
 
-SPECS = {name: {"name": "hard", **spec} for name, spec in {**NEGATIONS, **STEEP}.items()}
+# What is computed in front of one kernel's loop, and of another's.
+HOISTED: dict[str, dict[str, Any]] = {
+    "dilated neighbourhoods with a table": {
+        "inputs": _TABLE,
+        "let": {"n": "(kv_len - q % 3 + 2) // 3", "centre": "min(max(q // 3, 2), n - 3)"},
+        "mask": "(q % 3 == k % 3) & (abs(centre - k // 3) <= 2)",
+        "score": "score + rpb[h, clamp(k // 3 - q // 3 + 4, 0, 8)]",
+    },
+    "a table of quotients, scaled by others": {
+        "inputs": {**_TABLE, "gate": _tensor("heads", 5, grad=True)},
+        "score": "score + rpb[h, clamp(k // 7 - q // 5, 0, 8)] * gate[h, clamp(q // 5 - k // 7, 0, 4)]",
+    },
+}
+
+# Runtime params whose values a compiler would make a kernel for.
+RUNTIME: dict[str, dict[str, Any]] = {
+    f"a runtime param of {value}": {
+        "params": {"stage": _runtime(value), "gain": _runtime(float(value)), "flag": _runtime(value > 0)},
+        "mask": "k <= q + stage if flag else q - stage <= k",
+        "score": "score + 0.01 * (q - stage) * gain + 0.1 * (stage // 3) - gain * (k % (stage + 2))",
+    }
+    for value in (0, 1, 16, -5)
+}
+
+SPECS = {name: {"name": "hard", **spec} for name, spec in {**NEGATIONS, **STEEP, **HOISTED, **RUNTIME}.items()}

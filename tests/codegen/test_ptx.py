@@ -44,6 +44,7 @@ def test_what_keeps_its_minus_is_left_alone(name: str) -> None:
     assert joined_negations(as_ptx(KEPT[name])) == ()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", NEGATIONS)
 def test_kernels_have_no_negation_to_lose(name: str, tmp_path: Path, compiled: Compile) -> None:
     variant = replace(load(SPECS[name]), dtypes=("bfloat16",), head_dims=(64,))
