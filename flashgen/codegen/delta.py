@@ -20,7 +20,7 @@ _SIZES = ("kv_heads", "kv_len", "head_dim")
 class DeltaView:
     """The holes of `_delta`: `lines` compute `row`, the term of rows [BM], by the names in `reads`.
 
-    `arguments` are those of the variant, `integers` among them, `sizes` the scalars beyond those that every variant has.
+    `arguments` are those of the variant, `integers` among them; `sizes` are the scalars beyond those of all.
     """
 
     lines: tuple[str, ...]
