@@ -13,6 +13,8 @@ from flashgen.verify.soak.formula import parsed
 from flashgen.verify.soak.structures import FLOATS, INTS, LAYOUTS, MASKS, SCORES
 from flashgen.verify.soak.wild import Piece, Scope, Wild
 
+# Pairs of one call: what the interpreter is done with soon, and what a GPU holds of float64 many times over.
+MOST_PAIRS = {"small": 30_000, "large": 4_000_000}
 SCORE = Piece("score", "float", -40.0, 40.0, exact=False, smooth=True, tight=True)
 
 
@@ -53,7 +55,8 @@ def _sizes(random: Random, large: bool) -> dict[str, int]:
     if random.random() < 0.4:
         q_len = kv_len
     batch = random.choice([1, 1, 2])
-    while not large and batch * kv_heads * group * q_len * kv_len > 30000:
+    most = MOST_PAIRS["large" if large else "small"]
+    while batch * kv_heads * group * q_len * kv_len > most:
         q_len, kv_len = max(1, q_len * 2 // 3), max(1, kv_len * 2 // 3)
     head_dim = random.choice(dims)
     return {
