@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import IO, TYPE_CHECKING, Any
@@ -44,11 +45,13 @@ class Worker:
 
     `factory` is "package.module:function"; it is called with `arguments` in the process and returns the function
     that answers. Arguments, requests and answers must pickle. With a `nursery` of the same factory the process is
-    forked from it.
+    forked from it; otherwise it has these variables in its environment, beside ours.
     """
 
-    def __init__(self, factory: str, *arguments: Any, nursery: Nursery | None = None) -> None:
-        self._task, self._nursery = (factory, arguments), nursery
+    def __init__(
+        self, factory: str, *arguments: Any, nursery: Nursery | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
+        self._task, self._nursery, self._variables = (factory, arguments), nursery, variables
         self._process: Any = None
         self._pipe: Connection | None = None
         self._ready = False
@@ -75,7 +78,9 @@ class Worker:
         if self._nursery is not None:
             self._process = self._nursery.fork(theirs, self._errors.fileno())
             return
-        self._process = spawned("from flashgen.tuning.worker import main; main()", theirs, self._errors)
+        self._process = spawned(
+            "from flashgen.tuning.worker import main; main()", theirs, self._errors, self._variables
+        )
         self._pipe.send(self._task)
 
     def ask(self, request: Any, seconds: float) -> Any:
@@ -149,12 +154,15 @@ def main() -> None:
         return
 
 
-def spawned(command: str, theirs: Connection, errors: IO[bytes] | None) -> subprocess.Popen[bytes]:
+def spawned(
+    command: str, theirs: Connection, errors: IO[bytes] | None, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """A Python process that runs `command` with this end of a pipe, closed here, and our id as its arguments."""
     # The process must find the modules that this one found, and not what happens to lie in the current folder.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONSAFEPATH": "1"}
     # Workers compile and launch kernels; triton reads this when it is imported.
     environment.pop("TRITON_INTERPRET", None)
+    environment.update(variables or {})
     process = subprocess.Popen(
         [sys.executable, "-c", command, str(theirs.fileno()), str(os.getpid())],
         pass_fds=[theirs.fileno()],
