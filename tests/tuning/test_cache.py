@@ -9,7 +9,7 @@ import pytest
 
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import RecordWarning, read_record, records_below
+from flashgen.runtime.record_files import RecordWarning, read_record, records_below
 from flashgen.runtime.records import Bucket, Key, Record
 from flashgen.tuning.cache import clear_records, export_records, find_record, list_records, write_record
 
