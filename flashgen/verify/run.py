@@ -15,7 +15,8 @@ import torch
 from flashgen.codegen.rehearsal import Wanted, rehearsal
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
-from flashgen.runtime.lookup import RecordWarning, current_device
+from flashgen.runtime.lookup import current_device
+from flashgen.runtime.record_files import RecordWarning
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Backward, Case
