@@ -87,7 +87,7 @@ def bundle(generated: str, records: Iterable[tuple[str, str]]) -> str:
 def split(text: str) -> Source:
     """Take a module apart at its top-level imports and its docstring."""
     tree = ast.parse(text)
-    lines = text.splitlines()
+    lines = text.split("\n")
     runtime: dict[str, tuple[str, ...]] = {}
     imports: list[ast.Import | ast.ImportFrom] = []
     names: list[str] = []

@@ -18,7 +18,7 @@ def formatted(source: str) -> str:
     """The source as ruff lays it out, prose and the lines that it must not touch in at most 120 columns too."""
     command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", str(WIDTH)]
     command += ["--stdin-filename", "m.py"]
-    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=source, capture_output=True, encoding="utf-8", check=False)
     if done.returncode != 0:
         raise EnvironmentProblem(f"ruff could not format the generated module: {done.stderr.strip()}")
     return wrapped(done.stdout)

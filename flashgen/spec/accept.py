@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import unicodedata
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 
+from flashgen.printable import is_printable
 from flashgen.spec.variant import DTYPES
 
 INPUT_DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", *DTYPES)
@@ -55,13 +56,17 @@ def is_scalar(value: Any) -> bool:
     return isinstance(value, bool) or (isinstance(value, int) and value in _INT64)
 
 
-def _is_printable(value: Any) -> bool:
-    """Text without control characters, lone surrogates or characters that reorder what a reader sees."""
-    bidirectional = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-    return isinstance(value, str) and not any(
-        (unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t") or unicodedata.bidirectional(c) in bidirectional
-        for c in value
-    )
+# What ends a line: also what Python, YAML and editors do not agree upon.
+_LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
+
+
+def _one_kind_of_line(value: Any) -> Any:
+    return _LINE_ENDS.sub("\n", value) if isinstance(value, str) else value
+
+
+def _is_prose(value: Any) -> bool:
+    """Text that shows all of itself: no control characters, nothing hidden, nothing that reorders what one reads."""
+    return isinstance(value, str) and is_printable(value)
 
 
 def choice(*options: str) -> Accept:
@@ -129,7 +134,11 @@ Share = Annotated[
 Count = Annotated[int, count(1)]
 Dtype = Annotated[str, choice(*DTYPES)]
 HeadDim = Annotated[int, count(1, MAX_HEAD_DIM)]
-Description = Annotated[str, Accept(_is_printable, "text without control characters", {"type": "string"})]
+Description = Annotated[
+    str,
+    Accept(_is_prose, "text without control characters", {"type": "string"}),
+    BeforeValidator(_one_kind_of_line),
+]
 Text = Annotated[str, Accept(lambda v: isinstance(v, str), "text", {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"})]
 
 

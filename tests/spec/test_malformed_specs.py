@@ -90,7 +90,7 @@ FORM = {
     ),
     "a choice of sizes": (
         "name: a\ninputs: {doc: {shape: [batch|1, kv_len], dtype: int32}}\n",
-        ":2:24: a dimension batch|1; expected one size, such as batch, or 1",
+        ":2:24: a dimension batch | 1; expected one size, such as batch, or 1",
     ),
     "two problems": (
         "name: a\nsink: 3\ncausal: 3\n",
