@@ -15,7 +15,7 @@ from pathlib import Path
 import flashgen
 from flashgen.codegen.layout import formatted
 from flashgen.codegen.render import render
-from flashgen.codegen.write import write_if_changed
+from flashgen.files import write_if_changed
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Record
 from flashgen.spec.variant import Variant
