@@ -65,6 +65,8 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
     output.line(f"{name}: {built.path}", style="bold")
     if built.verification is not None:
         output.line(f"verified: {built.verification}")
+        if built.verification.note:
+            output.line(f"note: {built.verification.note}")
     if built.compiled:
         output.line("compiled in the default config, not run:")
         jobs = [(c.job, [tile_text(c.job.config), c.registers, c.spills, c.shared]) for c in built.compiled]

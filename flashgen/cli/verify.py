@@ -40,6 +40,8 @@ def verify(
         for case in report.cases:
             output.line(f"  {case}")
         output.line(f"{variant.name}: {report}", style="green")
+        if report.note:
+            output.line(f"note: {report.note}")
         output.document({"name": variant.name, "path": path, **report.as_dict()})
 
     for_each(specs, one)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,6 +15,12 @@ from flashgen.printable import is_printable
 from flashgen.spec.variant import DTYPES
 
 INPUT_DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", *DTYPES)
+# The least and the greatest value of each dtype but bool.
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "int8": (-(2**7), 2**7 - 1), "uint8": (0, 2**8 - 1), "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1),
+    "float16": (-65504, 65504), "bfloat16": (-3.38e38, 3.38e38), "float32": (-3.4e38, 3.4e38),
+}  # fmt: skip
 MAX_HEAD_DIM = 256
 MAX_RANK = 6
 _INT64 = range(-(2**63), 2**63)
@@ -121,7 +127,10 @@ Scalar = Annotated[
     ),
 ]
 Flag = Annotated[bool, Accept(lambda v: isinstance(v, bool), "true or false", {"type": "boolean"})]
-Number = Annotated[float, Accept(lambda v: is_scalar(v) and math.isfinite(v), "a number", {"type": "number"}, float)]
+End = Annotated[
+    int | float,
+    Accept(lambda v: is_scalar(v) and not isinstance(v, bool) and math.isfinite(v), "a number", {"type": "number"}),
+]
 Share = Annotated[
     float,
     Accept(

@@ -61,7 +61,13 @@ class Declarations:
 
     def _own_inputs(self, spec: SpecForm) -> tuple[Input, ...]:
         return tuple(
-            Input(name, self._shape(form.shape, ("inputs", name, "shape")), form.dtype, form.grad)
+            Input(
+                name,
+                self._shape(form.shape, ("inputs", name, "shape")),
+                form.dtype,
+                form.grad,
+                range=None if form.range is None else (form.range[0], form.range[1]),
+            )
             for name, form in spec.inputs.items()
         )
 

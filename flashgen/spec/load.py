@@ -16,7 +16,7 @@ from flashgen.spec import sugar
 from flashgen.spec.declare import SCORE, Declarations
 from flashgen.spec.model import SpecForm, parse
 from flashgen.spec.source import Document, KeyPath, read
-from flashgen.spec.variant import Sample, TuneShape, Variant
+from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
 
 
 def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
@@ -168,8 +168,13 @@ def _tune_shapes(spec: SpecForm) -> tuple[TuneShape, ...]:
     )
 
 
+# What fits an input that is not bool: where it is whole, and where it is of a floating dtype.
+_OTHER_HINT = {False: "segments, or a range of the input", True: "a range of the input"}
+
+
 def _samples(document: Document, spec: SpecForm, declared: Declarations) -> tuple[tuple[str, Sample], ...]:
     dtypes = {tensor.name: tensor.dtype for tensor in declared.inputs}
+    ranged = {tensor.name for tensor in declared.inputs if tensor.range is not None}
     found = []
     for name, form in (spec.tune.inputs if spec.tune else {}).items():
         path: KeyPath = ("tune", "inputs", name)
@@ -177,10 +182,11 @@ def _samples(document: Document, spec: SpecForm, declared: Declarations) -> tupl
             known = f"one of the inputs {', '.join(dtypes)}" if dtypes else "an input of the spec; it has none"
             raise SpecError(document.key(path), f"the unknown input {name!r}", known)
         if (form.density is not None) != (dtypes[name] == "bool"):
-            hint = "density" if dtypes[name] == "bool" else "segments or range"
+            hint = "density" if dtypes[name] == "bool" else _OTHER_HINT[dtypes[name] in DTYPES]
             raise SpecError(document.at(path), f"a hint that does not fit dtype {dtypes[name]}", hint)
         if form.segments is not None and "int" not in dtypes[name]:
-            raise SpecError(document.at(path), f"segments for dtype {dtypes[name]}", "range")
-        bounds = (form.range[0], form.range[1]) if form.range else None
-        found.append((name, Sample(form.segments, form.density, bounds)))
+            raise SpecError(document.at(path), f"segments for dtype {dtypes[name]}", _OTHER_HINT[True])
+        if name in ranged:
+            raise SpecError(document.key(path), f"a hint for {name!r}, which has a range", "the one or the other")
+        found.append((name, Sample(form.segments, form.density)))
     return tuple(found)

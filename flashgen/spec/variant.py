@@ -37,13 +37,17 @@ class Dim:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that the caller passes. `default` names what stands in when it is None: "alibi_slopes" or nothing."""
+    """A tensor that the caller passes. `default` names what stands in when it is None: "alibi_slopes" or nothing.
+
+    `range` has the least and the greatest value that proof, tuning and benchmarks draw; kernels assume nothing.
+    """
 
     name: str
     dims: tuple[Dim, ...]
     dtype: str
     grad: bool = False
     default: str | None = None
+    range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,6 @@ class Sample:
 
     segments: int | None = None
     density: float | None = None
-    range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -195,11 +195,11 @@ def test_tuning_shapes_and_hints() -> None:
         "head_dim": 40,
         "inputs": {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}},
         "mask": "doc[b, q] == doc[b, k]",
-        "tune": {"shapes": [{"batch": 1, "heads": 8, "q_len": 100}], "inputs": {"doc": {"range": [0, 3]}}},
+        "tune": {"shapes": [{"batch": 1, "heads": 8, "q_len": 100}], "inputs": {"doc": {"segments": 3}}},
     }
     variant = load(spec)
     assert variant.tune_shapes == (TuneShape(1, 8, 8, 100, 100),)
-    assert variant.samples == (("doc", Sample(range=(0.0, 3.0))),)
+    assert variant.samples == (("doc", Sample(segments=3)),)
     assert (variant.dtypes, variant.head_dims) == (("float32",), (40,))
     assert set(variant.dtypes) <= set(DTYPES)
 
