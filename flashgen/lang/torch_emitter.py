@@ -182,6 +182,8 @@ class _Writer:
         if name == "sigmoid":  # this form cannot overflow
             half = call("math.tanh", binary("*", number(0.5), operands[0]))
             return binary("*", number(0.5), binary("+", number(1.0), half))
+        if name == "softcap":
+            return call("math.tanh", *operands)
         if name == "floor" or name in FLOAT_FUNCTIONS:
             return call(f"math.{name}", *operands)
         if name in ("to_int", "to_float"):
@@ -200,8 +202,10 @@ class _Writer:
             return binary(SYMBOLS[name], operands[0], self._shift_count(node.args[1]))
         if name in ("min", "max"):
             return self._extremum(node, operands)
-        if name in FLOAT_FUNCTIONS:
-            return call(f"torch.{name}", *operands)
+        if name == "sech2":
+            return binary("/", number(1.0), method(call("torch.cosh", *operands), "square"))
+        if name in FLOAT_FUNCTIONS or name == "softcap":
+            return call(f"torch.{'tanh' if name == 'softcap' else name}", *operands)
         if name == "floor":
             return method(method(operands[0], "floor"), "long")
         if name == "to_int":

@@ -11,6 +11,7 @@ from flashgen.lang.check import Scope, meaning
 from flashgen.lang.fold import fold
 from flashgen.lang.nodes import TRUE, Const, Expr, Type, inputs, op, substitute, variables
 from flashgen.lang.parse import parse as parse_expression
+from flashgen.lang.softcaps import with_softcaps
 from flashgen.lang.syntax import Name, pieces
 from flashgen.spec import sugar
 from flashgen.spec.declare import SCORE, Declarations
@@ -31,6 +32,9 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
     reading = _Reading(document, spec, declared)
     lets = reading.lets()
     score, mask = reading.score(), reading.mask()
+    learned = [tensor.name for tensor in declared.inputs if tensor.grad]
+    score, *meanings = with_softcaps(score, learned, *(node for _, node in lets))
+    lets = tuple((name, node) for (name, _), node in zip(lets, meanings, strict=True))
     variant = Variant(
         name=spec.name,
         description=spec.description.strip(),
