@@ -5,7 +5,7 @@
     query i stands at key position i + kv_len - q_len
 
 Inputs:
-    rel [heads, 2*W + 1] float32
+    rel [heads, 2 * W + 1] float32
 
 In this file:
     _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
@@ -2384,7 +2384,7 @@ def _backward_inputs(
 def _inputs(q, sizes, rel):
     """The inputs as kernels read them, checked against the sizes of a call."""
     heads = sizes.heads
-    rel = runtime.check_input("rel", rel, "[heads, 2*W + 1]", (heads, 129), torch.float32, q)
+    rel = runtime.check_input("rel", rel, "[heads, 2 * W + 1]", (heads, 129), torch.float32, q)
     return rel
 
 
@@ -2612,7 +2612,7 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backwa
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and rel.
 
-    rel: float32 [heads, 2*W + 1].
+    rel: float32 [heads, 2 * W + 1].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.
     backward_config: the same for the backward pass, {"backward_kv": config, "backward_q": config}.

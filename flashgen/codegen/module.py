@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -97,7 +98,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         formula=formula(variant),
         input_table=input_table(variant),
         contents=contents(schedule is not None, sums.names if inputs_view is not None else ()),
-        source=quoted(variant.source),
+        source=quoted(shlex.quote(variant.source)),
         source_path=variant.source,
         argument_types={t.name: t.dtype for t in variant.inputs}
         | {p.name: p.type.value for p in variant.runtime_params},

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from flashgen.codegen.reference import expanded_shape
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr, Gather, inputs, variables
 from flashgen.lang.torch_emitter import Guard, emit
@@ -77,8 +78,7 @@ def _preamble(variant: Variant) -> list[str]:
                 lines.append(f"{dim.binds} = {tensor.name}.shape[{axis}]")
         if any(dim.may_be_one for dim in tensor.dims):
             # Only batch and heads may be 1.
-            shape = ", ".join(dim.text if dim.may_be_one else "-1" for dim in tensor.dims)
-            lines.append(f"{tensor.name} = {tensor.name}.expand({shape})")
+            lines.append(f"{tensor.name} = {tensor.name}.expand({expanded_shape(tensor)})")
     return lines
 
 
@@ -126,7 +126,7 @@ def _load(source: str, name: str) -> ModuleType:
     folder = tempfile.mkdtemp(prefix="flashgen-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, f"{name}.py")
-    path.write_text(source)
+    path.write_text(source, encoding="utf-8")
     spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

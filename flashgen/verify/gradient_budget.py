@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import torch
 
 from flashgen.problems import Call
-from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude
+from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude, what_was_drawn
 
 RELATIVE = 2e-5
 DERIVATIVE = 8 * U32
@@ -89,7 +89,8 @@ def judge_gradients(
     verdicts = []
     for name, bound in bounds.items():
         if not bool(bound.truth.isfinite().all()):
-            return Verdict(math.inf, 0.0, False, f"d_{name} of the formula itself is not finite, in float64")
+            why = f"d_{name} of the formula itself is not finite, in float64{what_was_drawn(call)}"
+            return Verdict(math.inf, 0.0, False, why)
         if bound.truth.numel():
             of_row: OfRow = _last_axis if name in ("q", "k", "v") else _each
             answer = found[name].double()
