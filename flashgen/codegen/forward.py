@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.limits import SCHEDULE, limit_lines, longest_first, scheduled_tiles
@@ -150,10 +150,15 @@ def unspecialized(
     variant: Variant, free: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE
 ) -> tuple[str, ...]:
     """The integers that a kernel is not compiled anew for."""
+    sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", *([schedule[-1]] if scheduled else [])]
+    return (*sizes, *own_integers(variant, free))
+
+
+def own_integers(variant: Variant, free: Collection[str]) -> tuple[str, ...]:
+    """The integers among the arguments that only some variants have, as far as a kernel reads them."""
     integers = [user_name(p.name) for p in variant.runtime_params if p.type is Type.INT]
     integers += ["batch", *(user_name(name) for name in variant.dim_names)]
-    sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", *([schedule[-1]] if scheduled else [])]
-    return (*sizes, *(name for name in integers if name in free))
+    return tuple(name for name in integers if name in free)
 
 
 def _scalars(variant: Variant) -> list[str]:

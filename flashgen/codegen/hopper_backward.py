@@ -144,7 +144,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     functions = [f for f in (score, seen.rest) if f is not None]
     reads = prologue.free.union(seen.free - {"queries", "q"}, *(f.body.free for f in functions)) - {*seen.loaded}
     flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=True)
-    learned = hopper_learned(variant, prologue.fork(), flat.condition if flat else None)
+    learned = hopper_learned(variant, (flat.prologue if flat else prologue).fork(), flat.condition if flat else None)
     apart = (part.free for part in (learned, flat) if part is not None)
     free = reads.union(queries.names, prologue.free, *apart)
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")

@@ -122,7 +122,7 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
         loaded=forward.loaded,
         longest_first=forward.grouped,
         row=row,
-        prologue=in_gluon(prologue.lines),
+        prologue=(*in_gluon(prologue.lines), *(flat.lines if flat else ())),
         reads=frozenset(reads),
         q_offset=q_offset(variant),
         arguments=extra if ranges.closed else (*SCHEDULE, *extra),

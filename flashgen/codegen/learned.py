@@ -22,8 +22,8 @@ from flashgen.spec.variant import Variant
 _SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 # Functions of finite numbers that are finite, but for overflow.
 _TAME = frozenset({
-    "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "sigmoid", "to_float", "to_int", "floor", "not",
-    "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne", "shl", "shr",
+    "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "softcap", "sech2", "sigmoid", "to_float",
+    "to_int", "floor", "not", "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne", "shl", "shr",
 })  # fmt: skip
 
 

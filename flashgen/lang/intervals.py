@@ -212,5 +212,5 @@ _RULES: dict[str, Callable[..., Interval]] = {
     "not": lambda a: Interval(-a.high - 1, -a.low - 1),
     "shl": _corners(lambda x, n: x << min(max(n, 0), 63)),
     "shr": lambda a, b: Interval(min(a.low, 0), max(a.high, 0)),
-    "to_int": lambda a: a,
+    **dict.fromkeys(("to_int", "tile_min", "tile_max"), lambda a: a),
 }

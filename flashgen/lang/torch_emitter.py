@@ -227,6 +227,8 @@ class _Writer:
         if name == "sigmoid":  # this form cannot overflow
             half = call("math.tanh", binary("*", number(0.5), operands[0]))
             return binary("*", number(0.5), binary("+", number(1.0), half))
+        if name == "softcap":
+            return call("math.tanh", *operands)
         if name == "floor" or name in FLOAT_FUNCTIONS:
             return call(f"math.{name}", *operands)
         if name in ("to_int", "to_float"):
@@ -247,8 +249,10 @@ class _Writer:
             return self._extremum(node, operands)
         if node.type is Type.FLOAT and not any(x in self._tensors for x in node.args):
             operands[0] = self._as_tensor(node.args[0])
-        if name in FLOAT_FUNCTIONS:
-            return call(f"torch.{name}", *operands)
+        if name == "sech2":
+            return binary("/", number(1.0), method(call("torch.cosh", *operands), "square"))
+        if name in FLOAT_FUNCTIONS or name == "softcap":
+            return call(f"torch.{'tanh' if name == 'softcap' else name}", *operands)
         if name == "floor":
             return method(method(self._as_tensor(node.args[0]), "floor"), "long")
         if name == "to_int":

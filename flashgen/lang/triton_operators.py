@@ -58,8 +58,8 @@ class Operators:
         return call(function, *operands)
 
     def _tanh(self, node: Op, operands: Sequence[Text]) -> Text:
-        """Exact for float32 inputs, fast for the others: the kernel knows PRECISE; or the GPU's own."""
-        if self.approximate:
+        """Exact for float32 inputs, fast for the others: the kernel knows PRECISE; or the GPU's own for a cap."""
+        if self.approximate and node.name == "softcap":
             return self._call("_tanh_approx", operands)
         return self._call("_tanh", [*operands, Text("PRECISE")])
 
@@ -152,6 +152,8 @@ _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
     "shr": Operators._shift,
     "pow": Operators._pow,
     "tanh": Operators._tanh,
+    "softcap": Operators._tanh,
+    "sech2": lambda operators, node, operands: operators._call("_sech2", operands),
     "tile_min": Operators._reduction,
     "tile_max": Operators._reduction,
 }

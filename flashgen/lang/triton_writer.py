@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from flashgen.lang.extrema import without_negated_operands
 from flashgen.lang.infix import Text, binary, call, method
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const
@@ -42,6 +43,13 @@ class Facts:
     walked: Level = COL
     approximate: bool = False
     helpers: set[str] = field(default_factory=set)
+    _plain: dict[Expr, Expr] = field(default_factory=dict)
+
+    def plain(self, expr: Expr) -> Expr:
+        """The expression as kernels compute it, without what an assembler gets wrong."""
+        if expr not in self._plain:
+            self._plain[expr] = without_negated_operands(expr, self.ranges.fits_int32)
+        return self._plain[expr]
 
 
 class Writer(ABC):
@@ -67,7 +75,7 @@ class Writer(ABC):
         if isinstance(expr, Gather):
             return self._load(expr)
         assert isinstance(expr, Op)
-        if expr.name == "tanh" and not self.facts.approximate:
+        if expr.name == "tanh" or (expr.name == "softcap" and not self.facts.approximate):
             self._read("PRECISE")
         return self._operators.write(expr, [self.text(argument) for argument in expr.args])
 
@@ -107,7 +115,8 @@ class Writer(ABC):
 
     def offset(self, expr: Gather, axis: int) -> Text | None:
         """One index times its stride, kept inside the tensor; None where it is zero."""
-        index = self.facts.ranges.kept_inside(expr, axis, self.facts.tensors[expr.input].sizes[axis])
+        kept = self.facts.ranges.kept_inside(expr, axis, self.facts.tensors[expr.input].sizes[axis])
+        index = self.facts.plain(kept)
         if index is const(0):
             return None
         if axis == len(expr.indices) - 1:

@@ -11,6 +11,7 @@ from flashgen.errors import ExpressionError, Location, SpecError
 from flashgen.lang.check import Scope, expression
 from flashgen.lang.fold import fold
 from flashgen.lang.nodes import TRUE, Const, Expr, Type, inputs, op, substitute, variables
+from flashgen.lang.softcaps import with_softcaps
 from flashgen.spec import sugar
 from flashgen.spec.declare import SCORE, Declarations
 from flashgen.spec.model import SpecForm, parse
@@ -32,6 +33,9 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
     score, mask = reading.score(), reading.mask()
     pieces = sugar.scores(spec)
     sugared = sugar.score_text(pieces[:-1] if spec.score is not None else pieces)
+    learned = [tensor.name for tensor in declared.inputs if tensor.grad]
+    score, *meanings = with_softcaps(score, learned, *(node for _, node in lets))
+    lets = tuple((name, node) for (name, _), node in zip(lets, meanings, strict=True))
     variant = Variant(
         name=spec.name,
         description=spec.description.strip(),
