@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flashgen.codegen.forward import ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.forward import ForwardView, extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
 from flashgen.codegen.learned import LearnedView, learned_view
 from flashgen.codegen.limits import SCHEDULE, extremes, limit_lines, longest_first, scheduled_tiles
 from flashgen.codegen.pairs import Function, mask_function, pairs
@@ -122,7 +122,7 @@ def backward_inputs_view(
 
 def _along_keys(variant: Variant, forward: ForwardView, known: Sequence[Function], for_inputs: bool) -> BackwardQView:
     prologue = new_prologue(variant)
-    keys = key_range(variant.mask)
+    keys = key_range(variant.mask, ranges_of(variant))
     found = pairs(variant, keys, prologue)
     if for_inputs:
         score, bent, factor = found.score, False, ""
@@ -204,7 +204,7 @@ def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Fun
 
 def seen_rows(variant: Variant) -> KeyRange:
     """The queries that see a key."""
-    return row_range(variant.mask, variant.align == "bottom_right")
+    return row_range(variant.mask, variant.align == "bottom_right", ranges_of(variant))
 
 
 def score_function(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple[Function | None, bool, str]:

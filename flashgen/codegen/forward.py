@@ -69,7 +69,7 @@ class ForwardView:
 
 def uses_schedule(variant: Variant) -> bool:
     """Whether the mask says more than an interval of keys for each query, so that tiles are found by a kernel."""
-    return not key_range(variant.mask).closed
+    return not key_range(variant.mask, ranges_of(variant)).closed
 
 
 def new_prologue(variant: Variant, walked: Level = COL, approximate: bool = False) -> Prologue:
@@ -93,7 +93,7 @@ def q_offset(variant: Variant) -> str:
 def forward_view(variant: Variant) -> ForwardView:
     """Work the holes out."""
     prologue = new_prologue(variant)
-    keys = key_range(variant.mask)
+    keys = key_range(variant.mask, ranges_of(variant))
     found = pairs(variant, keys, prologue)
     limits: tuple[str, ...] = ()
     if found.mask is not None:

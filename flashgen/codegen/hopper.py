@@ -8,7 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from flashgen.codegen.forward import ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.forward import (
+    ForwardView,
+    extra_arguments,
+    new_prologue,
+    q_offset,
+    ranges_of,
+    unspecialized,
+)
 from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon, is_shifted, key_tiles, renamed, work_of
 from flashgen.codegen.hopper_masks import Mixed, mixed
 from flashgen.codegen.limits import SCHEDULE, longest_first
@@ -121,7 +128,7 @@ class HopperView:
 def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others."""
     prologue = new_prologue(variant, approximate=variant.approximate)
-    ranges = key_range(variant.mask)
+    ranges = key_range(variant.mask, ranges_of(variant))
     found = pairs(variant, ranges, prologue, apart=True)
     columns = _columns(variant, prologue)
     if columns.given:
