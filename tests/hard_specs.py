@@ -84,7 +84,10 @@ ADDITIVE: dict[str, dict[str, Any]] = {
         "align": "top_left",
         "score": "score + 1e9 * (pad[b, k] - 1.0) + pair[0, h, q, k]",
     },
-    "the least float32": {"inputs": _PAD, "score": "score + (1.0 - pad[b, k]) * -3.4028234663852886e38"},
+    "the least float32": {
+        "inputs": {"pad": {**_tensor("batch", "kv_len"), "range": [0.0, 1.0]}},
+        "score": "score + (1.0 - pad[b, k]) * -3.4028234663852886e38",
+    },
     "the least float32 by a bool": {"inputs": _BITS, "score": "score + (1 - pad[b, k]) * -3.4028234663852886e38"},
     "the least float32, where": {
         "inputs": _BITS,
