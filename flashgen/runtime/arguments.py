@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -25,6 +25,24 @@ class Sizes:
     kv_len: int
     head_dim: int
     v_head_dim: int
+
+
+# The default of an argument that has none.
+REQUIRED = object()
+
+
+def keywords(given: Mapping[str, object], defaults: Mapping[str, object]) -> tuple[object, ...]:
+    """The values of keyword arguments whose names the generated code needs for itself, in the order of `defaults`.
+
+    Raises TypeError as a call does: for an argument that is not known, and for one that is missing.
+    """
+    for name in given:
+        if name not in defaults:
+            raise TypeError(f"got an unexpected keyword argument {name!r}; expected {', '.join(map(repr, defaults))}")
+    for name, default in defaults.items():
+        if default is REQUIRED and name not in given:
+            raise TypeError(f"missing the keyword argument {name!r}")
+    return tuple(given.get(name, default) for name, default in defaults.items())
 
 
 def check_types(

@@ -25,10 +25,10 @@ class Declarations:
     def __init__(self, document: Document, spec: SpecForm) -> None:
         self._document = document
         self._taken: dict[str, str] = {}
-        for name in spec.params:
-            self._take(name, "param", ("params", name))
+        for name, form in spec.params.items():
+            self._take(name, "param", ("params", name), form.runtime)
         for name in spec.inputs:
-            self._take(name, "input", ("inputs", name))
+            self._take(name, "input", ("inputs", name), is_argument=True)
         for name in spec.let:
             self._take(name, "let", ("let", name))
         self.params = tuple(_param(name, form.value, form.runtime) for name, form in spec.params.items())
@@ -51,8 +51,8 @@ class Declarations:
     def _dim_scope(self) -> Scope:
         return Scope({size: var(size, Type.INT) for size in names.SIZES} | self._scalars | self._dims)
 
-    def _take(self, name: str, what: str, path: KeyPath) -> None:
-        expected = names.name_problem(name)
+    def _take(self, name: str, what: str, path: KeyPath, is_argument: bool = False) -> None:
+        expected = names.name_problem(name, is_argument)
         if expected is None and name in self._taken:
             expected = f"a name that is not already {self._taken[name]}"
         if expected:
