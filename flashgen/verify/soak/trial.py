@@ -42,9 +42,11 @@ LEAST_VISIBLE = 0.02
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of a case. `kind`: "passed"; "void", where the formula has no answer that could be compared; else what
-    failed ("refused", "error", "out", "lse", "reference", "schedule", "d_q", ...). `share` is the largest error
-    beside what is allowed.
+    """What came of a case.
+
+    `kind`: "passed"; "void", where the formula has no answer that could be compared; else what failed: "refused",
+    "error", "out", "lse", "reference", "schedule", "d_q" and so on, or "evaluation", the soak's own. `share` is the
+    largest error beside what is allowed.
     """
 
     kind: str
@@ -74,9 +76,12 @@ def attempt(case: Case, device: str, lenient: bool = False) -> Tried:
 
 
 def _judged(case: Case, device: str, lenient: bool) -> Finding:
-    call = call_of(case, device)
     oracle = Oracle(case, rough=_is_rough(case, device))
-    truth = _Truth.of(oracle, case, with_defaults(case, call))
+    try:
+        call = call_of(case, device)
+        truth = _Truth.of(oracle, case, with_defaults(case, call))
+    except Exception as error:  # noqa: BLE001 - a fault of the soak's own; or of a step that made a case smaller
+        return Finding("evaluation", _reason(error))
     if truth.void(lenient):
         return Finding("void", truth.void(lenient))
     with tempfile.TemporaryDirectory() as folder:

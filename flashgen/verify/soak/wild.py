@@ -18,6 +18,8 @@ from typing import Any
 INT32 = 2**31 - 1
 # Exact floats are multiples of a quarter of at most this size.
 EXACT = 2.0**14
+# How far below the leaves of an expression gathers may stand in the indices of gathers.
+DEEPEST = -2
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,13 @@ class Wild:
 
     def draw(self, kind: str, depth: int) -> Piece:
         if depth <= 0 or self.random.random() < 0.12:
-            return self._leaf(kind)
+            return self._leaf(kind, min(depth, 0))
         for _ in range(8):
             rule = self._pick(_RULES[kind])
             found = rule(self, depth - 1)
             if found is not None and found.size <= (INT32 if kind != "float" else 1e5) and len(found.text) < 400:
                 return found
-        return self._leaf(kind)
+        return self._leaf(kind, 0)
 
     def exact(self, depth: int) -> Piece:
         """A float that is exact."""
@@ -120,10 +122,11 @@ class Wild:
         """The same without what has a gradient: for indices and tests."""
         return Wild(self.random, self.scope, False)
 
-    def _leaf(self, kind: str) -> Piece:
+    def _leaf(self, kind: str, depth: int) -> Piece:
+        """A name, a number, or an element of an input, whose indices are leaves again down to a depth."""
         kind = "float" if (wants_exact := kind == "exact") else kind
-        if self.random.random() < 0.35:
-            found = self.element(kind, 0 if self.random.random() < 0.7 else 1)
+        if depth > DEEPEST and self.random.random() < 0.3:
+            found = self.element(kind, depth)
             if found is not None and (found.exact or not wants_exact):
                 return found
         fitting = [s for s in self.scope.scalars if s.type == kind and (self.smooth or not s.smooth)]
