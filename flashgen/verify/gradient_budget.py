@@ -37,7 +37,8 @@ from dataclasses import dataclass
 import torch
 
 from flashgen.problems import Call
-from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude
+from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude, what_was_drawn
+from flashgen.verify.rounded import RoundedProducts
 
 RELATIVE = 2e-5
 DERIVATIVE = 8 * U32
@@ -89,7 +90,8 @@ def judge_gradients(
     verdicts = []
     for name, bound in bounds.items():
         if not bool(bound.truth.isfinite().all()):
-            return Verdict(math.inf, 0.0, False, f"d_{name} of the formula itself is not finite, in float64")
+            why = f"d_{name} of the formula itself is not finite, in float64{what_was_drawn(call)}"
+            return Verdict(math.inf, 0.0, False, why)
         if bound.truth.numel():
             of_row: OfRow = _last_axis if name in ("q", "k", "v") else _each
             answer = found[name].double()
@@ -144,9 +146,11 @@ def leaves_of(call: Call, loss: Loss, dtype: torch.dtype | None = None) -> dict[
 def eager_gradients(
     call: Call, loss: Loss, reference: Reference, scale: float | None, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """What eager autograd gives where q, k and v are in `dtype`."""
+    """What eager autograd gives where q, k and v, and what comes of their products, are in `dtype`."""
     leaves = leaves_of(call, loss, dtype)
-    return gradients_of(_evaluate(reference, call, leaves, scale), leaves, loss)
+    with RoundedProducts(dtype):
+        outputs = _evaluate(reference, call, leaves, scale)
+    return gradients_of(outputs, leaves, loss)
 
 
 def _evaluate(
