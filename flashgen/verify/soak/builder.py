@@ -9,7 +9,7 @@ from typing import Any
 from flashgen.verify.soak.case import Number, Recipe
 from flashgen.verify.soak.formula import size
 from flashgen.verify.soak.pending import PENDING
-from flashgen.verify.soak.wild import Piece, Scope, Tensor
+from flashgen.verify.soak.pieces import Piece, Scope, Tensor
 
 POSITIONS = ("b", "h", "kv_h", "q", "k")
 LENGTHS = ("q_len", "kv_len", "heads", "kv_heads", "head_dim")

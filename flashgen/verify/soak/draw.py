@@ -10,8 +10,9 @@ from typing import Any
 from flashgen.verify.soak.builder import Builder
 from flashgen.verify.soak.case import Case, Recipe
 from flashgen.verify.soak.formula import parsed
+from flashgen.verify.soak.pieces import Piece, Scope
 from flashgen.verify.soak.structures import FLOATS, INTS, LAYOUTS, MASKS, SCORES
-from flashgen.verify.soak.wild import Piece, Scope, Wild
+from flashgen.verify.soak.wild import Wild
 
 # Pairs of one call: what the interpreter is done with soon, and what a GPU holds of float64 many times over.
 MOST_PAIRS = {"small": 30_000, "large": 4_000_000}
