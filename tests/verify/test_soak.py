@@ -26,6 +26,8 @@ from flashgen.verify.soak.shrink import shrunk
 
 # What CI tries: so many draws of this seed, as far as they get in these seconds.
 SEED, COUNT, SECONDS = 18, 300, 90
+# Failing cases of the soak, made small, as it prints them.
+FOUND = Path(__file__).parent / "found"
 CAUSAL = Case({"name": "causal", "causal": True}, 1, 2, 1, 40, 70, 16, 16, "float32")
 DOCUMENT = Case(
     {
@@ -176,6 +178,12 @@ def test_wrong_commands_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["--resume", "--device", "cpu"]) == 2
     assert main(["--case", str(tmp_path / "none.yaml"), "--device", "cpu"]) == 2
     assert "expected what a soak printed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted(FOUND.glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_was_found_before_passes(path: Path) -> None:
+    found = trial.attempt(from_yaml(path.read_text()), "cpu", lenient=True).finding
+    assert found.kind == "passed", found
 
 
 @pytest.mark.slow

@@ -2,6 +2,5 @@
 
 from __future__ import annotations
 
-# "names": names of the kernels' own; "batch": that size in expressions; "functions": sin, cos, tan, erf; "minus
-# infinity": scores of it; "large sizes": head dimensions beyond 256.
-PENDING = frozenset({"names", "batch", "functions", "minus infinity"})
+# "names": names of the kernels' own; "batch": that size in expressions; "functions": sin, cos, tan, erf.
+PENDING = frozenset({"names", "batch", "functions"})

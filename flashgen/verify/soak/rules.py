@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from flashgen.verify.soak.pending import PENDING
 from flashgen.verify.soak.pieces import EXACT, INT32, Piece, number
 
 if TYPE_CHECKING:
@@ -184,6 +185,13 @@ def _steep(wild: Wild, depth: int) -> Piece | None:
     return Piece(f"{name}({x.text})", "float", 0, math.exp(x.high), False, x.smooth, tight=True)
 
 
+def _waving(wild: Wild, depth: int) -> Piece | None:
+    x = wild.any_number(depth)
+    x = Piece(f"clamp({x.text}, -30, 30)", x.type, -30, 30, x.exact, x.smooth) if x.size > 30 else x
+    name = wild.pick(["sin", "cos", "erf"])
+    return Piece(f"{name}({x.text})", "float", -1, 1, False, x.smooth, tight=True)
+
+
 def _slow(wild: Wild, depth: int) -> Piece | None:
     x, name = wild.any_number(depth), wild.pick(["log", "log2", "sqrt"])
     return Piece(f"{name}(abs({x.text}) + 1)", "float", 0, math.sqrt(x.size + 1) + 1, False, x.smooth, tight=True)
@@ -218,6 +226,16 @@ def _test_of_ints(wild: Wild, depth: int) -> Piece | None:
     return Piece(text, "bool")
 
 
+def _test_beyond_32_bits(wild: Wild, depth: int) -> Piece | None:
+    """Constants that 32 bits cannot hold beside integers that they can."""
+    wild = wild.masked()
+    x, y = wild.draw("int", depth), wild.draw("int", 0)
+    constant = wild.pick(["2147483648", "(-2147483649)", "4294967296", "(-1099511627776)", "9223372036854775807"])
+    forms = ["{x} {op} {c}", "{x} % {c} {op} {y}", "{x} // {c} {op} {y}", "{x} - 4294967296 {op} {y}", "{c} {op} {x}",
+             "max({x}, {y}) {op} {c}", "({x} & {c}) {op} {y}"]  # fmt: skip
+    return Piece(wild.pick(forms).format(x=x, y=y, c=constant, op=wild.pick(_COMPARE)), "bool")
+
+
 def _test_of_floats(wild: Wild, depth: int) -> Piece | None:
     wild = wild.masked()
     return Piece(f"{wild.exact(depth)} {wild.pick(_COMPARE)} {wild.exact_number(depth)}", "bool")
@@ -247,8 +265,8 @@ def _weighted(*rules: tuple[int, Rule]) -> list[Rule]:
 
 RULES: Mapping[str, list[Rule]] = {
     "bool": _weighted(
-        (6, _test_of_ints), (2, _test_of_floats), (4, _test_of_tests), (1, _negated), (1, _bool_chosen),
-        (3, _bool_element),
+        (6, _test_of_ints), (1, _test_beyond_32_bits), (2, _test_of_floats), (4, _test_of_tests), (1, _negated),
+        (1, _bool_chosen), (3, _bool_element),
     ),
     "int": _weighted(
         (6, _int_arithmetic), (5, _int_division), (2, _int_bits), (2, _int_shift), (2, _int_sign), (1, _int_power),
@@ -257,6 +275,6 @@ RULES: Mapping[str, list[Rule]] = {
     "exact": _weighted((4, _exact_arithmetic), (3, _exact_division), (2, _exact_product), *_of("exact")),
     "float": _weighted(
         (2, _any_float), (5, _sum), (3, _scaled), (4, _product), (2, _quotient), (4, _bounded), (2, _steep),
-        (2, _slow), (2, _raised), (1, _negative), *_of("float"),
+        (2, _slow), (2, _raised), (1, _negative), (0 if "functions" in PENDING else 2, _waving), *_of("float"),
     ),
 }  # fmt: skip
