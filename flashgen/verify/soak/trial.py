@@ -27,9 +27,10 @@ from flashgen.verify.gradient_budget import gradients_of, leaves_of
 from flashgen.verify.poison import poisoned
 from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case
+from flashgen.verify.soak.pending import PENDING
 from flashgen.verify.soak.schedules import schedule_fault
 from flashgen.verify.soak.tensors import call_of, loss_of, with_defaults
-from flashgen.verify.soak.verdicts import Finding, Truth, of_gradients, of_outputs, of_reference
+from flashgen.verify.soak.verdicts import Finding, Truth, of_gradients, of_huge_gradients, of_outputs, of_reference
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _reason(error: BaseException) -> str:
 def _compared(case: Case, call: Call, module: ModuleType, oracle: Oracle, truth: Truth, device: str) -> Finding:
     """The first of the comparisons that fails."""
     configs = _configs(case, device)
-    leaves = leaves_of(call, loss := loss_of(case, call))
+    leaves = leaves_of(call, loss := truth.spared(loss_of(case, call)))
     if case.d_out == "none":
         leaves = {name: leaf.detach() for name, leaf in leaves.items()}
     keywords: dict[str, Any] = {**call.keywords, **{name: leaves[name] for name in loss.learned}}
@@ -115,16 +116,27 @@ def _compared(case: Case, call: Call, module: ModuleType, oracle: Oracle, truth:
             config=configs.get("forward"), deterministic=case.deterministic,
             backward_config={name: each for name, each in configs.items() if name != "forward"} or None,
         )  # fmt: skip
-        found = gradients_of((out, lse), leaves, loss, keep=case.deterministic) if case.d_out != "none" else {}
+        found = gradients_of((out, lse), leaves, loss, keep=True) if case.d_out != "none" else {}
+        huge = _through_huge_rows(out, leaves["v"], truth) if found else None
         again = gradients_of((out, lse), leaves, loss) if found and case.deterministic else found
     findings = [of_outputs(out.detach(), lse.detach(), truth, oracle, case), of_reference(module, truth, case)]
     for name in found:
         if not torch.equal(found[name], again[name]):
             findings.append(Finding(f"d_{name}", "differs between two deterministic runs", math.inf))
+    if huge is not None:
+        findings.append(of_huge_gradients(huge, truth))
     if found:
         findings.append(of_gradients(found, truth, loss, oracle, case))
     failed = [finding for finding in findings if finding.failed]
     return failed[0] if failed else max(findings, key=lambda finding: (finding.kind == "void", finding.share))
+
+
+def _through_huge_rows(out: torch.Tensor, v: torch.Tensor, truth: Truth) -> torch.Tensor | None:
+    """The gradient of v under ones in rows of huge scores; None where there are no such rows."""
+    if "huge gradients" in PENDING or not bool(truth.huge.any()):
+        return None
+    ones = truth.huge[..., None].expand(out.shape).to(out.dtype)
+    return torch.autograd.grad(out, v, ones, retain_graph=True)[0]
 
 
 def _configs(case: Case, device: str) -> dict[str, str]:
