@@ -121,6 +121,7 @@ def test_classes_of_tiles() -> None:
     visible[..., :4, 4:] = False
     # Two rows of tiles of 4, three columns; the last column has one key, the second row one query.
     assert classes_of(visible, 4, 4).tolist() == [[[[2, 0, 0], [2, 2, 1]]]]
+    assert classes_of(visible, 4, 4, ragged=True).tolist() == [[[[2, 0, 0], [1, 1, 1]]]]
 
 
 def test_a_wrong_schedule_is_named() -> None:
