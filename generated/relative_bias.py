@@ -2458,7 +2458,7 @@ def _launch_backward(
 
 
 def _incoming(call, out, lse, d_out, d_lse, dq_sums, config):
-    """What the backward kernels need of each row: d_out, lse, and delta. Clears dq_sums."""
+    """What the backward kernels need of each row: d_out, lse in units of log2, and delta. Clears dq_sums."""
     incoming = runtime.incoming(call, d_out)
     runtime.relaunch(
         _delta, (call.layout, config),

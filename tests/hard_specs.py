@@ -84,7 +84,10 @@ ADDITIVE: dict[str, dict[str, Any]] = {
         "align": "top_left",
         "score": "score + 1e9 * (pad[b, k] - 1.0) + pair[0, h, q, k]",
     },
-    "the least float32": {"inputs": _PAD, "score": "score + (1.0 - pad[b, k]) * -3.4028234663852886e38"},
+    "the least float32": {
+        "inputs": {"pad": {**_tensor("batch", "kv_len"), "range": [0.0, 1.0]}},
+        "score": "score + (1.0 - pad[b, k]) * -3.4028234663852886e38",
+    },
     "the least float32 by a bool": {"inputs": _BITS, "score": "score + (1 - pad[b, k]) * -3.4028234663852886e38"},
     "the least float32, where": {
         "inputs": _BITS,
@@ -92,6 +95,12 @@ ADDITIVE: dict[str, dict[str, Any]] = {
         "score": "score if pad[b, k] else -3.4028234663852886e38",
     },
     "minus 1e9, for whole rows": {"inputs": _BITS, "causal": True, "score": "score - 1e9 * (1 - pad[b, k])"},
+    "a sink beside a bias of pairs": {
+        "inputs": {"pair": _tensor("batch", "heads", "kv_len", "kv_len", grad=True)},
+        "align": "top_left",
+        "sink": "learned",
+        "score": "score + pair[b, h, q, k]",
+    },
     "logarithms of gates": {"inputs": _LOGF, "causal": True, "score": "score + (logf[b, h, q] - logf[b, h, k])"},
     "large logarithms of gates": {
         "inputs": _LOGF,

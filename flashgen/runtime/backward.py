@@ -23,9 +23,8 @@ LARGEST_TILE = 256
 class Incoming(NamedTuple):
     """What comes from the output's side, as kernels read it.
 
-    d_out [batch, heads, q_len, v_head_dim]; lse, in units of the variant's logits (log2, mostly) and infinite for rows
-    that see no key, and delta, float32 [batch, heads, num_rows], as the kernel `_delta` writes them: q_len rows, and
-    some more to fill tiles.
+    d_out [batch, heads, q_len, v_head_dim]; lse, in units of log2 and infinite for rows that see no key, and delta,
+    float32 [batch, heads, num_rows], as the kernel `_delta` writes them: q_len rows, and some more to fill tiles.
     """
 
     d_out: torch.Tensor
@@ -162,10 +161,10 @@ def no_gradients(*tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ..
 def sink_gradient(sinks: torch.Tensor, rows: Incoming, natural: bool = False) -> torch.Tensor:
     """The gradient of sinks [heads]: the sum over rows of exp(sink - lse) * (d_lse - sum(d_out * out)).
 
-    `natural`: the variant's logits, and so lse, are not in units of log2.
+    The rows' log-sum-exp is in units of log2, or `natural`, as the kernels of the variant take it.
     """
-    sink = sinks.float()[None, :, None]
-    weights = torch.exp(sink - rows.lse) if natural else torch.exp2(sink * LOG2E - rows.lse)
+    sinks_of_rows = sinks.float()[None, :, None]
+    weights = torch.exp(sinks_of_rows - rows.lse) if natural else torch.exp2(sinks_of_rows * LOG2E - rows.lse)
     return -(weights * rows.delta).sum((0, 2)).to(sinks.dtype)
 
 
