@@ -69,7 +69,18 @@ def _smaller_sizes(case: Case) -> Iterator[Case]:
 def _plainer(case: Case) -> Iterator[Case]:
     """Options as callers leave them."""
     plain = Case(case.spec, *(1,) * 7, dtype="float32")
-    for name in ("configs", "layouts", "gain", "scale", "planned", "defaults", "broadcast", "deterministic", "d_lse"):
+    for name in (
+        "configs",
+        "layouts",
+        "gain",
+        "scale",
+        "planned",
+        "defaults",
+        "broadcast",
+        "deterministic",
+        "d_lse",
+        "converted",
+    ):
         yield replace(case, **{name: getattr(plain, name)})
     for kernel in case.configs:
         yield replace(case, configs={name: each for name, each in case.configs.items() if name != kernel})
