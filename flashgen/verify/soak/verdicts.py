@@ -18,6 +18,8 @@ from flashgen.verify.soak.case import Case
 
 # A row that ends beyond this has scores whose float32 neighbours are far apart: what float32 softmax gives is right.
 HUGE = 1e5
+# Of what a slightly other call loses, beside the factor of the budgets.
+LOSSES = 2
 # What their weights may lose in the backward pass.
 HUGE_ROUNDING = 0.05
 # Largest values that a 16-bit gradient may have and still say something.
@@ -143,16 +145,16 @@ class _Patched:
         return found
 
     def _noised(self, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """The truth and, beside it, what the other call loses."""
+        """The truth and, beside it, what the other call loses, twice: a kernel adds up in another order and units."""
         q, k, v, keywords = given
         wide = (q.double(), k.double(), v.double(), keywords)
         noisy = Oracle(self._oracle.case, self._oracle.rough, noise=0.01)
         truth, rounded = self._plain(*wide), self._plain(q, k, v, keywords, oracle=noisy)
         exact = self._plain(*wide, oracle=noisy)
-        out = truth[0] + (rounded[0] - exact[0])
+        out = truth[0] + LOSSES * (rounded[0] - exact[0])
         # Rows that see nothing lose nothing.
         seen = truth[1].isfinite()
-        lse = torch.where(seen, truth[1] + torch.where(seen, rounded[1] - exact[1], 0.0), -math.inf)
+        lse = torch.where(seen, truth[1] + torch.where(seen, LOSSES * (rounded[1] - exact[1]), 0.0), -math.inf)
         return out, lse
 
 
