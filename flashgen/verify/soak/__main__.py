@@ -23,7 +23,7 @@ from flashgen.verify.soak.draw import draw
 from flashgen.verify.soak.rows import Row, append, read, source_digest, table
 
 # Seconds for one case, compilation included.
-LIMITS = {"cpu": 60.0, "cuda": 240.0}
+LIMITS = {"cpu": 180.0, "cuda": 300.0}
 # Trials to make a failing case small.
 STEPS = 150
 

@@ -9,7 +9,7 @@ from typing import Any
 from flashgen.verify.soak.case import Number, Recipe
 from flashgen.verify.soak.formula import size
 from flashgen.verify.soak.pending import PENDING
-from flashgen.verify.soak.wild import Piece, Scope, Tensor
+from flashgen.verify.soak.pieces import Piece, Scope, Tensor
 
 POSITIONS = ("b", "h", "kv_h", "q", "k")
 LENGTHS = ("q_len", "kv_len", "heads", "kv_heads", "head_dim")
@@ -51,8 +51,9 @@ class Builder:
             "k": self.sizes["kv_len"] - 1,
         }  # fmt: skip
         self.scalars += [Piece(name, "int", 0, high, tight=True) for name, high in most.items()]
-        self.scalars += [Piece("q", "int", shift, shift + self.sizes["q_len"] - 1, tight=True)] * 2
-        self.scalars += [Piece("k", "int", 0, most["k"], tight=True)]
+        # Positions are what expressions are about.
+        self.scalars += [Piece("q", "int", shift, shift + self.sizes["q_len"] - 1, tight=True)] * 6
+        self.scalars += [Piece("k", "int", 0, most["k"], tight=True)] * 5
         self.scalars += [Piece(name, "int", self.sizes[name], self.sizes[name], tight=True) for name in LENGTHS]
         if "batch" not in PENDING:
             self.scalars.append(Piece("batch", "int", self.sizes["batch"], self.sizes["batch"], tight=True))

@@ -40,7 +40,8 @@ class Case:
     batch element for all).
     `configs` names for "forward", "backward_q" and "backward_kv" a config or, from 0 to 1, where it stands in the
     search space; what is left out the module chooses. `defaults` leaves out inputs that have a default; `broadcast`
-    gives the block mask size 1 where it may have that. `d_out` is the layout of the gradient: "dense", "transposed",
+    gives the block mask size 1 where it may have that; `converted` gives inputs in other dtypes than the spec says,
+    which the call converts. `d_out` is the layout of the gradient: "dense", "transposed",
     "expanded" or "none" for no gradients at all; `d_lse`: a gradient of lse beside it.
     """
 
@@ -64,6 +65,7 @@ class Case:
     planned: bool = False
     defaults: bool = False
     broadcast: bool = False
+    converted: bool = False
     deterministic: bool = False
     d_out: str = "dense"
     d_lse: bool = True

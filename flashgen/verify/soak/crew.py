@@ -17,6 +17,8 @@ from flashgen.verify.soak.draw import draw
 from flashgen.verify.soak.rows import Row, source_digest
 from flashgen.verify.soak.shrink import shrunk
 
+# What a process answers with.
+ANSWERER = "flashgen.verify.soak.crew:answerer"
 # Draws of one index before it is given up: some formulas have no finite answer, some masks hide nearly all.
 DRAWS = 30
 # A process leaves modules behind, one for each case.
@@ -54,7 +56,7 @@ class Trier:
         if self._worker is None or self._asked >= CASES_A_PROCESS:
             self.close()
             variables = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"} if self.device == "cpu" else {}
-            self._worker, self._asked = Worker(f"{__name__}:answerer", self.device, variables=variables), 0
+            self._worker, self._asked = Worker(ANSWERER, self.device, variables=variables), 0
         self._asked += 1
         try:
             found: dict[str, Any] = self._worker.ask({"case": as_dict(case), "lenient": lenient}, self.limit)

@@ -13,8 +13,8 @@ NONE, MIXED, FULL = 0, 1, 2
 def schedule_fault(plan: Plan, visible: Tensor) -> str:
     """What is wrong with a plan for pairs [batch, heads, q_len, kv_len], empty where nothing is.
 
-    A tile with a visible pair is there; a tile is full where all its pairs are visible and its last key exists; none
-    is there without a visible pair.
+    A tile with a visible pair is there, and no other; it is full where all its pairs are visible and its last key
+    exists. So it is the other way round, where its last query has to exist too.
     """
     wrong = _fault(plan, visible)
     if not wrong and plan.backward is not None:
@@ -27,7 +27,7 @@ def _fault(plan: Plan, visible: Tensor, by_key: bool = False) -> str:
     """Of one direction. The rows of a backward plan are tiles of keys."""
     rows, columns = (plan.config.BN, plan.config.BM) if by_key else (plan.config.BM, plan.config.BN)
     found = classes(plan)
-    wanted = classes_of(visible, rows, columns)
+    wanted = classes_of(visible, rows, columns, ragged=by_key)
     for axis in (0, 1):
         if found.shape[axis] == 1 < wanted.shape[axis]:
             found = found.expand(*(wanted.shape[i] if i == axis else -1 for i in range(4)))
@@ -59,14 +59,17 @@ def classes(plan: Plan) -> Tensor:
     return found
 
 
-def classes_of(visible: Tensor, rows: int, columns: int) -> Tensor:
-    """The right class of each tile of pairs [batch, heads, length, others]."""
+def classes_of(visible: Tensor, rows: int, columns: int, ragged: bool = False) -> Tensor:
+    """The right class of each tile of pairs [batch, heads, length, others]; none is full beyond the last column or,
+    where `ragged`, beyond the last row."""
     batch, heads, length, others = visible.shape
     down, across = -(-length // rows), -(-others // columns)
     # Rows beyond the last count for nothing, columns beyond the last as hidden.
     some, every = (torch.full((batch, heads, down * rows, across * columns), fill) for fill in (False, True))
     some[..., :length, :others] = every[..., :length, :others] = visible.cpu()
     every[..., others:] = False
+    if ragged:
+        every[..., length:, :] = False
     tiled = (batch, heads, down, rows, across, columns)
     any_, all_ = some.view(tiled).any(5).any(3), every.view(tiled).all(5).all(3)
     return torch.where(all_, FULL, torch.where(any_, MIXED, NONE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from flashgen.verify.soak.builder import Builder
@@ -98,6 +99,23 @@ def mask_stages(s: Builder) -> None:
     s.masks.append(s.pick(f"(q - {stage}) // 8 >= k // 8", f"k <= q + {stage}", f"(q + k) % 5 != {stage}"))
 
 
+def mask_limit(s: Builder) -> None:
+    """A limit that may be infinite."""
+    limit = s.param(s.pick(math.inf, -math.inf, 7.0, 30.5), "limit", "reach")
+    s.masks.append(s.pick(f"q - k < {limit}", f"(k <= q) | ({limit} > 20.0)", f"abs(q - k) <= max({limit}, 3)"))
+
+
+def score_limited(s: Builder) -> None:
+    """Scores up to a limit that may be infinite, or hidden by minus infinity."""
+    if s.roll(0.5):
+        cap = s.param(s.pick(math.inf, 2.0, 20.0), "cap", "limit")
+        s.scores.append(s.pick(f"min({{}}, {cap})", f"clamp({{}}, -{cap}, {cap})", f"max({{}}, -{cap})"))
+    else:
+        low = s.param(s.pick(-math.inf, -1e30), "low")
+        s.scores.append(s.pick(f"where(abs(q - k) < 30, {{}}, {low})", f"{{}} if k % 7 != 3 else {low}",
+                               f"{{}} + where((q + k) % 3 == 0, 0.0, {low})"))  # fmt: skip
+
+
 def score_additive(s: Builder) -> None:
     """BERT's mask, added to the score."""
     low = s.pick("-10000.0", "-1e4", "-1e9", "-30000.0", "-3.4028234663852886e38")
@@ -121,7 +139,7 @@ def score_pairs(s: Builder) -> None:
 
 def score_relative(s: Builder) -> None:
     """A learned bias of the clamped distance."""
-    W = s.param(s.pick(0, 1, 4, 16, 40), "W", runtime=False)
+    W = s.param(s.pick(0, 1, 4, 16, 40), "W", runtime=s.roll(0.3))
     recipe = Recipe(*s.pick(("normal", 0, 0.5), ("quarters", -1, 1)))
     rel = s.input(["heads", f"2*{W} + 1"], s.pick(*FLOATS), recipe, "rel", "rpb", grad=s.roll(0.7), exact=False)
     s.scores.append(s.pick(f"{{}} + {rel}[h, clamp(q - k, -{W}, {W}) + {W}]", f"{{}} + {rel}[h, q - k + {W}]",
@@ -184,9 +202,9 @@ def score_rows(s: Builder) -> None:
 
 MASKS: Mapping[Callable[[Builder], None], int] = {
     mask_documents: 4, mask_offsets: 3, mask_prefix: 3, mask_lengths: 3, mask_neighbourhood: 5, mask_dilated: 3,
-    mask_global: 3, mask_per_head: 3, mask_table: 3, mask_stages: 3,
+    mask_global: 3, mask_per_head: 3, mask_table: 3, mask_stages: 3, mask_limit: 2,
 }  # fmt: skip
 SCORES: Mapping[Callable[[Builder], None], int] = {
     score_additive: 5, score_pairs: 3, score_relative: 4, score_buckets: 2, score_forget: 3, score_tanh: 4,
-    score_kerple: 3, score_scaled: 2, score_rows: 2,
+    score_kerple: 3, score_scaled: 2, score_rows: 2, score_limited: 3,
 }  # fmt: skip

@@ -13,6 +13,8 @@ from flashgen.verify.soak.case import Case, Recipe
 
 Tensor = torch.Tensor
 
+# What callers have where a spec says float32, or int32: indices of torch have 64 bits.
+CONVERTED = {torch.float32: torch.bfloat16, torch.int32: torch.int64, torch.bfloat16: torch.float32}
 # Of bools and slopes, which no spec describes.
 DENSITY, SLOPES = Recipe("either", 1, 0), Recipe("uniform", 0.0, 0.6)
 
@@ -27,7 +29,9 @@ def call_of(case: Case, device: str) -> Call:
     inputs = {}
     for name, (shape, kind, _) in input_forms(case).items():
         recipe = case.recipes.get(name, DENSITY if kind == "bool" else SLOPES)
-        inputs[name] = _laid_out(_values(shape, recipe, kind, generator).to(device), recipe.layout)
+        values = _values(shape, recipe, kind, generator)
+        values = values.to(CONVERTED.get(values.dtype, values.dtype)) if case.converted else values
+        inputs[name] = _laid_out(values.to(device), recipe.layout)
     q, k, v = (
         _operand(tensor.to(dtype), layout, device)
         for tensor, layout in zip((q * case.gain, k, v), case.layouts, strict=True)
