@@ -39,6 +39,10 @@ def planted(tmp_path, monkeypatch):
     loaded = {name.partition(".")[0] for name in sys.modules} | {"ruff", "optuna", "filelock", "rich", "typer"}
     for name in {name for name in loaded if name.isidentifier() and not name.startswith("__")}:
         Path(f"{name}.py").write_text(f"open({str(tmp_path / 'RAN')!r}, 'a').write({name!r})\nraise SystemExit(77)\n")
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nbackend: module://ruff\n")
+    (tmp_path / "latex").write_text(f"#!/bin/sh\necho latex >> {tmp_path / 'RAN'}\n")
+    (tmp_path / "latex").chmod(0o755)
+    monkeypatch.setenv("PATH", os.environ["PATH"] + os.pathsep + str(tmp_path))
     return tmp_path
 
 
@@ -55,6 +59,7 @@ def run(repository, line, **options):
         ["verify", "tiny.yaml"],
         ["export", "tiny.yaml", "-o", "one.py"],
         ["cache", "ls"],
+        ["explain", "tiny.yaml", "--png", "mask.png"],
     ],
     ids=lambda arguments: arguments[0],
 )

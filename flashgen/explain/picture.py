@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from flashgen.explain.tiles import TileMap
+from flashgen.figures import plain_figures
 
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:+#"
@@ -53,6 +54,7 @@ def image(panel: Panel) -> np.ndarray:
     return picture
 
 
+@plain_figures()
 def save(panels: Sequence[Panel], path: Path) -> None:
     """Save the masks side by side to a PNG file."""
     import matplotlib
