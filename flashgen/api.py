@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
+from flashgen.choices import PRESETS, check_choice
 from flashgen.errors import CompilationFailed, VerificationFailed
 
 if TYPE_CHECKING:
@@ -94,17 +95,22 @@ def construct(
     from flashgen.tuning.crew import Crew
 
     start = time.monotonic()
+    check_choice("preset", preset, PRESETS)
     variant = load(spec)
     path = variant.module_in(out)
     with ExitStack() as stack:
         # Before torch is imported, which takes as long here as in the processes that this starts.
         crew = stack.enter_context(Crew(variant, path, (0,) if tune else ())) if verify or tune else None
-        from flashgen.codegen import generate
+        from flashgen.codegen import generate, on_trial
 
         if targets:
             # Before anything is written: a wrong target is a wrong input.
             compilation(variant, targets)
-        generate(variant, Path(out))
+        trial = stack.enter_context(ExitStack())
+        if verify:
+            trial.enter_context(on_trial(variant, Path(out)))
+        else:
+            generate(variant, Path(out))
         progress(f"rendered {path}")
         gpu = gpu_name() if verify or compile or tune else None
         targets = targets or (DEFAULT_TARGETS if gpu is None else ())
@@ -120,6 +126,7 @@ def construct(
                 crew.compilers.answers(begun)
 
         report = prove(variant, path, gpu, "quick", progress, ahead) if verify else None
+        trial.close()
         compiled = compile_for(path, jobs, progress)
         tuned = find_configs(tuner, variant, preset, progress) if tuner is not None else ()
     return Built(variant, path, gpu, report, compiled, tuned, time.monotonic() - start)

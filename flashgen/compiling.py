@@ -36,7 +36,8 @@ class Job:
 @dataclass(frozen=True)
 class Compiled:
     """What the compiler reports. `spills` and `shared` are bytes; registers and spills are None where the target's
-    assembler does not tell. `error` says why a kernel does not compile, or does not fit the target.
+    assembler does not tell. `error` says why a kernel does not compile, or does not fit the target. `lost_negations`
+    is as in `Resources`.
     """
 
     job: Job
@@ -45,6 +46,7 @@ class Compiled:
     shared: int | None = None
     seconds: float = 0.0
     error: str | None = None
+    lost_negations: int = 0
 
     def __str__(self) -> str:
         job = self.job
@@ -105,7 +107,9 @@ def compiler(path: str) -> Callable[[Job], Compiled]:
         error, limit = found.error, shared_limit(job.target)
         if error is None and found.shared > limit:
             error = f"needs {found.shared} bytes of shared memory, {job.target} has {limit}"
-        return Compiled(job, found.registers, found.spills, found.shared, found.seconds, error)
+        return Compiled(
+            job, found.registers, found.spills, found.shared, found.seconds, error, found.lost_negations
+        )  # fmt: skip
 
     return compile_one
 

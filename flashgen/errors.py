@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.printable import printable
+
 
 @dataclass(frozen=True)
 class Location:
@@ -23,9 +25,12 @@ class Location:
 
 
 class FlashgenError(Exception):
-    """The root of the catalogue."""
+    """The root of the catalogue. In its message what could not be seen, of what it quotes, stands as an escape."""
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class SpecError(FlashgenError):

@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "75d2951e5f00", "backward_q": "53027034f7bb", "backward_kv": "89097d601434"},
+    templates={"forward": "140621bb6211", "backward_q": "53027034f7bb", "backward_kv": "e176df2a641b"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -96,7 +96,8 @@ def _next_turn(counter_ptr):
 @triton.jit
 def _visible(q, k, is_global_b_q, is_global_base):
     """abs(q - k) <= 256 or is_global[b, k] or is_global[b, q]."""
-    return (tl.abs(q - k) <= 256) | tl.load(is_global_base + k) | is_global_b_q
+    t = q - k
+    return (t <= 256) & (t >= -256) | tl.load(is_global_base + k) | is_global_b_q
 
 
 @triton.jit
@@ -227,7 +228,8 @@ def _forward(
 @triton.jit
 def _hopper_visible(q, k, is_global_b_k, is_global_b_q):
     """is_global[b, q] or (abs(q - k) <= 256 or is_global[b, k])."""
-    return is_global_b_q | ((tl.abs(q - k) <= 256) | is_global_b_k)
+    t = q - k
+    return is_global_b_q | ((t <= 256) & (t >= -256) | is_global_b_k)
 
 
 @gluon.jit
@@ -911,10 +913,8 @@ def _classify(
     t = q_first - k_last
     t_2 = q_last - k_first
     is_global_b_k = tl.load(is_global_base + k)
-    some = (
-        (tl.maximum(0, tl.maximum(t, -t_2)) <= 256) | (tl.max(is_global_b_k.to(tl.int32), 1) != 0) | is_global_b_q_max
-    )
-    every = (tl.maximum(-t, t_2) <= 256) | (tl.min(is_global_b_k.to(tl.int32), 1) != 0) | is_global_b_q_min
+    some = (t <= 256) & (t_2 >= -256) | (tl.max(is_global_b_k.to(tl.int32), 1) != 0) | is_global_b_q_max
+    every = (t >= -256) & (t_2 <= 256) | (tl.min(is_global_b_k.to(tl.int32), 1) != 0) | is_global_b_q_min
     state = tl.zeros([CHUNK], tl.int32) + some.to(tl.int32) + every.to(tl.int32)
 
     # Pair by pair where that leaves doubt.
@@ -1442,7 +1442,8 @@ def _backward_q_hopper(
 @triton.jit
 def _visible_by_key(q, k, is_global_b_k, is_global_base):
     """abs(q - k) <= 256 or is_global[b, k] or is_global[b, q]."""
-    return (tl.abs(q - k) <= 256) | is_global_b_k | tl.load(is_global_base + tl.maximum(q, 0))
+    t = q - k
+    return (t <= 256) & (t >= -256) | is_global_b_k | tl.load(is_global_base + tl.maximum(q, 0))
 
 
 @triton.jit(

@@ -13,6 +13,7 @@ from flashgen.cli.output import Output
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
 from flashgen.cli.specs import resolve
 from flashgen.errors import UsageError
+from flashgen.files import check_target
 
 if TYPE_CHECKING:
     from flashgen.bench.rows import Row
@@ -52,12 +53,16 @@ def bench(
 
     if resume and rows_file is None:
         raise UsageError("--resume was given without --rows; expected the file to resume from")
+    for path in (rows_file, png):
+        if path is not None:
+            check_target(path)
     output = Output.choose(json)
+    shapes, dtypes = chosen_shapes(shape), chosen_dtypes(dtype)
     session = Session(Bench.choose(candidate, passes, rounds, seconds), out, rows_file, resume)
 
     def one(spec: str) -> None:
         variant = load(resolve(spec))
-        for rows in session.run(variant, problems(variant, chosen_shapes(shape), chosen_dtypes(dtype))):
+        for rows in session.run(variant, problems(variant, shapes, dtypes)):
             show(rows, output)
 
     for_each(specs, one)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flashgen.choices import PRESETS, check_choice
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
 from flashgen.cli.output import Output, tile_text
@@ -36,6 +37,7 @@ def build(
     """Render, prove and tune specs; without a GPU compile them for the targets instead of tuning."""
     from flashgen.api import construct
 
+    check_choice("--preset", preset, PRESETS)
     output = Output.choose(json)
 
     def one(spec: str) -> None:
@@ -63,6 +65,8 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
     output.line(f"{name}: {built.path}", style="bold")
     if built.verification is not None:
         output.line(f"verified: {built.verification}")
+        if built.verification.note:
+            output.line(f"note: {built.verification.note}")
     if built.compiled:
         output.line("compiled in the default config, not run:")
         jobs = [(c.job, [tile_text(c.job.config), c.registers, c.spills, c.shared]) for c in built.compiled]

@@ -84,9 +84,10 @@ def explain(
     from flashgen.tuning.workloads import problems
 
     output = Output.choose(json)
+    kernels, shapes, dtypes = chosen_kernels(kernel), chosen_shapes(shape), chosen_dtypes(dtype)
     variant = load(resolve(spec))
-    asked = problems(variant, chosen_shapes(shape), chosen_dtypes(dtype))
-    for found in traced(variant, out, asked, device_named(gpu, capability), chosen_kernels(kernel)):
+    asked = problems(variant, shapes, dtypes)
+    for found in traced(variant, out, asked, device_named(gpu, capability), kernels):
         what = f"{found.key.kernel}, {found.problem}: {tile_text(found.choice.config)} from {found.choice.source}"
         output.line(what, style="bold")
         for step in found.steps:

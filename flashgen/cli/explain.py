@@ -12,6 +12,7 @@ from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs, seed_option
 from flashgen.cli.output import Output, to_json
 from flashgen.cli.specs import resolve
+from flashgen.files import check_target
 
 if TYPE_CHECKING:
     from flashgen.explain import Explained
@@ -40,6 +41,8 @@ def explain(
     from flashgen.explain.picture import save
     from flashgen.spec import load
 
+    if png is not None:
+        check_target(png)
     output = Output.choose(json)
     panels: list[Panel] = []
 

@@ -11,6 +11,7 @@ from flashgen.cli.failure import guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output
 from flashgen.cli.specs import resolve
+from flashgen.files import check_target
 
 
 @guarded
@@ -27,6 +28,7 @@ def export(
     from flashgen.tuning.cache import list_records
 
     output = Output.choose(json)
+    check_target(target)
     variant = load(resolve(spec))
     roots = record_roots(shipped_root(out / f"{variant.name}.py"))
     records = [entry.record for entry in list_records(roots, variant=variant.name)]

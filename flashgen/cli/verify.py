@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from flashgen.choices import LEVELS, check_choice
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
@@ -24,6 +25,7 @@ def verify(
     from flashgen.spec import load
     from flashgen.tuning.pool import compilers
 
+    check_choice("--level", level, LEVELS)
     output = Output.choose(json)
 
     def one(spec: str) -> None:
@@ -31,13 +33,15 @@ def verify(
         path = variant.module_in(out)
         with compilers(variant, path) as pool, output.progress() as progress:
             # What imports torch comes after the compilers' processes, which import it too.
-            from flashgen.codegen import generate
+            from flashgen.codegen import on_trial
 
-            generate(variant, out)
-            report = prove(variant, path, gpu_name(), level, progress, pool.answers)
+            with on_trial(variant, out):
+                report = prove(variant, path, gpu_name(), level, progress, pool.answers)
         for case in report.cases:
             output.line(f"  {case}")
         output.line(f"{variant.name}: {report}", style="green")
+        if report.note:
+            output.line(f"note: {report.note}")
         output.document({"name": variant.name, "path": path, **report.as_dict()})
 
     for_each(specs, one)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.codegen.backward import row_step
-from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset
+from flashgen.codegen.forward import extra_arguments, new_prologue, own_integers, q_offset
+from flashgen.lang.log2 import logits
 from flashgen.lang.triton_emitter import ROW
 from flashgen.spec.variant import Variant
 
@@ -20,21 +21,23 @@ _SIZES = ("kv_heads", "kv_len", "head_dim")
 class DeltaView:
     """The holes of `_delta`: `lines` compute `row`, the term of rows [BM], by the names in `reads`.
 
-    `arguments` are those of the variant, `sizes` the scalars beyond those that every variant has.
+    `arguments` are those of the variant, `integers` among them; `sizes` are the scalars beyond those of all.
     """
 
     lines: tuple[str, ...]
     row: str
+    natural: bool
     reads: frozenset[str]
     q_offset: str
     arguments: tuple[str, ...]
+    integers: tuple[str, ...]
     sizes: tuple[str, ...]
     helpers: tuple[str, ...]
     functions: tuple[()] = ()
 
     @property
     def unspecialized(self) -> tuple[str, ...]:
-        return ("heads", "q_len", "num_rows", "v_head_dim", *self.sizes)
+        return ("heads", "q_len", "num_rows", "v_head_dim", *self.sizes, *self.integers)
 
 
 def delta_view(variant: Variant) -> DeltaView:
@@ -46,9 +49,11 @@ def delta_view(variant: Variant) -> DeltaView:
     return DeltaView(
         lines=(*prologue.lines, *body.lines),
         row=" ".join(body.results),
+        natural=logits(variant.score, variant.mask).natural,
         reads=frozenset(reads),
         q_offset=offset,
         arguments=extra_arguments(variant, {*reads}),
+        integers=own_integers(variant, reads),
         sizes=tuple(
             name
             for name in _SIZES

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.pairs import Function
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges
@@ -24,12 +25,14 @@ _CORNERS = {var("q_first", Type.INT): var("q_start", Type.INT), var("q_last", Ty
 @dataclass(frozen=True)
 class Flat:
     """`test` says of a tile's corners, q_first, q_last, k_first and k_last, whether all its pairs read at one place;
-    then `score` is the function for their logits. `condition` is what `test` says, as an expression.
+    then `score` is the function for their logits. `condition` is what `test` says, as an expression. `prologue` has the
+    statements in front of the loop that either needs.
     """
 
     test: Function
     score: Function
     condition: Expr
+    prologue: Prologue
 
     @property
     def functions(self) -> tuple[Function, Function]:
@@ -37,13 +40,18 @@ class Flat:
 
     @property
     def free(self) -> set[str]:
-        """The names that both read."""
-        return {*self.test.body.free, *self.score.body.free}
+        """The names that both read, and the statements in front of the loop."""
+        return {*self.test.body.free, *self.score.body.free, *self.prologue.free}
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """These statements."""
+        return in_gluon(self.prologue.lines)
 
 
 def flat_score(variant: Variant, prologue: Prologue, known: Sequence[Function], along_queries: bool) -> Flat | None:
     """For a kernel whose loop goes along queries or along keys, after functions that are `known`; None where no tile is
-    known to be flat from its place alone.
+    known to be flat from its place alone. What it needs in front of the loop stands beside the kernel's own `prologue`.
     """
     pair = logits(variant.score, variant.mask).pair
     reads = [node for node in walk(pair) if isinstance(node, Gather) and {"q", "k"} <= variables(node)]
@@ -59,15 +67,17 @@ def flat_score(variant: Variant, prologue: Prologue, known: Sequence[Function], 
     test, score = condition, transform(pair, lambda node: _at_corner(node) if node in reads else node)
     if along_queries:
         test, score = (substitute(each, _CORNERS) for each in (test, score))
+    prologue = prologue.fork()
     names = ", ".join(dict.fromkeys(show(read, variant.lets) for read in reads))
     found = Flat(
         Function("_is_flat", prologue.body(test), f"Whether all pairs of a tile read at one place: {names}."),
         Function("_flat_score", prologue.body(score), "The same as _score for such a tile."),
         condition,
+        prologue,
     )
     suffix = "" if all(f.says_the_same(g) for f in found.functions for g in known if f.name == g.name) else "_by_key"
     test_function, score_function = (replace(f, name=f.name + suffix) for f in found.functions)
-    return Flat(test_function, score_function, condition)
+    return replace(found, test=test_function, score=score_function)
 
 
 def _indices(read: Gather, variant: Variant, ranges: Ranges) -> list[Expr]:

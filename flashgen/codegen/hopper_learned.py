@@ -101,7 +101,7 @@ def hopper_learned(variant: Variant, prologue: Prologue, flat: Expr | None) -> H
         tuple(texts.functions),
         in_gluon(prologue.lines),
         in_gluon(texts.epilogue.lines),
-        frozenset(texts.free | texts.epilogue.free),
+        frozenset(texts.free | texts.epilogue.free | prologue.free),
     )
 
 

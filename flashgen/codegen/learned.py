@@ -22,8 +22,8 @@ from flashgen.spec.variant import Variant
 _SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 # Functions of finite numbers that are finite, but for overflow.
 _TAME = frozenset({
-    "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "sigmoid", "to_float", "to_int", "floor", "not",
-    "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne", "shl", "shr",
+    "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "softcap", "sech2", "sigmoid", "to_float",
+    "to_int", "floor", "not", "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne", "shl", "shr",
 })  # fmt: skip
 
 
@@ -177,7 +177,10 @@ def summed_by_key(variant: Variant, found: Sequence[Placement]) -> bool:
     It has ds_out, if that is ds or a multiple, and walks along the same tiles, if these need no schedule.
     """
     derivative = slope(gradients(variant.score, ()).score, variant.mask)
-    walks = key_range(variant.mask).closed and row_range(variant.mask, variant.align == "bottom_right").closed
+    walks = (
+        key_range(variant.mask, ranges_of(variant)).closed
+        and row_range(variant.mask, variant.align == "bottom_right", ranges_of(variant)).closed
+    )
     whole = all(each.sharing is Sharing.ALL for each in found)
     return walks and is_uniform(derivative) and (whole or all(_shares_by_place(each) for each in found))
 

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from flashgen.codegen.ptx import joined_negations
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.write import load_module
 from flashgen.errors import UsageError
@@ -62,6 +63,7 @@ class Resources:
 
     `serialized_wgmma` says that the assembler gave up on overlapping Hopper's matrix products (its warning C7512).
     `registers` and `spills` are None where the target's assembler does not tell. `error` is the compiler's complaint.
+    `lost_negations` counts what `joined_negations` finds in the kernel's PTX.
     """
 
     registers: int | None
@@ -70,6 +72,7 @@ class Resources:
     serialized_wgmma: bool
     seconds: float
     error: str | None = None
+    lost_negations: int = 0
 
 
 def compile_kernel(
@@ -114,6 +117,7 @@ def compile_kernel(
     found = _compile(compiled, target, types, constants, options(config), unaligned)
     if found.error is None and config.fuse_dq and not portable:
         collected = _compile(module._collect_dq, target, types, {"HEAD_DIM": block_width(config)}, {}, unaligned)
+        found = _with_losses(found, collected)
         if collected.error is not None:
             return collected
     if found.error is None and hasattr(module, "_classify"):
@@ -121,9 +125,14 @@ def compile_kernel(
             tiles = {"BM": config.BM, "BN": config.BN, "CHUNK": chunk}
             warps = {"num_warps": max(1, config.BM * config.BN // 2048)}
             schedule = _compile(module._classify, target, types, tiles, warps, unaligned)
+            found = _with_losses(found, schedule)
             if schedule.error is not None:
                 return schedule
     return found
+
+
+def _with_losses(found: Resources, helper: Resources) -> Resources:
+    return replace(found, lost_negations=found.lost_negations + helper.lost_negations)
 
 
 def compile_wanted(path: Path, wanted: Wanted) -> Resources:
@@ -172,7 +181,9 @@ def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any]) -> Re
     except Exception as error:  # noqa: BLE001 - the compiler's errors have no common class
         return Resources(None, None, 0, False, time.perf_counter() - start, _complaint(error))
     registers, spills, serialized = _assembler_report(compiled.asm, log.getvalue())
-    return Resources(registers, spills, compiled.metadata.shared, serialized, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    lost = len(joined_negations(compiled.asm.get("ptx", "")))
+    return Resources(registers, spills, compiled.metadata.shared, serialized, seconds, lost_negations=lost)
 
 
 def _complaint(error: BaseException) -> str:

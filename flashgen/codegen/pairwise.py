@@ -17,7 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from flashgen.lang.intervals import Ranges
+from flashgen.codegen.forward import ranges_of
+from flashgen.codegen.reference import expanded_shape
 from flashgen.lang.nodes import Expr, Gather, inputs, variables
 from flashgen.lang.torch_emitter import Guard, emit
 from flashgen.spec.variant import Variant
@@ -77,13 +78,13 @@ def _preamble(variant: Variant) -> list[str]:
                 lines.append(f"{dim.binds} = {tensor.name}.shape[{axis}]")
         if any(dim.may_be_one for dim in tensor.dims):
             # Only batch and heads may be 1.
-            shape = ", ".join(dim.text if dim.may_be_one else "-1" for dim in tensor.dims)
-            lines.append(f"{tensor.name} = {tensor.name}.expand({shape})")
+            lines.append(f"{tensor.name} = {tensor.name}.expand({expanded_shape(tensor)})")
     return lines
 
 
 def _body(variant: Variant, root: Expr) -> list[str]:
-    emission = emit((root,), variant.lets, _guard(variant), taken={"q_idx", "kv_idx", *SIZES})
+    wraps = ranges_of(variant).may_wrap
+    emission = emit((root,), variant.lets, _guard(variant), taken={"q_idx", "kv_idx", *SIZES}, wraps=wraps)
     used = variables(root)
     lines = []
     if "kv_h" in used:
@@ -105,7 +106,7 @@ def _body(variant: Variant, root: Expr) -> list[str]:
 
 def _guard(variant: Variant) -> Guard:
     """Clamp an index only where it may leave its tensor, so that FlexAttention is not slowed by needless code."""
-    ranges = Ranges({i.name: i.dtype for i in variant.inputs}, frozenset(variant.dim_names))
+    ranges = ranges_of(variant)
     sizes = {i.name: [dim.size for dim in i.dims] for i in variant.inputs}
 
     def guard(node: Gather, axis: int) -> tuple[bool, bool]:
@@ -126,7 +127,7 @@ def _load(source: str, name: str) -> ModuleType:
     folder = tempfile.mkdtemp(prefix="flashgen-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, f"{name}.py")
-    path.write_text(source)
+    path.write_text(source, encoding="utf-8")
     spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

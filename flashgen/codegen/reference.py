@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flashgen.codegen.forward import ranges_of
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, variables
 from flashgen.lang.torch_emitter import TENSORS, emit
-from flashgen.spec.variant import Variant
+from flashgen.spec.variant import Input, Variant
 
 SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 
@@ -34,7 +34,7 @@ def reference_view(variant: Variant) -> Reference:
 
     roots: list[Expr] = [variant.score] + ([] if variant.mask is TRUE else [variant.mask])
     taken = {*dims, *SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names}
-    emission = emit(roots, variant.lets, guard, taken)
+    emission = emit(roots, variant.lets, guard, taken, wraps=ranges.may_wrap)
     score, *masks = (_as_tensor(text, root) for text, root in zip(emission.results, roots, strict=True))
     text = " ".join((*emission.lines, score, *masks))
     return Reference(
@@ -45,6 +45,12 @@ def reference_view(variant: Variant) -> Reference:
         emission.imports_math,
         "torch." in text,
     )
+
+
+def expanded_shape(tensor: Input) -> str:
+    """The arguments of `expand` that let a dimension of size 1 be indexed as one that is whole."""
+    sizes = iter(emit([dim.size for dim in tensor.dims if dim.may_be_one], inlined=True).results)
+    return ", ".join(next(sizes) if dim.may_be_one else "-1" for dim in tensor.dims)
 
 
 def _as_tensor(text: str, expr: Expr) -> str:
@@ -58,7 +64,7 @@ def _setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
     lines: list[str] = []
     shapes = {"batch": "q.shape[0]", "heads": "q.shape[1]", "q_len": "q.shape[2]", "head_dim": "q.shape[3]"}
     shapes |= {"kv_heads": "k.shape[1]", "kv_len": "k.shape[2]"}
-    expanded = {d.text for t in variant.inputs for d in t.dims if d.may_be_one}
+    expanded = {name for t in variant.inputs for d in t.dims if d.may_be_one for name in variables(d.size)}
     for t in variant.inputs:
         if t.default == "alibi_slopes":
             lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(q.shape[1], q.device)"]
@@ -66,6 +72,5 @@ def _setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
     for t in variant.inputs:
         lines += [f"{d.binds} = {t.name}.shape[{a}]" for a, d in enumerate(t.dims) if d.binds in used]
         if any(d.may_be_one for d in t.dims):
-            wanted = ", ".join(d.text if d.may_be_one else "-1" for d in t.dims)
-            lines.append(f"{t.name} = {t.name}.expand({wanted})")
+            lines.append(f"{t.name} = {t.name}.expand({expanded_shape(t)})")
     return tuple(lines)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.codegen.forward import ranges_of
 from flashgen.lang.bounds import key_range
 from flashgen.lang.nodes import TRUE, Expr
 from flashgen.lang.show import show
+from flashgen.positive import drawn_positive
 from flashgen.runtime.defaults import HOPPER_SERVES
 from flashgen.spec.digest import digest
 from flashgen.spec.variant import Input, Variant
@@ -47,7 +49,7 @@ class Explanation:
 
 def describe(variant: Variant, scheduled: bool) -> Explanation:
     """Explain a variant; `scheduled` says whether its kernel needs a schedule of tiles."""
-    bounds = key_range(variant.mask)
+    bounds = key_range(variant.mask, ranges_of(variant))
     lower = _shown(variant, bounds.lower_bound)
     upper = _shown(variant, bounds.upper_bound)
     residual = None if bounds.closed else show(bounds.residual, variant.lets)
@@ -60,7 +62,7 @@ def describe(variant: Variant, scheduled: bool) -> Explanation:
         lets=tuple(_named(name, node, ()) for name, node in variant.lets),
         score=_named("score", variant.score, variant.lets),
         mask=_named("mask", variant.mask, variant.lets),
-        inputs=tuple(_input(tensor) for tensor in variant.inputs),
+        inputs=tuple(_input(tensor, tensor.name in drawn_positive(variant)) for tensor in variant.inputs),
         params=tuple(_params(variant)),
         lower=lower,
         upper=upper,
@@ -93,9 +95,13 @@ def _formula(variant: Variant) -> tuple[str, ...]:
     )
 
 
-def _input(tensor: Input) -> str:
+def _input(tensor: Input, positive: bool) -> str:
     dims = ", ".join(f"{dim.text} or 1" if dim.may_be_one else dim.text for dim in tensor.dims)
     notes = ["learned"] if tensor.grad else []
+    if tensor.range is not None:
+        notes.append(f"drawn from {tensor.range[0]:g} to {tensor.range[1]:g}")
+    elif positive:
+        notes.append("drawn positive")
     if tensor.default is not None:
         notes.append("optional: the paper's slopes" if tensor.default == "alibi_slopes" else "optional")
     return f"{tensor.name}: {tensor.dtype} [{dims}]" + (f" ({', '.join(notes)})" if notes else "")

@@ -10,6 +10,7 @@ import numpy as np
 
 from flashgen.explain.tiles import TileMap
 from flashgen.figures import plain_figures
+from flashgen.files import png_of, write_file
 
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:+#"
@@ -76,9 +77,10 @@ def save(panels: Sequence[Panel], path: Path) -> None:
         place.tick_params(labelsize=6)
     handles = [Patch(facecolor=COLOURS[kind][1], edgecolor="#999999", label=LEGEND[kind]) for kind in COLOURS]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    try:
+        write_file(path, png_of(figure, dpi=130))
+    finally:
+        pyplot.close(figure)
 
 
 def _rgb(colour: str) -> np.ndarray:

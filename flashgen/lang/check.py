@@ -52,7 +52,12 @@ def expression(
     in the place of a score is a mistake. `what` names the expression in errors ("mask", "let 'd'"). Raises
     ExpressionError.
     """
-    node = _Checker(scope).check(parse(text, at, indent))
+    return meaning(parse(text, at, indent), scope, at, want, what)
+
+
+def meaning(syntax: Syntax, scope: Scope, at: Location, want: Type | None = None, what: str = "expression") -> Expr:
+    """The same for an expression that was parsed before; `at` is where it starts."""
+    node = _Checker(scope).check(syntax)
     if want is not None:
         if _RANK[node.type] > _RANK[want] or (want is Type.BOOL) != (node.type is Type.BOOL):
             raise ExpressionError(at, f"{what} is {_A[node.type]}", _wanted(want))

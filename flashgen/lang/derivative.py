@@ -53,8 +53,8 @@ def gradients(score: Expr, learned: Sequence[str]) -> Gradients:
 def derivatives(expr: Expr, wrt: Sequence[Expr]) -> tuple[Expr, ...]:
     """d expr / d node for each FLOAT node of `wrt`: variables or gathers of float inputs, usually.
 
-    One sweep finds them all. They are folded, and read what `expr` computes: that of tanh(x) is 1 - t * t of the
-    same node t. 0.0 where `expr` does not depend on the node, or nowhere smoothly.
+    One sweep finds them all. They are folded, and read what `expr` computes: that of softcap(x) is 1 - t * t
+    of the same node t. 0.0 where `expr` does not depend on the node, or nowhere smoothly.
     """
     active: set[Expr] = set()
     order: list[Expr] = []
@@ -280,7 +280,8 @@ _RULES: dict[str, Callable[..., Sequence[_Part]]] = {
     "exp2": _by_factor(lambda e, x: product(e, const(math.log(2)))),
     "log": _by_factor(lambda node, x: ONE / product(x)),
     "log2": _by_factor(lambda node, x: product(const(1 / math.log(2))) / product(x)),
-    "tanh": _by_factor(lambda t, x: product(_one_minus(op("mul", t, t)))),
+    "tanh": _by_factor(lambda t, x: product(op("sech2", x))),
+    "softcap": _by_factor(lambda t, x: product(_one_minus(op("mul", t, t)))),
     "sqrt": _by_factor(lambda root, x: product(const(0.5)) / product(root)),
     "sigmoid": _by_factor(lambda s, x: product(s, _one_minus(s))),
 }

@@ -139,6 +139,8 @@ _SEMANTICS: dict[str, Callable[..., Any]] = {
     "log": np.log,
     "log2": np.log2,
     "tanh": np.tanh,
+    "softcap": np.tanh,
+    "sech2": lambda x: 1.0 / np.cosh(x) ** 2,
     "sqrt": np.sqrt,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-np.float64(x))),
     "floor": _floor,

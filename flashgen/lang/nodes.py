@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 
 class Type(Enum):
@@ -77,6 +77,7 @@ class Op(Expr):
 #   shl shr         counts outside 0..63 are taken as the nearest inside
 #   floor           float -> int; to_int: bool -> int; to_float: int -> float
 #   where           (bool, x, x) -> x
+#   softcap         tanh where it only caps a score: `softcaps` makes it. sech2: the derivative of tanh, 1 / cosh**2
 #   tile_min tile_max  least and greatest value over the tile's rows or columns; all and any for a bool.
 #                   Only `tiles` makes them; the language has no such functions
 OPERATORS: dict[str, int] = {
@@ -84,12 +85,14 @@ OPERATORS: dict[str, int] = {
     "lt": 2, "le": 2, "gt": 2, "ge": 2, "eq": 2, "ne": 2,
     "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
     "abs": 1, "min": 2, "max": 2, "where": 3,
-    "exp": 1, "exp2": 1, "log": 1, "log2": 1, "tanh": 1, "sqrt": 1, "sigmoid": 1,
-    "floor": 1, "to_int": 1, "to_float": 1, "tile_min": 1, "tile_max": 1,
+    "exp": 1, "exp2": 1, "log": 1, "log2": 1, "tanh": 1, "softcap": 1, "sech2": 1,
+    "sqrt": 1, "sigmoid": 1, "floor": 1, "to_int": 1, "to_float": 1, "tile_min": 1, "tile_max": 1,
 }  # fmt: skip
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 FLOAT_FUNCTIONS = frozenset({"exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid"})
+# Made by passes, without a word of their own in the language.
+DERIVED_FUNCTIONS = frozenset({"softcap", "sech2"})
 
 _interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
 
@@ -128,7 +131,7 @@ def _result_type(name: str, args: tuple[Expr, ...]) -> Type:
         return Type.BOOL
     if name in ("floor", "to_int"):
         return Type.INT
-    if name == "to_float" or name == "truediv" or name in FLOAT_FUNCTIONS:
+    if name == "to_float" or name == "truediv" or name in FLOAT_FUNCTIONS | DERIVED_FUNCTIONS:
         return Type.FLOAT
     return args[1].type if name == "where" else args[0].type
 
@@ -152,14 +155,34 @@ def walk(*roots: Expr, to: Collection[Expr] = ()) -> Iterator[Expr]:
             stack.extend((child, False) for child in reversed(node.children) if node not in to)
 
 
+# What each node reads: its variables, and its input tensors.
+_reads: WeakKeyDictionary[Expr, tuple[frozenset[str], frozenset[str]]] = WeakKeyDictionary()
+
+
 def variables(*roots: Expr) -> frozenset[str]:
     """The names of the variables that the expressions read."""
-    return frozenset(node.name for node in walk(*roots) if isinstance(node, Var))
+    return frozenset().union(*(_read(root)[0] for root in roots))
 
 
 def inputs(*roots: Expr) -> frozenset[str]:
     """The names of the input tensors that the expressions read."""
-    return frozenset(node.input for node in walk(*roots) if isinstance(node, Gather))
+    return frozenset().union(*(_read(root)[1] for root in roots))
+
+
+def _read(root: Expr) -> tuple[frozenset[str], frozenset[str]]:
+    if root not in _reads:
+        for node in walk(root, to=_reads):
+            if node not in _reads:
+                _reads[node] = _own_reads(node)
+    return _reads[root]
+
+
+def _own_reads(node: Expr) -> tuple[frozenset[str], frozenset[str]]:
+    """Those of a node whose children have theirs."""
+    named = frozenset([node.name]) if isinstance(node, Var) else frozenset()
+    read = frozenset([node.input]) if isinstance(node, Gather) else frozenset()
+    below = [_reads[child] for child in node.children]
+    return named.union(*(names for names, _ in below)), read.union(*(tensors for _, tensors in below))
 
 
 def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:

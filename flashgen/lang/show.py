@@ -13,6 +13,7 @@ SYMBOLS = {
 }  # fmt: skip
 BITWISE = {"and": "&", "or": "|", "xor": "^"}
 _LOGICAL = {"and": "and", "or": "or", "xor": "^"}
+_FUNCTIONS = {"softcap": "tanh"}
 _CASTS = ("to_int", "to_float")
 _ORDER = [Type.BOOL, Type.INT, Type.FLOAT]
 # Operators that leave operands of any type as they are; the others promote bools at least to ints.
@@ -57,7 +58,7 @@ def _operation(node: Op, operands: list[Text]) -> Text:
     if node.name == "not":
         return prefix("not" if logical else "~", *operands)
     symbol = SYMBOLS.get(node.name) or (_LOGICAL if logical else BITWISE).get(node.name)
-    return binary(symbol, *operands) if symbol else call(node.name, *operands)
+    return binary(symbol, *operands) if symbol else call(_FUNCTIONS.get(node.name, node.name), *operands)
 
 
 def _number(node: Const) -> Text:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from flashgen.errors import Location
 
@@ -64,3 +65,47 @@ class Index(Syntax):
 
     input: str
     indices: tuple[Syntax, ...]
+
+
+def parts(syntax: Syntax) -> tuple[Syntax, ...]:
+    """The expressions that a piece is made of."""
+    match syntax:
+        case Operation(operands=operands) | Chain(operands=operands):
+            return operands
+        case Conditional(test=test, then=then, otherwise=otherwise):
+            return then, test, otherwise
+        case Call(arguments=arguments):
+            return arguments
+        case Index(indices=indices):
+            return indices
+    return ()
+
+
+def pieces(syntax: Syntax) -> Iterator[Syntax]:
+    """The piece and all that it is made of."""
+    stack = [syntax]
+    while stack:
+        piece = stack.pop()
+        yield piece
+        stack.extend(reversed(parts(piece)))
+
+
+def with_names(syntax: Syntax, meanings: Mapping[str, Syntax]) -> Syntax:
+    """The same with what names stand for in their place."""
+    if isinstance(syntax, Name):
+        return meanings.get(syntax.id, syntax)
+    inner = [with_names(part, meanings) for part in parts(syntax)]
+    if all(new is old for new, old in zip(inner, parts(syntax), strict=True)):
+        return syntax
+    height = 1 + max(part.height for part in inner)
+    match syntax:
+        case Operation() | Chain():
+            return replace(syntax, operands=tuple(inner), height=height)
+        case Conditional():
+            then, test, otherwise = inner
+            return replace(syntax, test=test, then=then, otherwise=otherwise, height=height)
+        case Call():
+            return replace(syntax, arguments=tuple(inner), height=height)
+        case Index():
+            return replace(syntax, indices=tuple(inner), height=height)
+    return syntax

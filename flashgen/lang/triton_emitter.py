@@ -9,7 +9,7 @@ per program, one per row, one per column, one per pair; what the loop does not c
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from flashgen.lang.intervals import Ranges
@@ -47,7 +47,9 @@ class Prologue:
         `reserved` are names that no new value may take: the kernel's arguments from the spec. `walked` is the axis
         of the loop. `approximate` takes functions from the GPU where it has an approximation of them.
         """
-        self._begin(Facts(ranges, tensors, lets, walked, approximate), Statements(taken={*RESERVED, *reserved}))
+        facts = Facts(ranges, tensors, walked=walked, approximate=approximate)
+        facts = replace(facts, lets=tuple((name, facts.plain(expr)) for name, expr in lets))
+        self._begin(facts, Statements(taken={*RESERVED, *reserved}))
 
     def _begin(self, facts: Facts, statements: Statements) -> None:
         self._facts, self._statements = facts, statements
@@ -74,10 +76,11 @@ class Prologue:
 
     def name(self, expr: Expr, preferred: str | None = None) -> str:
         """The name under which an expression that the loop does not change is at hand; computes it first if need be."""
-        return self._writer.name(expr, preferred)
+        return self._writer.name(self._facts.plain(expr), preferred)
 
     def inline(self, expr: Expr) -> str:
         """An expression that the loop does not change as text of its own, its loads and reductions computed before."""
+        expr = self._facts.plain(expr)
         return self._statements.names.get(expr) or str(self._writer.spelled_out(expr))
 
     def body(self, *roots: Expr, inlined: bool = False, given: Mapping[Expr, str] = MappingProxyType({})) -> Body:
@@ -85,7 +88,8 @@ class Prologue:
 
         They are for a function of their own, or `inlined` for the kernel itself, where they must hide nothing.
         """
-        roots = tuple(floats_at_leaves(root, self.ranges) for root in roots)
+        roots = tuple(floats_at_leaves(self._facts.plain(root), self.ranges) for root in roots)
+        given = {self._facts.plain(expr): name for expr, name in given.items()}
         # Written twice: once all that the body takes from the prologue has a name, none of its own may hide it.
         avoid = {*self._written(roots, given).free}
         return self._written(roots, given, avoid | self.free | self._statements.taken if inlined else avoid)

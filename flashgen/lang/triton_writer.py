@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flashgen.lang.infix import Text, binary, call, method, number, prefix
+from flashgen.lang.extrema import without_negated_operands
+from flashgen.lang.infix import Text, binary, call, method
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const
 from flashgen.lang.parse import BINDING
 from flashgen.lang.triton_levels import COL, Level, is_reduction, level
 from flashgen.lang.triton_names import Statements, kernel_name, suggest, user_name
-from flashgen.lang.triton_operators import Operators, wide
+from flashgen.lang.triton_operators import Operators, literal, wide
 
 _LOADED_AS = {
     **dict.fromkeys(("int8", "uint8", "int16"), "tl.int32"),
@@ -43,6 +43,13 @@ class Facts:
     walked: Level = COL
     approximate: bool = False
     helpers: set[str] = field(default_factory=set)
+    _plain: dict[Expr, Expr] = field(default_factory=dict)
+
+    def plain(self, expr: Expr) -> Expr:
+        """The expression as kernels compute it, without what an assembler gets wrong."""
+        if expr not in self._plain:
+            self._plain[expr] = without_negated_operands(expr, self.ranges.fits_int32)
+        return self._plain[expr]
 
 
 class Writer(ABC):
@@ -55,20 +62,20 @@ class Writer(ABC):
     def text(self, expr: Expr) -> Text:
         """The text of an expression: a literal, a name, or the expression written out."""
         if isinstance(expr, Const):
-            return _literal(expr)
+            return literal(expr.value)
         name = self._name_at_hand(expr)
         return self.spelled_out(expr) if name is None else Text(name)
 
     def spelled_out(self, expr: Expr) -> Text:
         """The text of an expression itself; its parts may be names."""
         if isinstance(expr, Const):
-            return _literal(expr)
+            return literal(expr.value)
         if isinstance(expr, Var):
             return Text(self._read(kernel_name(expr.name)))
         if isinstance(expr, Gather):
             return self._load(expr)
         assert isinstance(expr, Op)
-        if expr.name == "tanh" and not self.facts.approximate:
+        if expr.name == "tanh" or (expr.name == "softcap" and not self.facts.approximate):
             self._read("PRECISE")
         return self._operators.write(expr, [self.text(argument) for argument in expr.args])
 
@@ -108,7 +115,8 @@ class Writer(ABC):
 
     def offset(self, expr: Gather, axis: int) -> Text | None:
         """One index times its stride, kept inside the tensor; None where it is zero."""
-        index = self.facts.ranges.kept_inside(expr, axis, self.facts.tensors[expr.input].sizes[axis])
+        kept = self.facts.ranges.kept_inside(expr, axis, self.facts.tensors[expr.input].sizes[axis])
+        index = self.facts.plain(kept)
         if index is const(0):
             return None
         if axis == len(expr.indices) - 1:
@@ -180,9 +188,3 @@ def _total(terms: Sequence[Text]) -> Text:
     if len(terms) == 1:
         return terms[0]
     return Text(" + ".join(term.within(BINDING["+"]) for term in terms), BINDING["+"])
-
-
-def _literal(node: Const) -> Text:
-    if node.type is Type.FLOAT and math.isinf(node.value):
-        return Text('float("inf")') if node.value > 0 else prefix("-", Text('float("inf")'))
-    return number(node.value)

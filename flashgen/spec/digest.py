@@ -58,5 +58,6 @@ def _line(node: Expr, children: list[int]) -> list[Any]:
         case Gather(input=tensor):
             return ["gather", tensor, *children]
         case Op(name=name):
-            return ["op", name, *children]
+            # What caps a score is told from the rest of the expressions: it is a tanh as others are.
+            return ["op", "tanh" if name == "softcap" else name, *children]
     raise AssertionError(f"no such node: {type(node).__name__}")

@@ -17,6 +17,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.files import write_file
 from flashgen.runtime.lookup import NoCacheFolder, forget, user_root
 from flashgen.runtime.record_files import read_record, records_below
 from flashgen.runtime.records import NewerFormat, Record
@@ -141,11 +142,7 @@ def export_records(records: Iterable[Stored], folder: Path) -> list[Path]:
     paths = []
     for entry in records:
         path = folder / entry.record.key.path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, entry.record.to_json())
-        except OSError as error:
-            raise _unwritable(path, error) from error
+        write_file(path, entry.record.to_json())
         paths.append(path)
     forget()
     return paths

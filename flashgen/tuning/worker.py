@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import IO, TYPE_CHECKING, Any
@@ -44,11 +45,13 @@ class Worker:
 
     `factory` is "package.module:function"; it is called with `arguments` in the process and returns the function
     that answers. Arguments, requests and answers must pickle. With a `nursery` of the same factory the process is
-    forked from it.
+    forked from it; otherwise it has these variables in its environment, beside ours.
     """
 
-    def __init__(self, factory: str, *arguments: Any, nursery: Nursery | None = None) -> None:
-        self._task, self._nursery = (factory, arguments), nursery
+    def __init__(
+        self, factory: str, *arguments: Any, nursery: Nursery | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
+        self._task, self._nursery, self._variables = (factory, arguments), nursery, variables
         self._process: Any = None
         self._pipe: Connection | None = None
         self._ready = False
@@ -75,7 +78,7 @@ class Worker:
         if self._nursery is not None:
             self._process = self._nursery.fork(theirs, self._errors.fileno())
             return
-        self._process = spawned("flashgen.tuning.worker:main", theirs, self._errors)
+        self._process = spawned("flashgen.tuning.worker:main", theirs, self._errors, self._variables)
         self._pipe.send(self._task)
 
     def ask(self, request: Any, seconds: float) -> Any:
@@ -149,13 +152,15 @@ def main() -> None:
         return
 
 
-def spawned(function: str, theirs: Connection, errors: IO[bytes] | None) -> subprocess.Popen[bytes]:
+def spawned(
+    function: str, theirs: Connection, errors: IO[bytes] | None, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """A process that runs "module:function" with this end of a pipe, closed here, as its argument."""
     # Workers compile and launch kernels; triton reads this when it is imported.
     compiling = {name: value for name, value in environment().items() if name != "TRITON_INTERPRET"}
     process = start(
         command(function, str(theirs.fileno())),
-        env=compiling,
+        env=compiling | dict(variables or {}),
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from types import ModuleType
 import torch
 
 from flashgen.codegen.rehearsal import Wanted, rehearsal
+from flashgen.positive import note_of
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
 from flashgen.runtime.lookup import current_device
@@ -50,7 +51,7 @@ def run_cases(
         results.append(result)
         if progress is not None:
             progress(result)
-    return Report(level, _device_name(device), tuple(results), time.monotonic() - start)
+    return Report(level, _device_name(device), tuple(results), time.monotonic() - start, note_of(variant))
 
 
 def rehearse(module: ModuleType, variant: Variant, cases: Sequence[Case], device: str) -> Iterator[Wanted]:

@@ -37,6 +37,7 @@ from pathlib import Path
 from flashgen import processes
 from flashgen.codegen import generate
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+from flashgen.files import append_to
 from flashgen.spec import load
 from flashgen.verify.sanitizer_log import judge, parsed
 
@@ -271,9 +272,7 @@ def show(
             flush=True,
         )
         if rows is not None:
-            rows.parent.mkdir(parents=True, exist_ok=True)
-            with rows.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(each)) + "\n")
+            append_to(rows, json.dumps(asdict(each)) + "\n")
     expected = {kernel for job in jobs for kernel in kernels_of(job.source or "")}
     print()
     for cells in by_kernel(found, expected, tools):

@@ -79,6 +79,7 @@ def fits(found: Compiled | Resources, target: str) -> None:
     assert found.shared is not None
     assert 0 < found.shared <= SHARED_LIMIT[target]
     assert found.registers
+    assert found.lost_negations == 0
 
 
 @pytest.mark.parametrize(("path", "target", "head_dim"), SOME, ids=lambda x: getattr(x, "stem", x))

@@ -16,6 +16,7 @@ from flashgen.lang.derivative import ZERO, derivatives, gradients
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, const, gather, inputs, op, var, variables, walk
 from flashgen.lang.show import show
+from flashgen.lang.softcaps import with_softcaps
 from flashgen.lang.torch_emitter import TENSORS as PAIR_TENSORS
 from flashgen.lang.torch_emitter import emit
 
@@ -62,9 +63,6 @@ def by_score(text: str) -> str:
         ("where(score < 1, 1.5, score)", "where(score < 1.0, 0.0, 1.0)"),
         ("where(flag, where(q < k, score, 0), 3 * score)", "where(flag, where(q < k, 1.0, 0.0), 3.0)"),
         ("log(score) if score > 0 else 0", "where(score > 0.0, 1.0 / score, 0.0)"),
-        ("cap * tanh(score / cap)", "1.0 - tanh(score / cap) * tanh(score / cap)"),
-        ("30 * tanh(score / 30)", "1.0 - tanh(score / 30.0) * tanh(score / 30.0)"),
-        ("tanh(score * 49) / 49", "1.0 - tanh(score * 49.0) * tanh(score * 49.0)"),
         ("score * rel[h, q] * keep[b, k]", "keep[b, k] * rel[h, q]"),
         ("rel[h, floor(score)]", "0.0"),
     ],
@@ -94,9 +92,22 @@ def test_each_load_of_a_learned_input_has_its_derivative(text: str, expected: li
     assert found == [(read, derivative.format(half=half)) for read, derivative in expected]
 
 
+@pytest.mark.parametrize("text", ["cap * tanh(score / cap)", "30 * tanh(score / 30)", "tanh(score * 49) / 49"])
+def test_the_slope_of_a_cap_comes_from_its_value(text: str) -> None:
+    (score,) = with_softcaps(compile(text, Type.FLOAT), [])
+    (t,) = (node for node in walk(score) if isinstance(node, Op) and node.name == "softcap")
+    assert derivatives(score, [SCORE]) == (op("sub", const(1.0), op("mul", t, t)),)
+
+
+def test_the_slope_of_another_tanh_keeps_its_digits() -> None:
+    (found,) = derivatives(compile("tanh(score * score)"), [SCORE])
+    # 1 - tanh(25) ** 2 is 0 in float64.
+    assert evaluate(found, {"score": 5.0}) == pytest.approx(10.0 / math.cosh(25.0) ** 2, rel=1e-12)
+
+
 def test_the_derivative_reads_what_the_expression_computes() -> None:
-    score = compile("cap * tanh((score + rel[h, q]) / cap)")
-    (t,) = (node for node in walk(score) if isinstance(node, Op) and node.name == "tanh")
+    (score,) = with_softcaps(compile("cap * tanh((score + rel[h, q]) / cap)"), ["rel"])
+    (t,) = (node for node in walk(score) if isinstance(node, Op) and node.name == "softcap")
     found = gradients(score, ["rel"])
     assert t in set(walk(found.score))
     assert found.sites[0][1][0].derivative is found.score

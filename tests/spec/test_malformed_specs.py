@@ -11,6 +11,12 @@ from flashgen.spec import load
 
 INPUT = "inputs: {doc: {shape: [batch, kv_len], dtype: int32}}\n"
 
+
+def ranged(pair: str, dtype: str = "float32") -> str:
+    """A spec whose input has this range."""
+    return f"name: a\ninputs: {{r: {{shape: [heads], dtype: {dtype}, range: {pair}}}}}\nscore: score + r[h]\n"
+
+
 # id: (the spec's text, the message after the file's name)
 FORM = {
     "empty": ("", ":1:1: an empty file; expected keys such as name and score, each with a value"),
@@ -90,7 +96,7 @@ FORM = {
     ),
     "a choice of sizes": (
         "name: a\ninputs: {doc: {shape: [batch|1, kv_len], dtype: int32}}\n",
-        ":2:24: a dimension batch|1; expected one size, such as batch, or 1",
+        ":2:24: a dimension batch | 1; expected one size, such as batch, or 1",
     ),
     "two problems": (
         "name: a\nsink: 3\ncausal: 3\n",
@@ -114,7 +120,7 @@ FORM = {
     ),
     "two hints": (
         f"name: a\n{INPUT}tune: {{inputs: {{doc: {{segments: 1, density: 0.5}}}}}}\n",
-        ":3:22: a mapping; expected exactly one of segments, density and range",
+        ":3:22: a mapping; expected exactly one of segments and density",
     ),
     "hint for no input": (
         f"name: a\n{INPUT}mask: doc[b, k] > 0\ntune: {{inputs: {{dok: {{segments: 1}}}}}}\n",
@@ -122,7 +128,38 @@ FORM = {
     ),
     "hint of another dtype": (
         f"name: a\n{INPUT}mask: doc[b, k] > 0\ntune: {{inputs: {{doc: {{density: 0.5}}}}}}\n",
-        ":4:22: a hint that does not fit dtype int32; expected segments or range",
+        ":4:22: a hint that does not fit dtype int32; expected segments, or a range of the input",
+    ),
+    "range as a hint": (
+        f"name: a\n{INPUT}mask: doc[b, k] > 0\ntune: {{inputs: {{doc: {{range: [0, 5]}}}}}}\n",
+        ":4:23: the key 'range'; expected it under inputs, as a key of the input",
+    ),
+    "range and a hint": (
+        "name: a\ninputs: {doc: {shape: [batch, kv_len], dtype: int32, range: [0, 5]}}\nmask: doc[b, k] > 0\n"
+        "tune: {inputs: {doc: {segments: 3}}}\n",
+        ":4:17: a hint for 'doc', which has a range; expected the one or the other",
+    ),
+    "range of one number": (ranged("[1]"), ":2:53: a list of 1; expected a pair [low, high]"),
+    "range that is a number": (ranged("3"), ":2:53: 3; expected a pair [low, high]"),
+    "range the wrong way round": (
+        ranged("[2, 1]"),
+        ":2:53: a list of 2; expected a pair [low, high] with -3.4e+38 <= low <= high <= 3.4e+38, of dtype float32",
+    ),
+    "range without an end": (ranged("[0, .inf]"), ":2:57: inf; expected a number"),
+    "range of no number": (ranged("[.nan, 0]"), ":2:54: nan; expected a number"),
+    "range of bools": (ranged("[false, true]"), ":2:54: false; expected a number (and 1 more)"),
+    "range of texts": (ranged("['0', 1]"), ":2:54: '0'; expected a number"),
+    "range beyond the dtype": (
+        ranged("[0, 300]", "uint8"),
+        ":2:51: a list of 2; expected a pair [low, high] with 0 <= low <= high <= 255, of dtype uint8",
+    ),
+    "range of fractions for integers": (
+        ranged("[0, 1.5]", "int32"),
+        ":2:51: a list of 2; expected a pair of integers with dtype int32",
+    ),
+    "range of a bool": (
+        ranged("[0, 1]", "bool"),
+        ":2:50: a list of 2; expected no range with dtype bool; tune has a density for it",
     ),
 }
 

@@ -1,0 +1,114 @@
+"""Specs that once came out wrong, or not at all, each for a reason of its own; every suite runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _tensor(*shape: str | int, dtype: str = "float32", grad: bool = False) -> dict[str, Any]:
+    return {"shape": [*shape], "dtype": dtype, **({"grad": True} if grad else {})}
+
+
+def _runtime(value: float) -> dict[str, Any]:
+    return {"value": value, "runtime": True}
+
+
+_TABLE = {"rpb": _tensor("heads", 9, grad=True)}
+_OFFSETS = {"off": _tensor("batch", dtype="int32"), "lo": _tensor("heads", dtype="int32")}
+_SIGNED = {"t": _tensor("kv_len", dtype="int32"), "u": _tensor("kv_len", dtype="int32")}
+_PAD = {"pad": _tensor("batch", "kv_len")}
+
+# Minima and maxima of negated integers, which an assembler gets wrong.
+NEGATIONS: dict[str, dict[str, Any]] = {
+    "neighbourhoods of a grid": {
+        "params": {"W": 16, "r": 3},
+        "let": {"cx": "clamp(q // W, r, W - 1 - r)", "cy": "clamp(q % W, r, W - 1 - r)"},
+        "mask": "(abs(cx - k // W) <= r) & (abs(cy - k % W) <= r)",
+    },
+    "distances on a grid": {
+        "params": {"W": 16, "r": 3},
+        "mask": "(abs(q // W - k // W) <= r) & (abs(q % W - k % W) <= r)",
+    },
+    "extremes of negated inputs": {
+        "inputs": _SIGNED,
+        "align": "top_left",
+        "mask": "max(max(t[k], -u[q]), -t[k]) <= 3 + q",
+        "score": "score + 0.01 * min(min(t[k], -u[q]), q - k)",
+    },
+    "a negated index": {"inputs": {**_TABLE, "t": _tensor("kv_len", dtype="int32")}, "score": "score + rpb[h, -t[k]]"},
+    "negated bounds": {"inputs": _OFFSETS, "mask": "(k >= -off[b]) & (k + lo[h] >= 0) & (k <= q - lo[h])"},
+    "the nearest of several negated bounds": {
+        "inputs": _OFFSETS,
+        "mask": "(k >= max(max(-off[b], lo[h]), -lo[h] - off[b])) & (k <= min(min(-lo[h], q), 3 * -off[b]))",
+    },
+}  # fmt: skip
+
+# Derivatives of what is flat where something below it is steep.
+STEEP: dict[str, dict[str, Any]] = {
+    "a tanh of steep scores": {"softcap": 50.0, "score": "tanh((-0.103 * (kv_h - q)) ** 2 * abs(score))"},
+    "a tanh that grows along the row": {"score": "0.5 * q * tanh(score)", "causal": True},
+    "a tanh of a steep table": {"inputs": _TABLE, "score": "score + 20 * tanh(4 * rpb[h, (q + k) % 9])"},
+}
+
+# What is computed in front of one kernel's loop, and of another's.
+HOISTED: dict[str, dict[str, Any]] = {
+    "dilated neighbourhoods with a table": {
+        "inputs": _TABLE,
+        "let": {"n": "(kv_len - q % 3 + 2) // 3", "centre": "min(max(q // 3, 2), n - 3)"},
+        "mask": "(q % 3 == k % 3) & (abs(centre - k // 3) <= 2)",
+        "score": "score + rpb[h, clamp(k // 3 - q // 3 + 4, 0, 8)]",
+    },
+    "a table of quotients, scaled by others": {
+        "inputs": {**_TABLE, "gate": _tensor("heads", 5, grad=True)},
+        "score": "score + rpb[h, clamp(k // 7 - q // 5, 0, 8)] * gate[h, clamp(q // 5 - k // 7, 0, 4)]",
+    },
+}
+
+# Runtime params whose values a compiler would make a kernel for.
+RUNTIME: dict[str, dict[str, Any]] = {
+    f"a runtime param of {value}": {
+        "params": {"stage": _runtime(value), "gain": _runtime(float(value)), "flag": _runtime(value > 0)},
+        "mask": "k <= q + stage if flag else q - stage <= k",
+        "score": "score + 0.01 * (q - stage) * gain + 0.1 * (stage // 3) - gain * (k % (stage + 2))",
+    }
+    for value in (0, 1, 16, -5)
+}
+
+# Sums of large terms that cancel, and scores near the least float32.
+_LOGF = {"logf": {**_tensor("batch", "heads", "kv_len"), "grad": True}}
+_BITS = {"pad": _tensor("batch", "kv_len", dtype="bool")}
+ADDITIVE: dict[str, dict[str, Any]] = {
+    "BERT's mask": {"inputs": _PAD, "score": "score + (1.0 - pad[b, k]) * -10000.0"},
+    "a mask and a table of pairs": {
+        "inputs": {**_PAD, "pair": _tensor(1, "heads", "kv_len", "kv_len", grad=True)},
+        "align": "top_left",
+        "score": "score + 1e9 * (pad[b, k] - 1.0) + pair[0, h, q, k]",
+    },
+    "the least float32": {
+        "inputs": {"pad": {**_tensor("batch", "kv_len"), "range": [0.0, 1.0]}},
+        "score": "score + (1.0 - pad[b, k]) * -3.4028234663852886e38",
+    },
+    "the least float32 by a bool": {"inputs": _BITS, "score": "score + (1 - pad[b, k]) * -3.4028234663852886e38"},
+    "the least float32, where": {
+        "inputs": _BITS,
+        "causal": True,
+        "score": "score if pad[b, k] else -3.4028234663852886e38",
+    },
+    "minus 1e9, for whole rows": {"inputs": _BITS, "causal": True, "score": "score - 1e9 * (1 - pad[b, k])"},
+    "a sink beside a bias of pairs": {
+        "inputs": {"pair": _tensor("batch", "heads", "kv_len", "kv_len", grad=True)},
+        "align": "top_left",
+        "sink": "learned",
+        "score": "score + pair[b, h, q, k]",
+    },
+    "logarithms of gates": {"inputs": _LOGF, "causal": True, "score": "score + (logf[b, h, q] - logf[b, h, k])"},
+    "large logarithms of gates": {
+        "inputs": _LOGF,
+        "causal": True,
+        "score": "score + ((logf[b, h, q] - 20000.0) - (logf[b, h, k] - 20000.0))",
+    },
+}
+
+SPECS = {
+    name: {"name": "hard", **spec} for name, spec in {**NEGATIONS, **STEEP, **HOISTED, **RUNTIME, **ADDITIVE}.items()
+}

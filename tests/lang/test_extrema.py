@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashgen.lang.evaluate import evaluate
+from flashgen.lang.extrema import without_negated_operands
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, var, walk
+
+NAMES = ("t", "u", "v", "w")
+INTS = st.recursive(
+    st.sampled_from([var(name, Type.INT) for name in NAMES]) | st.integers(-9, 9).map(const),
+    lambda inner: (
+        st.builds(op, st.sampled_from(["min", "max", "add", "sub"]), inner, inner)
+        | st.builds(op, st.sampled_from(["neg", "abs"]), inner)
+        | st.builds(lambda x: op("mul", x, const(-1)), inner)
+    ),
+    max_leaves=8,
+)
+BOOLS = st.builds(op, st.sampled_from(["lt", "le", "gt", "ge", "eq"]), INTS, INTS)
+AT = st.fixed_dictionaries(dict.fromkeys(NAMES, st.integers(-(2**20), 2**20)))
+
+
+def written(expr: Expr) -> Expr:
+    return without_negated_operands(expr, lambda node: True)
+
+
+def is_negation(node: Expr) -> bool:
+    return isinstance(node, Op) and (node.name == "neg" or (node.name == "mul" and const(-1) in node.args))
+
+
+@given(expr=INTS | BOOLS, at=AT)
+def test_the_value_stays(expr: Expr, at: dict[str, int]) -> None:
+    assert evaluate(written(expr), at) == evaluate(expr, at)
+
+
+@given(expr=INTS | BOOLS)
+def test_no_operand_is_negated(expr: Expr) -> None:
+    for node in walk(written(expr)):
+        if isinstance(node, Op) and node.name in ("min", "max") and not all(isinstance(x, Const) for x in node.args):
+            assert not any(is_negation(child) and not isinstance(child.children[0], Const) for child in node.args)
+
+
+T, U, V = (var(name, Type.INT) for name in "tuv")
+
+
+@pytest.mark.parametrize("name", ["tile_min", "tile_max"])
+def test_the_extreme_over_a_tile_of_negated_values_is_the_other_one_negated(name: str) -> None:
+    other = {"tile_min": "tile_max", "tile_max": "tile_min"}[name]
+    assert written(op(name, op("neg", T))) is op("neg", op(other, T))
+
+
+def test_comparisons_are_asked_of_both_sides() -> None:
+    found = written(op("le", op("max", T, op("neg", U)), const(3)))
+    assert found is op("and", op("le", T, const(3)), op("ge", U, const(-3)))
+
+
+def test_what_needs_64_bits_stays() -> None:
+    expr = op("max", op("max", T, op("neg", U)), V)
+    assert without_negated_operands(expr, lambda node: False) is expr
