@@ -137,6 +137,26 @@ PARENT = """
 BUSY = "import re\nre.match('(a+)+$', 'a' * 60 + 'b')\n"
 
 
+BACKGROUND = """
+    import threading, time
+    from flashgen import processes
+    def work():
+        time.sleep(0.5)  # The main thread has ended by then.
+        child = processes.start(processes.command("waits"), env=processes.environment())
+        print(child.wait(30), flush=True)
+    threading.Thread(target=work).start()
+    processes.start(processes.command("platform"), env=processes.environment(), stdout=-3).wait()
+"""
+
+
+def test_a_thread_that_outlives_the_main_thread_may_start_processes(tmp_path, repository):
+    (tmp_path / "waits.py").write_text("import time\ntime.sleep(1)\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(repository), str(tmp_path)])}
+    line = [sys.executable, "-c", textwrap.dedent(BACKGROUND)]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    assert done.stdout == "0\n", done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process that holds Python's lock ends a little later")
 def test_a_child_outlives_the_thread_that_started_it_and_ends_with_the_process(tmp_path, repository):
     (tmp_path / "busy.py").write_text(BUSY)
