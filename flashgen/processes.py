@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import lru_cache
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from flashgen.child import trusted_path
 
 CHILD = str(Path(__file__).resolve().with_name("child.py"))
+
+Process = subprocess.Popen[bytes]
 
 
 def command(what: str, *arguments: str, anywhere: bool = False) -> list[str]:
@@ -28,15 +33,37 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(trusted_path()), "PYTHONSAFEPATH": "1"}
 
 
-def start(line: list[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a process that may outlive the thread that asks for it; `options` are those of subprocess.Popen.
+def start(line: list[str], **options: Any) -> Process:
+    """Start a process that may outlive the thread that asks for it; `options` are those of subprocess.Popen."""
+    return _starter(os.getpid()).start(lambda: subprocess.Popen(line, **options))
 
-    One thread starts them all, and lives as long as this process: with it they would end.
+
+class _Starter:
+    """One thread that starts all processes: they end with the thread that started them, and it lives to the end.
+
+    No thread of a pool does: those end when the main thread does, while others may go on.
     """
-    return _starter(os.getpid()).submit(lambda: subprocess.Popen(line, **options)).result()
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[tuple[Future[Process], Callable[[], Process]]] = SimpleQueue()
+        Thread(target=self._run, name="flashgen-start", daemon=True).start()
+
+    def start(self, make: Callable[[], Process]) -> Process:
+        made: Future[Process] = Future()
+        self._asked.put((made, make))
+        return made.result()
+
+    def _run(self) -> None:
+        while True:
+            made, make = self._asked.get()
+            try:
+                made.set_result(make())
+            except BaseException as error:  # noqa: BLE001 - it is raised where the process was asked for
+                made.set_exception(error)
+            del made, make
 
 
 @lru_cache(maxsize=1)
-def _starter(pid: int) -> ThreadPoolExecutor:
+def _starter(pid: int) -> _Starter:
     """By process: in one that was forked from this one there is no such thread."""
-    return ThreadPoolExecutor(1, thread_name_prefix="flashgen-start")
+    return _Starter()

@@ -39,6 +39,10 @@ def planted(tmp_path, monkeypatch):
     loaded = {name.partition(".")[0] for name in sys.modules} | {"ruff", "optuna", "filelock", "rich", "typer"}
     for name in {name for name in loaded if name.isidentifier() and not name.startswith("__")}:
         Path(f"{name}.py").write_text(f"open({str(tmp_path / 'RAN')!r}, 'a').write({name!r})\nraise SystemExit(77)\n")
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nbackend: module://ruff\n")
+    (tmp_path / "latex").write_text(f"#!/bin/sh\necho latex >> {tmp_path / 'RAN'}\n")
+    (tmp_path / "latex").chmod(0o755)
+    monkeypatch.setenv("PATH", os.environ["PATH"] + os.pathsep + str(tmp_path))
     return tmp_path
 
 
@@ -55,6 +59,7 @@ def run(repository, line, **options):
         ["verify", "tiny.yaml"],
         ["export", "tiny.yaml", "-o", "one.py"],
         ["cache", "ls"],
+        ["explain", "tiny.yaml", "--png", "mask.png"],
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -130,6 +135,26 @@ PARENT = """
     time.sleep(60)
 """
 BUSY = "import re\nre.match('(a+)+$', 'a' * 60 + 'b')\n"
+
+
+BACKGROUND = """
+    import threading, time
+    from flashgen import processes
+    def work():
+        time.sleep(0.5)  # The main thread has ended by then.
+        child = processes.start(processes.command("waits"), env=processes.environment())
+        print(child.wait(30), flush=True)
+    threading.Thread(target=work).start()
+    processes.start(processes.command("platform"), env=processes.environment(), stdout=-3).wait()
+"""
+
+
+def test_a_thread_that_outlives_the_main_thread_may_start_processes(tmp_path, repository):
+    (tmp_path / "waits.py").write_text("import time\ntime.sleep(1)\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(repository), str(tmp_path)])}
+    line = [sys.executable, "-c", textwrap.dedent(BACKGROUND)]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    assert done.stdout == "0\n", done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process that holds Python's lock ends a little later")

@@ -8,11 +8,13 @@ from pathlib import Path
 from flashgen.bench.candidates import FLASHGEN
 from flashgen.bench.passes import FORWARD
 from flashgen.bench.rows import Case, Row
+from flashgen.figures import plain_figures
 from flashgen.files import png_of, write_file
 
 COLOURS = ("#1f4e79", "#7fa7c9", "#d98032", "#6b9e5f", "#8a6fae", "#a0a0a0")
 
 
+@plain_figures()
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Save horizontal bars, one group for each case, to a PNG file."""
     import matplotlib

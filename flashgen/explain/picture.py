@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from flashgen.explain.tiles import TileMap
+from flashgen.figures import plain_figures
 from flashgen.files import png_of, write_file
 
 SHADES = " ░▒▓█"
@@ -54,6 +55,7 @@ def image(panel: Panel) -> np.ndarray:
     return picture
 
 
+@plain_figures()
 def save(panels: Sequence[Panel], path: Path) -> None:
     """Save the masks side by side to a PNG file."""
     import matplotlib

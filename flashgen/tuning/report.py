@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flashgen.figures import plain_figures
 from flashgen.files import png_of, write_file
 from flashgen.runtime.config import Config
 from flashgen.tuning.outcome import Entry, Outcome, Work, timed
@@ -20,6 +21,7 @@ CUT = 3.0
 SHOWN, NEAR, FEW = 16, 1.25, 4
 
 
+@plain_figures()
 def report(outcome: Outcome, folder: Path) -> list[Path]:
     """Save the pictures of an outcome below `folder` and return their paths; none where nothing was timed.
 

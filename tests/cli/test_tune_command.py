@@ -46,6 +46,9 @@ class Pretended:
     def time(self, workload, config, milliseconds, best_us):
         return Timing(1e6 / (config.BM + config.BN), 0.004, 20)
 
+    def outliers(self, *_: object) -> dict:
+        return {}
+
     def prove(self, *_: object) -> str:
         return ""
 
