@@ -45,6 +45,10 @@ class ExpressionError(SpecError):
     """An expression of a spec does not parse or does not type-check."""
 
 
+class SpecWarning(UserWarning):
+    """A spec is well formed, but may not say what was meant."""
+
+
 class UsageError(FlashgenError):
     """A command or a function of the Python API was called with something that it cannot serve."""
 

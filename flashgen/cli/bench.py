@@ -11,7 +11,7 @@ from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
 from flashgen.errors import UsageError
 from flashgen.files import check_target
 
@@ -48,7 +48,6 @@ def bench(
     """Measure generated kernels beside eager PyTorch, torch's flash and cuDNN attention and compiled FlexAttention."""
     from flashgen.bench import Bench, Session
     from flashgen.bench.picture import draw
-    from flashgen.spec import load
     from flashgen.tuning.workloads import problems
 
     if resume and rows_file is None:
@@ -61,7 +60,7 @@ def bench(
     session = Session(Bench.choose(candidate, passes, rounds, seconds), out, rows_file, resume)
 
     def one(spec: str) -> None:
-        variant = load(resolve(spec))
+        variant = read(spec, output)
         for rows in session.run(variant, problems(variant, shapes, dtypes)):
             show(rows, output)
 

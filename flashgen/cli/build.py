@@ -10,7 +10,7 @@ from flashgen.choices import PRESETS, check_choice
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
 from flashgen.cli.output import Output, tile_text
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read, resolve
 
 if TYPE_CHECKING:
     from flashgen.api import Built
@@ -41,6 +41,7 @@ def build(
     output = Output.choose(json)
 
     def one(spec: str) -> None:
+        read(spec, output)
         path = resolve(spec)
         with output.progress() as progress:
             built = construct(
@@ -91,6 +92,7 @@ def document(built: Built) -> dict[str, object]:
         "name": built.variant.name,
         "path": built.path,
         "gpu": built.gpu,
+        "warnings": built.variant.warnings,
         "verification": None if report is None else report.as_dict(),
         "compiled": built.compiled,
         "tuned": built.tuned,

@@ -11,7 +11,7 @@ import typer
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs, seed_option
 from flashgen.cli.output import Output, to_json
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
 from flashgen.files import check_target
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def explain(
     """Show a spec as it is understood: formula, inputs, how tiles are skipped, configs, and the mask as a picture."""
     from flashgen.explain import explain as explain_variant
     from flashgen.explain.picture import save
-    from flashgen.spec import load
 
     if png is not None:
         check_target(png)
@@ -47,7 +46,7 @@ def explain(
     panels: list[Panel] = []
 
     def one(spec: str) -> None:
-        explained = explain_variant(load(resolve(spec)), out, length, seed)
+        explained = explain_variant(read(spec, output), out, length, seed)
         show(explained, output)
         output.document(document(explained))
         panels.append(explained.panel)
