@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,6 +53,8 @@ def bench(
 
     if resume and rows_file is None:
         raise UsageError("--resume was given without --rows; expected the file to resume from")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UsageError(f"--seconds {seconds}; expected a positive number")
     for path in (rows_file, png):
         if path is not None:
             check_target(path)

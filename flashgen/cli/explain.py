@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Rows and columns of the picture in characters, which are twice as tall as wide.
 DRAWING = (32, 64)
+# Every pair of the picture is evaluated, which takes time.
+MAX_LENGTH = 16384
 
 
 @guarded
@@ -30,7 +32,9 @@ def explain(
     ] = None,
     length: Annotated[
         int | None,
-        typer.Option("--length", min=1, metavar="N", help="Queries and keys of the picture; by default 4096."),
+        typer.Option(
+            "--length", min=1, max=MAX_LENGTH, metavar="N", help="Queries and keys of the picture; by default 4096."
+        ),
     ] = None,
     seed: Annotated[int, seed_option("Draws the random inputs of the picture.")] = 0,
     out: Out = DEFAULT_OUT,
