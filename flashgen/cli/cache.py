@@ -119,11 +119,10 @@ def clear(
 @guarded
 def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: Json = False) -> None:
     """Copy records of the user's cache beside the modules, from where they are shipped."""
-    from flashgen.runtime.lookup import user_root
     from flashgen.tuning.cache import export_records, list_records
 
     output = Output.choose(json)
-    written = export_records(list_records({"user cache": user_root()}, **filters(variant, gpu)), out / "tuned")
+    written = export_records(list_records(None, **filters(variant, gpu)), out / "tuned")
     for path in written:
         output.line(str(path))
     output.line(f"{len(written)} records in {out / 'tuned'}")
@@ -131,9 +130,9 @@ def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, jso
 
 
 def roots(out: Path) -> dict[str, Path]:
-    from flashgen.runtime.lookup import shipped_root, user_root
+    from flashgen.runtime.lookup import record_roots, shipped_root
 
-    return {"user cache": user_root(), "shipped": shipped_root(out / "module.py")}
+    return record_roots(shipped_root(out / "module.py"))
 
 
 def folders(out: Path) -> str:

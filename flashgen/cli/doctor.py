@@ -128,10 +128,13 @@ def look_at_folders(out: Path) -> Iterator[Finding]:
     """The folders that flashgen writes to."""
     from triton import knobs
 
-    from flashgen.runtime.lookup import cache_folder
+    from flashgen.runtime.lookup import NoCacheFolder, cache_folder
 
     chosen = "name another one in FLASHGEN_CACHE_DIR"
-    yield look_at_folder("flashgen cache", cache_folder(), chosen)
+    try:
+        yield look_at_folder("flashgen cache", cache_folder(), chosen)
+    except NoCacheFolder as error:
+        yield Finding("flashgen cache", MISSING, str(error))
     yield look_at_folder("triton cache", Path(knobs.cache.dir), "name another one in TRITON_CACHE_DIR")
     yield look_at_folder("output folder", out, "name another one with --out")
 

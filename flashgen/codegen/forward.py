@@ -13,8 +13,6 @@ from flashgen.lang.nodes import Expr, Gather, Type, walk
 from flashgen.lang.triton_emitter import COL, Level, Prologue, Tensor, level, user_name
 from flashgen.spec.variant import Variant
 
-LOG2E, LN2 = "1.4426950408889634", "0.6931471805599453"
-
 
 @dataclass(frozen=True)
 class ForwardView:
@@ -48,13 +46,12 @@ class ForwardView:
     prologue: tuple[str, ...]
     limits: tuple[str, ...]
     epilogue: tuple[str, ...]
+    natural: bool
     row_shift: bool
     sink: bool
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
-    log2e: str = LOG2E
-    ln2: str = LN2
 
     @property
     def default(self) -> str:
@@ -72,7 +69,7 @@ class ForwardView:
 
 def uses_schedule(variant: Variant) -> bool:
     """Whether the mask says more than an interval of keys for each query, so that tiles are found by a kernel."""
-    return not key_range(variant.mask).closed
+    return not key_range(variant.mask, ranges_of(variant)).closed
 
 
 def new_prologue(variant: Variant, walked: Level = COL, approximate: bool = False) -> Prologue:
@@ -96,7 +93,7 @@ def q_offset(variant: Variant) -> str:
 def forward_view(variant: Variant) -> ForwardView:
     """Work the holes out."""
     prologue = new_prologue(variant)
-    keys = key_range(variant.mask)
+    keys = key_range(variant.mask, ranges_of(variant))
     found = pairs(variant, keys, prologue)
     limits: tuple[str, ...] = ()
     if found.mask is not None:
@@ -128,6 +125,7 @@ def forward_view(variant: Variant) -> ForwardView:
         prologue=tuple(prologue.lines),
         limits=limits,
         epilogue=(*epilogue.lines, *row_shift),
+        natural=found.natural,
         row_shift=bool(row_shift),
         sink=variant.sink,
         arguments=(*SCHEDULE, *arguments) if not keys.closed else arguments,

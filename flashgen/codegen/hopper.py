@@ -8,7 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from flashgen.codegen.forward import LN2, LOG2E, ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.forward import (
+    ForwardView,
+    extra_arguments,
+    new_prologue,
+    q_offset,
+    ranges_of,
+    unspecialized,
+)
 from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon, is_shifted, key_tiles, renamed, work_of
 from flashgen.codegen.hopper_masks import Mixed, mixed
 from flashgen.codegen.limits import SCHEDULE, longest_first
@@ -88,6 +95,7 @@ class HopperView:
     q_offset: str
     prologue: tuple[str, ...]
     epilogue: tuple[str, ...]
+    natural: bool
     row_shift: bool
     sink: bool
     kernel: Role
@@ -95,8 +103,6 @@ class HopperView:
     producer: Role
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
-    log2e: str = LOG2E
-    ln2: str = LN2
 
     @property
     def holds_q(self) -> bool:
@@ -122,7 +128,7 @@ class HopperView:
 def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others."""
     prologue = new_prologue(variant, approximate=variant.approximate)
-    ranges = key_range(variant.mask)
+    ranges = key_range(variant.mask, ranges_of(variant))
     found = pairs(variant, ranges, prologue, apart=True)
     columns = _columns(variant, prologue)
     if columns.given:
@@ -165,6 +171,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         q_offset=q_offset(variant),
         prologue=in_gluon(prologue.lines),
         epilogue=in_gluon((*epilogue.lines, *row_shift)),
+        natural=found.natural,
         row_shift=bool(row_shift),
         sink=variant.sink,
         kernel=kernel,
@@ -225,7 +232,8 @@ def _columns(variant: Variant, prologue: Prologue) -> Columns:
 
 
 def _tilt(variant: Variant, prologue: Prologue) -> Tilt | None:
-    found = tilted(logits(variant.score, variant.mask).pair)
+    scores = logits(variant.score, variant.mask)
+    found = None if scores.natural else tilted(scores.pair)
     if found is None:
         return None
     prologue.name(found.scaled, "qk_scale")

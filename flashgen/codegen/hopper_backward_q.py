@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flashgen.codegen.backward import PAIR, named_apart, score_function
 from flashgen.codegen.flat import Flat, flat_score
-from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
 from flashgen.codegen.hopper import HopperView
 from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon
 from flashgen.codegen.limits import SCHEDULE
@@ -49,6 +49,7 @@ class HopperBackwardQView:
     start: str
     loaded: tuple[str, ...]
     longest_first: bool
+    natural: bool
     row: str
     prologue: tuple[str, ...]
     reads: frozenset[str]
@@ -91,7 +92,7 @@ class HopperBackwardQView:
 def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequence[Function]) -> HopperBackwardQView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
     prologue = new_prologue(variant, approximate=variant.approximate)
-    ranges = key_range(variant.mask)
+    ranges = key_range(variant.mask, ranges_of(variant))
     found = pairs(variant, ranges, prologue)
     score, bent, factor = score_function(variant, prologue, Q_FIRST)
     suffixes = ("_by_query", "_by_query_on_hopper")
@@ -121,6 +122,7 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
         start=forward.start,
         loaded=forward.loaded,
         longest_first=forward.grouped,
+        natural=found.natural,
         row=row,
         prologue=(*in_gluon(prologue.lines), *(flat.lines if flat else ())),
         reads=frozenset(reads),

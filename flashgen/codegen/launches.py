@@ -35,6 +35,8 @@ def launches(
 
     def launch(arguments: Sequence[str], reads: Iterable[str], further: Sequence[str] = ()) -> Launch:
         read = {*read_by(variant, tuple(reads)), *further}
+        # A dimension is read off the input that binds it.
+        read |= {t.name for t in variant.inputs for dim in t.dims if dim.binds in read}
         parameters = "".join(f", {name}" for name in names if name in read)
         return Launch(parameters, dim_lines(variant.inputs, read), _passed(variant, arguments))
 

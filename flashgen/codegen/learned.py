@@ -177,7 +177,10 @@ def summed_by_key(variant: Variant, found: Sequence[Placement]) -> bool:
     It has ds_out, if that is ds or a multiple, and walks along the same tiles, if these need no schedule.
     """
     derivative = slope(gradients(variant.score, ()).score, variant.mask)
-    walks = key_range(variant.mask).closed and row_range(variant.mask, variant.align == "bottom_right").closed
+    walks = (
+        key_range(variant.mask, ranges_of(variant)).closed
+        and row_range(variant.mask, variant.align == "bottom_right", ranges_of(variant)).closed
+    )
     whole = all(each.sharing is Sharing.ALL for each in found)
     return walks and is_uniform(derivative) and (whole or all(_shares_by_place(each) for each in found))
 

@@ -31,7 +31,7 @@ def extremes(bound: Expr, prologue: Prologue, owned: Expr = Q) -> tuple[str, str
 
 def extreme(bound: Expr, prologue: Prologue, which: Literal["least", "greatest"], owned: Expr = Q) -> str:
     """One of them."""
-    sign = increasing_in_q(bound if owned is Q else substitute(bound, {owned: Q}))
+    sign = increasing_in_q(bound if owned is Q else substitute(bound, {owned: Q}), prologue.ranges)
     if sign is None:
         end = op("tile_min" if which == "least" else "tile_max", bound)
     else:

@@ -23,12 +23,13 @@ from flashgen.codegen.hopper import HopperView
 from flashgen.codegen.hopper_backward import HopperBackwardView
 from flashgen.codegen.hopper_backward_q import HopperBackwardQView
 from flashgen.codegen.kernels import Kernels
-from flashgen.codegen.launches import Launch, dim_lines, launches, own_names, read_by
+from flashgen.codegen.launches import Launch, dim_lines, launches, read_by
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
 from flashgen.codegen.reference import SIZES, reference_view
 from flashgen.codegen.schedule import ScheduleView
+from flashgen.codegen.signature import Signature, signature, sized_by
 from flashgen.lang.nodes import variables
-from flashgen.lang.torch_emitter import emit
+from flashgen.lang.torch_emitter import emit, literal
 from flashgen.spec.variant import Input, Variant
 
 
@@ -57,9 +58,8 @@ class ModuleView:
     hopper_backward: HopperBackwardView
     backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
-    operator_parameters: str
+    operator: Signature
     parameters: str
-    own_signature: str
     delta: DeltaView
     launches: Mapping[str, Launch]
     schedule_call: str
@@ -67,6 +67,7 @@ class ModuleView:
     launch_inputs: LearnedLaunch
     differentiable: str
     inputs: str
+    sized_by: tuple[str, ...]
     learned: tuple[str, ...]
     input_checks: tuple[str, ...]
     input_keywords: str
@@ -92,6 +93,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
     checks, checks_math = _checks(variant)
     scheduled = read_by(variant, () if schedule is None else schedule.arguments)
     reference = reference_view(variant)
+    parameters = "".join(f", {text}" for text in _parameters(variant))
     return ModuleView(
         name=variant.name,
         title=quoted(variant.description),
@@ -104,7 +106,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         | {p.name: p.type.value for p in variant.runtime_params},
         spec_digest=spec,
         templates=templates,
-        imports_math=reference.imports_math or checks_math,
+        imports_math=reference.imports_math or checks_math or "math." in parameters,
         imports_torch=bool(variant.inputs) or schedule is not None or reference.imports_torch,
         kernels=kernels.text,
         forward=forward,
@@ -115,9 +117,8 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         hopper_backward=kernels.hopper_backward,
         backward_inputs=inputs_view,
         schedule=schedule,
-        operator_parameters="".join(f", {name}" for name in own_names(variant)),
-        parameters="".join(f", {text}" for text in _parameters(variant)),
-        own_signature=_own_signature(variant),
+        operator=signature(variant),
+        parameters=parameters,
         delta=kernels.delta,
         launches=launches(variant, kernels, scheduled, sums.names),
         schedule_call="".join(f"{name}, " for name in scheduled),
@@ -125,6 +126,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         launch_inputs=sums,
         differentiable=differentiable(variant),
         inputs=", ".join(t.name for t in variant.inputs),
+        sized_by=sized_by(variant),
         learned=tuple(t.name for t in variant.inputs if t.grad),
         input_checks=tuple(checks),
         input_keywords="".join(f", {t.name}={t.name}" for t in variant.inputs),
@@ -145,13 +147,7 @@ def _parameters(variant: Variant) -> list[str]:
     """Arguments of attention(): required inputs first, each keyword only."""
     required = [t.name for t in variant.inputs if t.default is None]
     optional = [f"{t.name}=None" for t in variant.inputs if t.default is not None]
-    return [*required, *optional, *(f"{p.name}={p.value!r}" for p in variant.runtime_params)]
-
-
-def _own_signature(variant: Variant) -> str:
-    """The part of the operator's signature that is the variant's own."""
-    parts = [f"Tensor{'' if t.default is None else '?'} {t.name}" for t in variant.inputs]
-    return ", ".join([*parts, *(f"{SCALARS[p.type.value]} {p.name}" for p in variant.runtime_params)])
+    return [*required, *optional, *(f"{p.name}={literal(p.value)}" for p in variant.runtime_params)]
 
 
 def _checks(variant: Variant) -> tuple[list[str], bool]:

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from flashgen.codegen.forward import ranges_of
 from flashgen.codegen.reference import expanded_shape
-from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr, Gather, inputs, variables
 from flashgen.lang.torch_emitter import Guard, emit
 from flashgen.spec.variant import Variant
@@ -83,7 +83,8 @@ def _preamble(variant: Variant) -> list[str]:
 
 
 def _body(variant: Variant, root: Expr) -> list[str]:
-    emission = emit((root,), variant.lets, _guard(variant), taken={"q_idx", "kv_idx", *SIZES})
+    wraps = ranges_of(variant).may_wrap
+    emission = emit((root,), variant.lets, _guard(variant), taken={"q_idx", "kv_idx", *SIZES}, wraps=wraps)
     used = variables(root)
     lines = []
     if "kv_h" in used:
@@ -105,7 +106,7 @@ def _body(variant: Variant, root: Expr) -> list[str]:
 
 def _guard(variant: Variant) -> Guard:
     """Clamp an index only where it may leave its tensor, so that FlexAttention is not slowed by needless code."""
-    ranges = Ranges({i.name: i.dtype for i in variant.inputs}, frozenset(variant.dim_names))
+    ranges = ranges_of(variant)
     sizes = {i.name: [dim.size for dim in i.dims] for i in variant.inputs}
 
     def guard(node: Gather, axis: int) -> tuple[bool, bool]:

@@ -34,7 +34,7 @@ def reference_view(variant: Variant) -> Reference:
 
     roots: list[Expr] = [variant.score] + ([] if variant.mask is TRUE else [variant.mask])
     taken = {*dims, *SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names}
-    emission = emit(roots, variant.lets, guard, taken)
+    emission = emit(roots, variant.lets, guard, taken, wraps=ranges.may_wrap)
     score, *masks = (_as_tensor(text, root) for text, root in zip(emission.results, roots, strict=True))
     text = " ".join((*emission.lines, score, *masks))
     return Reference(

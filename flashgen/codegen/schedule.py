@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
 from flashgen.codegen.pairs import Function, mask_function
 from flashgen.lang.nodes import FALSE, TRUE, Const, variables
 from flashgen.lang.tiles import TileTruth, tile_truth
@@ -47,7 +47,7 @@ def schedule_view(variant: Variant) -> ScheduleView:
     prologue = new_prologue(variant)
     mask = mask_function(variant, prologue)
     assert mask is not None, "a variant without a mask has no schedule"
-    truth = tile_truth(variant.mask)
+    truth = tile_truth(variant.mask, ranges_of(variant))
     body = prologue.body(truth.every, truth.some, inlined=True)
     free = prologue.free | set(mask.body.free) | set(body.free)
     used = variables(variant.mask)

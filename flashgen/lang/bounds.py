@@ -8,13 +8,20 @@ a condition free of k opens or closes the whole row, and everything else is resi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import reduce
 
 from flashgen.lang.fold import fold
+from flashgen.lang.intervals import Ranges, assumed
 from flashgen.lang.linear import difference, expression, linear
-from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op, substitute, var, variables
+from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op, substitute, var, variables, walk
+from flashgen.lang.recursion import Recursion
+
+# Comparisons are solved where all that they add up stays below this.
+_ROOM = 2**62
+# No multiple of a position that a mask could mean reaches this far.
+_FAR = 2**40
 
 K = var("k", Type.INT)
 Q = var("q", Type.INT)
@@ -47,13 +54,20 @@ class KeyRange:
         return _fold_with("min", self.upper)
 
 
-def key_range(mask: Expr) -> KeyRange:
-    """The closed-form range of visible keys of a bool expression, and what remains to be checked pair by pair."""
-    found = _range(mask)
+# The rule of a recursion that asks for the ranges of other masks.
+Step = Generator[Expr, KeyRange, KeyRange]
+
+
+def key_range(mask: Expr, ranges: Ranges | None = None) -> KeyRange:
+    """The closed-form range of visible keys of a bool expression, and what remains to be checked pair by pair.
+
+    `ranges` tells where integers may pass 64 bits; without it those of inputs are taken to have 32 bits.
+    """
+    found = _Solver(ranges or assumed()).range_of(mask)
     return KeyRange(tuple(map(fold, found.lower)), tuple(map(fold, found.upper)), fold(found.residual))
 
 
-def row_range(mask: Expr, bottom_right: bool) -> KeyRange:
+def row_range(mask: Expr, bottom_right: bool, ranges: Ranges | None = None) -> KeyRange:
     """The same for one key: the range of the rows that see it, as bounds, free of q, of the row's number from 0.
 
     Where `bottom_right`, row i stands at position i + kv_len - q_len, else at i. What the mask is joined of by "and" is
@@ -63,12 +77,12 @@ def row_range(mask: Expr, bottom_right: bool) -> KeyRange:
     row = op("add", K, op("sub", Q_LEN, KV_LEN)) if bottom_right else K
 
     def turned(expr: Expr) -> KeyRange:
-        return key_range(substitute(expr, {Q: row, K: Q, KV_LEN: Q_LEN, Q_LEN: KV_LEN}))
+        return key_range(substitute(expr, {Q: row, K: Q, KV_LEN: Q_LEN, Q_LEN: KV_LEN}), ranges)
 
     def back(expr: Expr) -> Expr:
         return fold(substitute(expr, {Q: K, KV_LEN: Q_LEN, Q_LEN: KV_LEN}))
 
-    parts = list(_conjuncts(mask))
+    parts = _conjuncts(mask)
     closed = [part for part in parts if turned(part).closed]
     found = turned(_all(closed))
     return KeyRange(
@@ -76,54 +90,49 @@ def row_range(mask: Expr, bottom_right: bool) -> KeyRange:
     )
 
 
-def _conjuncts(mask: Expr) -> Iterator[Expr]:
-    if isinstance(mask, Op) and mask.name == "and":
-        for part in mask.args:
-            yield from _conjuncts(part)
-    elif mask is not TRUE:
-        yield mask
+def _conjuncts(mask: Expr) -> list[Expr]:
+    """What a mask is joined of by "and", each once."""
+    found: dict[Expr, None] = {}
+    seen: set[Expr] = set()
+    stack = [mask]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Op) and node.name == "and":
+            stack += [] if node in seen else node.args[::-1]
+            seen.add(node)
+        elif node is not TRUE:
+            found[node] = None
+    return list(found)
 
 
 def _all(parts: Iterable[Expr]) -> Expr:
     return reduce(lambda left, right: right if left is TRUE else op("and", left, right), parts, TRUE)
 
 
-def _range(mask: Expr) -> KeyRange:
-    if mask is TRUE:
-        return KeyRange()
-    if "k" not in variables(mask):
-        return KeyRange(upper=(op("where", mask, LAST_KEY, const(-1)),))
-    if not isinstance(mask, Op):
-        return KeyRange(residual=mask)
-    if mask.name == "not":
-        inside = _push_negation(mask.args[0])
-        return KeyRange(residual=mask) if inside is None else _range(inside)
-    if mask.name == "and":
-        return _intersect(_range(mask.args[0]), _range(mask.args[1]))
-    if mask.name == "or":
-        return _unite(mask)
-    if mask.name == "where":
-        return _choose(mask)
-    return _comparison(mask) or KeyRange(residual=mask)
-
-
-def increasing_in_q(expr: Expr) -> int | None:
+def increasing_in_q(expr: Expr, ranges: Ranges | None = None) -> int | None:
     """+1, -1 or 0 when the INT expression never falls, never rises, or does not move as q grows; None: unknown."""
+    known = ranges or assumed()
+    return Recursion(lambda node: _increase(node, known))(expr)
+
+
+def _increase(expr: Expr, ranges: Ranges) -> Generator[Expr, int | None, int | None]:
     if "q" not in variables(expr):
         return 0
     if expr is Q:
         return 1
-    if not isinstance(expr, Op):
+    if not isinstance(expr, Op) or ranges.may_wrap(expr):
         return None
     if expr.name in ("min", "max", "add", "sub", "neg"):
-        signs = [increasing_in_q(arg) for arg in expr.args]
+        signs = []
+        for arg in expr.args:
+            signs.append((yield arg))
         if expr.name == "neg" or expr.name == "sub":
             signs[-1] = None if signs[-1] is None else -signs[-1]
         known = {sign for sign in signs if sign != 0}
         return known.pop() if len(known) == 1 else None
     if expr.name in ("mul", "floordiv"):
         factor = linear(expr.args[1])
-        inner = increasing_in_q(expr.args[0])
+        inner = yield expr.args[0]
         if factor.terms or inner is None or factor.constant == 0:
             return None
         return inner if factor.constant > 0 else -inner
@@ -160,32 +169,93 @@ def _intersect(a: KeyRange, b: KeyRange) -> KeyRange:
     )
 
 
-def _unite(mask: Op) -> KeyRange:
-    left, right = mask.args
-    for condition, rest in ((left, right), (right, left)):
-        if "k" not in variables(condition):
-            return _choose(op("where", condition, TRUE, rest))
-    a, b = _range(left), _range(right)
-    if a.closed and b.closed and not a.lower and not b.lower:
-        return KeyRange(upper=(op("max", a.upper_bound, b.upper_bound),))  # type: ignore[arg-type]
-    if a.closed and b.closed and not a.upper and not b.upper:
-        return KeyRange(lower=(op("min", a.lower_bound, b.lower_bound),))  # type: ignore[arg-type]
-    return KeyRange(residual=mask)
+class _Solver:
+    """Reads the keys that a mask shows off its comparisons, as far as no integer of them may pass 64 bits."""
 
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self.range_of = Recursion(self._range)
 
-def _choose(mask: Expr) -> KeyRange:
-    """where(condition, then, otherwise): closed if the condition is free of k and both branches are closed."""
-    condition, then, otherwise = mask.children
-    a, b = _range(then), _range(otherwise)
-    if "k" in variables(condition) or not (a.closed and b.closed):
-        return KeyRange(residual=_spelled_out(condition, then, otherwise))
-    lower: tuple[Expr, ...] = ()
-    upper: tuple[Expr, ...] = ()
-    if a.lower or b.lower:
-        lower = (op("where", condition, a.lower_bound or const(0), b.lower_bound or const(0)),)
-    if a.upper or b.upper:
-        upper = (op("where", condition, a.upper_bound or LAST_KEY, b.upper_bound or LAST_KEY),)
-    return KeyRange(lower, upper)
+    def _range(self, mask: Expr) -> Step:
+        if mask is TRUE:
+            return KeyRange()
+        if "k" not in variables(mask):
+            return KeyRange(upper=(op("where", mask, LAST_KEY, const(-1)),))
+        if not isinstance(mask, Op):
+            return KeyRange(residual=mask)
+        if mask.name == "not":
+            inside = _push_negation(mask.args[0])
+            return KeyRange(residual=mask) if inside is None else (yield inside)
+        if mask.name == "and":
+            return _intersect((yield mask.args[0]), (yield mask.args[1]))
+        if mask.name == "or":
+            return (yield from self._unite(mask))
+        if mask.name == "where":
+            return (yield from self._choose(mask))
+        return (yield from self._comparison(mask)) or KeyRange(residual=mask)
+
+    def _unite(self, mask: Op) -> Step:
+        left, right = mask.args
+        for condition, rest in ((left, right), (right, left)):
+            if "k" not in variables(condition):
+                return (yield from self._choose(op("where", condition, TRUE, rest)))
+        a, b = (yield left), (yield right)
+        if a.closed and b.closed and not a.lower and not b.lower:
+            return KeyRange(upper=(op("max", a.upper_bound, b.upper_bound),))  # type: ignore[arg-type]
+        if a.closed and b.closed and not a.upper and not b.upper:
+            return KeyRange(lower=(op("min", a.lower_bound, b.lower_bound),))  # type: ignore[arg-type]
+        return KeyRange(residual=mask)
+
+    def _choose(self, mask: Expr) -> Step:
+        """where(condition, then, otherwise): closed if the condition is free of k and both branches are closed."""
+        condition, then, otherwise = mask.children
+        a, b = (yield then), (yield otherwise)
+        if "k" in variables(condition) or not (a.closed and b.closed):
+            return KeyRange(residual=_spelled_out(condition, then, otherwise))
+        lower: tuple[Expr, ...] = ()
+        upper: tuple[Expr, ...] = ()
+        if a.lower or b.lower:
+            lower = (op("where", condition, a.lower_bound or const(0), b.lower_bound or const(0)),)
+        if a.upper or b.upper:
+            upper = (op("where", condition, a.upper_bound or LAST_KEY, b.upper_bound or LAST_KEY),)
+        return KeyRange(lower, upper)
+
+    def _comparison(self, mask: Op) -> Generator[Expr, KeyRange, KeyRange | None]:
+        if mask.name not in ("lt", "le", "gt", "ge", "eq") or mask.args[0].type is not Type.INT:
+            return None
+        left, right = mask.args
+        split = _split_extremum(mask.name, left, right)
+        if split is not None:
+            found = yield split
+            return None if found.residual is split else found
+        if not self._moves(left, right):
+            left, right = self._within_reach(left), self._within_reach(right)
+            if not self._moves(left, right):
+                return None
+        form = linear(left) - linear(right)
+        slope = form.terms.get(K, 0)
+        rest = form.without(K)
+        if slope == 0 or any("k" in variables(atom) for atom in rest.terms):
+            return None
+        return _solve(mask.name, slope, expression(rest))
+
+    def _moves(self, left: Expr, right: Expr) -> bool:
+        """Whether neither side wraps, nor does their difference when terms move from one to the other."""
+        # Sums of sums are one form: what it adds up, in magnitude, bounds every way of adding it up.
+        forms = linear(left), linear(right)
+        atoms = [(atom, coefficient) for form in forms for atom, coefficient in form.terms.items()]
+        reach: float = sum(abs(form.constant) for form in forms)
+        for atom, coefficient in atoms:
+            found = self._ranges.of(atom)
+            reach += abs(coefficient) * max(abs(found.low), abs(found.high))
+        sums = (node for node in walk(left, right, to=[atom for atom, _ in atoms]) if node.type is Type.INT)
+        return reach < _ROOM and not any(self._ranges.may_wrap(node) for node in sums)
+
+    def _within_reach(self, side: Expr) -> Expr:
+        """A side free of k, or the nearest value to it that no sum of few keys passes: it compares alike."""
+        if "k" in variables(side) or self._ranges.of(side).within(-_FAR, _FAR):
+            return side
+        return op("min", op("max", side, const(-_FAR)), const(_FAR))
 
 
 def _spelled_out(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
@@ -201,22 +271,6 @@ def _push_negation(expr: Expr) -> Expr | None:
     if expr.name in ("and", "or"):
         return op("or" if expr.name == "and" else "and", *(op("not", arg) for arg in expr.args))
     return expr.args[0] if expr.name == "not" else None
-
-
-def _comparison(mask: Op) -> KeyRange | None:
-    if mask.name not in ("lt", "le", "gt", "ge", "eq") or mask.args[0].type is not Type.INT:
-        return None
-    left, right = mask.args
-    split = _split_extremum(mask.name, left, right)
-    if split is not None:
-        found = _range(split)
-        return None if found.residual is split else found
-    form = linear(left) - linear(right)
-    slope = form.terms.get(K, 0)
-    rest = form.without(K)
-    if slope == 0 or any("k" in variables(atom) for atom in rest.terms):
-        return None
-    return _solve(mask.name, slope, expression(rest))
 
 
 def _solve(name: str, slope: int, rest: Expr) -> KeyRange:

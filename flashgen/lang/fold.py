@@ -27,14 +27,14 @@ def simplify(node: Expr) -> Expr:
     operands = [argument.value for argument in node.args if isinstance(argument, Const)]
     if len(operands) == len(node.args):
         value = apply(node.name, *operands)
-        # What passes 64 bits or has no finite value stays as written, for the checker or the kernel to deal with.
+        # What passes 64 bits stays as written, for the checker to refuse.
         return const(value) if representable(value) else node
     rule = _RULES.get(node.name)
     return rule(node, *node.args) if rule else node
 
 
 def representable(value: bool | int | float) -> bool:
-    return math.isfinite(value) if isinstance(value, float) else INT_MIN <= value <= INT_MAX
+    return isinstance(value, float) or INT_MIN <= value <= INT_MAX
 
 
 def _is(node: Expr, *values: bool | int | float) -> bool:
@@ -69,6 +69,9 @@ def _mul(node: Expr, x: Expr, y: Expr) -> Expr:
 
 
 def _truediv(node: Expr, x: Expr, y: Expr) -> Expr:
+    if _is(y, 0.0, -0.0):
+        # The same in IEEE 754, and nothing for Python to raise on where it computes with constants.
+        return op("mul", x, const(math.copysign(math.inf, y.value)))  # type: ignore[attr-defined]
     return x if _is(y, 1.0) else node
 
 

@@ -7,13 +7,14 @@ exactly, where an index needs no guard, where a floor division is a plain one.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from flashgen.lang.fold import simplify
 from flashgen.lang.linear import linear
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, op, var
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, op, var, walk
 
 # The longest sequence that attention() accepts: the integers that float32 holds exactly.
 MAX_LENGTH = 2**24 - 1
@@ -75,8 +76,17 @@ class Ranges:
 
     def of(self, expr: Expr) -> Interval:
         if expr not in self._known:
-            self._known[expr] = self._compute(expr)
+            # Operands first: a deep expression is no deep recursion.
+            for node in walk(expr, to=self._known):
+                if node not in self._known:
+                    self._known[node] = self._compute(node)
         return self._known[expr]
+
+    def may_wrap(self, expr: Expr) -> bool:
+        """Whether an INT expression may pass 64 bits, so that its value is what they hold of it."""
+        if not isinstance(expr, Op) or expr.type is not Type.INT:
+            return False
+        return not self._exact(expr).within(INT64.low, INT64.high)
 
     @property
     def _row(self) -> Expr:
@@ -128,10 +138,19 @@ class Ranges:
         assert isinstance(expr, Op)
         if expr.type is not Type.INT:
             return BOOLEAN if expr.type is Type.BOOL else ANYTHING
-        rule = _RULES.get(expr.name)
-        found = rule(*(self.of(arg) for arg in expr.args)) if rule else INT64
+        found = self._exact(expr)
         # What may pass 64 bits wraps, to any value.
         return found if found.within(INT64.low, INT64.high) else INT64
+
+    def _exact(self, expr: Op) -> Interval:
+        """The interval of an INT operation if integers had no end."""
+        rule = _RULES.get(expr.name)
+        return rule(*(self.of(arg) for arg in expr.args)) if rule else INT64
+
+
+def assumed() -> Ranges:
+    """Where dtypes are not known: integers of inputs have 32 bits."""
+    return Ranges(defaultdict(lambda: "int32"))
 
 
 def _corners(function: Callable[[Any, Any], float]) -> Callable[[Interval, Interval], Interval]:

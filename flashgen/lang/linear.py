@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, walk
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,10 @@ class Linear:
         terms = dict(self.terms)
         for atom, coefficient in other.terms.items():
             terms[atom] = terms.get(atom, 0) + coefficient
-        return Linear({a: c for a, c in terms.items() if c}, self.constant + other.constant)
+        return _form(terms, self.constant + other.constant)
 
     def __mul__(self, factor: int) -> Linear:
-        return Linear({a: c * factor for a, c in self.terms.items() if factor}, self.constant * factor)
+        return _form({a: c * factor for a, c in self.terms.items()}, self.constant * factor)
 
     def __sub__(self, other: Linear) -> Linear:
         return self + other * -1
@@ -35,24 +36,51 @@ class Linear:
         return Linear({a: c for a, c in self.terms.items() if a is not atom}, self.constant)
 
 
+def _form(terms: Mapping[Expr, int], constant: int) -> Linear:
+    """Numbers as 64 bits hold them: a sum of products wraps to the same value whenever it wraps."""
+    wrapped = {atom: _wrap(coefficient) for atom, coefficient in terms.items()}
+    return Linear({atom: coefficient for atom, coefficient in wrapped.items() if coefficient}, _wrap(constant))
+
+
+def _wrap(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
+
+
+# The forms of sums; that of an atom is the atom, and would keep its own key alive.
+_known: WeakKeyDictionary[Expr, Linear] = WeakKeyDictionary()
+
+
 def linear(expr: Expr) -> Linear:
     """The linear form of an INT expression."""
+    if expr not in _known:
+        for node in walk(expr, to=_known):
+            form = _of_sum(node)
+            if form is not None:
+                _known[node] = form
+    return _at_hand(expr)
+
+
+def _at_hand(expr: Expr) -> Linear:
     if isinstance(expr, Const):
         return Linear({}, int(expr.value))
-    if isinstance(expr, Op):
-        if expr.name == "add":
-            return linear(expr.args[0]) + linear(expr.args[1])
-        if expr.name == "sub":
-            return linear(expr.args[0]) - linear(expr.args[1])
-        if expr.name == "neg":
-            return linear(expr.args[0]) * -1
-        if expr.name == "mul":
-            left, right = linear(expr.args[0]), linear(expr.args[1])
-            if not left.terms:
-                return right * left.constant
-            if not right.terms:
-                return left * right.constant
-    return Linear({expr: 1}, 0)
+    return _known.get(expr) or Linear({expr: 1}, 0)
+
+
+def _of_sum(node: Expr) -> Linear | None:
+    """The form of a sum whose operands have theirs; None for an atom."""
+    if not isinstance(node, Op) or node.type is not Type.INT or node.name not in ("add", "sub", "neg", "mul"):
+        return None
+    forms = [_at_hand(arg) for arg in node.args]
+    if node.name == "neg":
+        return forms[0] * -1
+    left, right = forms
+    if node.name == "add":
+        return left + right
+    if node.name == "sub":
+        return left - right
+    if not left.terms:
+        return right * left.constant
+    return None if right.terms else left * right.constant
 
 
 def expression(form: Linear) -> Expr:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 
 class Type(Enum):
@@ -155,14 +155,34 @@ def walk(*roots: Expr, to: Collection[Expr] = ()) -> Iterator[Expr]:
             stack.extend((child, False) for child in reversed(node.children) if node not in to)
 
 
+# What each node reads: its variables, and its input tensors.
+_reads: WeakKeyDictionary[Expr, tuple[frozenset[str], frozenset[str]]] = WeakKeyDictionary()
+
+
 def variables(*roots: Expr) -> frozenset[str]:
     """The names of the variables that the expressions read."""
-    return frozenset(node.name for node in walk(*roots) if isinstance(node, Var))
+    return frozenset().union(*(_read(root)[0] for root in roots))
 
 
 def inputs(*roots: Expr) -> frozenset[str]:
     """The names of the input tensors that the expressions read."""
-    return frozenset(node.input for node in walk(*roots) if isinstance(node, Gather))
+    return frozenset().union(*(_read(root)[1] for root in roots))
+
+
+def _read(root: Expr) -> tuple[frozenset[str], frozenset[str]]:
+    if root not in _reads:
+        for node in walk(root, to=_reads):
+            if node not in _reads:
+                _reads[node] = _own_reads(node)
+    return _reads[root]
+
+
+def _own_reads(node: Expr) -> tuple[frozenset[str], frozenset[str]]:
+    """Those of a node whose children have theirs."""
+    named = frozenset([node.name]) if isinstance(node, Var) else frozenset()
+    read = frozenset([node.input]) if isinstance(node, Gather) else frozenset()
+    below = [_reads[child] for child in node.children]
+    return named.union(*(names for names, _ in below)), read.union(*(tensors for _, tensors in below))
 
 
 def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:

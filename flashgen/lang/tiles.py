@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flashgen.lang.fold import fold
+from flashgen.lang.intervals import Ranges, assumed
 from flashgen.lang.linear import Linear, expression, linear
 from flashgen.lang.nodes import (
     COMPARISONS,
@@ -54,24 +55,29 @@ class TileTruth:
     some: Expr
 
 
-def tile_truth(mask: Expr) -> TileTruth:
-    """What the corners of a tile say of a bool expression."""
-    found = _Tiles().of(mask)
+def tile_truth(mask: Expr, ranges: Ranges | None = None) -> TileTruth:
+    """What the corners of a tile say of a bool expression; without `ranges`, of inputs whose integers have 32 bits."""
+    found = _Tiles(ranges or assumed()).of(mask)
     return TileTruth(fold(found.low or FALSE), fold(TRUE if found.high is None else found.high))
 
 
 def tile_range(expr: Expr) -> Range:
     """What the corners of a tile say of a numeric expression."""
-    return _Tiles().of(expr)
+    return _Tiles(assumed()).of(expr)
 
 
 @dataclass
 class _Tiles:
+    ranges: Ranges
     _known: dict[Expr, Range] = field(default_factory=dict)
+    _reduced: dict[Expr, bool] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> Range:
         if expr not in self._known:
-            self._known[expr] = self._compute(expr)
+            # Operands first: a deep expression is no deep recursion.
+            for node in walk(expr, to=self._known):
+                if node not in self._known:
+                    self._known[node] = self._compute(node)
         return self._known[expr]
 
     def _compute(self, expr: Expr) -> Range:
@@ -86,6 +92,8 @@ class _Tiles:
         if isinstance(expr, Gather):
             return self._gather(expr)
         assert isinstance(expr, Op), name
+        if self.ranges.may_wrap(expr):
+            return UNKNOWN
         if expr.type is Type.INT and expr.name in ("add", "sub", "neg", "mul"):
             form = linear(expr)
             if form.terms != {expr: 1}:
@@ -98,7 +106,10 @@ class _Tiles:
 
     def _needs_reduction(self, expr: Expr) -> bool:
         """Along one axis a reduction is exact, and needed wherever corners alone do not give the range."""
-        return any(isinstance(n, Gather) or (isinstance(n, Op) and not _monotone(n)) for n in walk(expr))
+        for n in walk(expr, to=self._reduced):
+            needed = isinstance(n, Gather) or (isinstance(n, Op) and (not _monotone(n) or self.ranges.may_wrap(n)))
+            self._reduced[n] = needed or any(self._reduced[child] for child in n.children)
+        return self._reduced[expr]
 
     def _sum(self, form: Linear) -> Range:
         low = high = Linear({}, form.constant)

@@ -1,11 +1,13 @@
 """Expressions as eager PyTorch statements, for the reference that each generated module carries.
 
 A node is either a Python scalar (made of sizes and runtime params alone) or a tensor that broadcasts to
-[batch, heads, q_len, kv_len]: bool, int64, or float in the dtype of `score`.
+[batch, heads, q_len, kv_len]: bool, int64, or float in the dtype of `score`. What Python would raise on, such as a
+division by zero, is a tensor, which follows IEEE 754; an integer that may pass 64 bits wraps as a tensor's does.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,11 +19,16 @@ from flashgen.lang.show import BITWISE, SYMBOLS
 
 # Whether an index along an axis may fall below 0, and whether it may pass the last element.
 Guard = Callable[[Gather, int], tuple[bool, bool]]
+# Whether an integer may pass 64 bits.
+Wraps = Callable[[Expr], bool]
 
 TENSORS = frozenset({"b", "h", "kv_h", "q", "k", "score"})
 _POSITIVE_SIZES = frozenset({"batch", "heads", "kv_heads", "head_dim"})
 _OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float"})
+_LARGEST = (2 - 2.0**-23) * 2.0**127  # of float32
 _SCORE_DTYPE = "score.dtype"
+# Functions of floats on which Python's own may raise, for some argument.
+_MAY_RAISE = FLOAT_FUNCTIONS - {"tanh", "sigmoid"} | {"truediv", "floordiv", "mod", "pow", "floor"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ def emit(
     guard: Guard | None = None,
     taken: Collection[str] = (),
     inlined: bool = False,
+    wraps: Wraps = lambda node: False,
 ) -> Emission:
     """PyTorch statements that compute `roots`.
 
@@ -46,10 +54,11 @@ def emit(
     [1, kv_len]), `score` (float [batch, heads, q_len, kv_len]), each input under its name, and sizes and runtime
     params as Python scalars. A let that the roots use is assigned under its own name, with an underscore after it
     if that is among the names in `taken`; what else is used repeatedly gets a short name of its own, unless
-    `inlined`. Indices are clamped where `guard` says that they may leave the tensor, on both sides without it. A scalar
-    that divides by zero or leaves the domain of a function raises, as in Python; tensors follow IEEE 754.
+    `inlined`: then they read scalars alone, as sizes do, and one that divides by zero or leaves the domain of a
+    function raises. Indices are clamped where `guard` says that they may leave the tensor, on both sides without it;
+    `wraps` says which integers may pass 64 bits.
     """
-    writer = _Writer(guard or (lambda node, axis: (True, True)))
+    writer = _Writer(guard or (lambda node, axis: (True, True)), wraps, raises=inlined)
     names = {} if inlined else _names(roots, lets, taken)
     lines: list[str] = []
     used = set(walk(*roots))
@@ -60,6 +69,14 @@ def emit(
             writer.name(node, names[node])
     results = tuple(str(writer.texts[root]) for root in roots)
     return Emission(tuple(lines), results, any("math." in text for text in (*lines, *results)))
+
+
+def literal(value: bool | int | float) -> Text:
+    """A number in Python, which has no literals for infinities and NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        name = Text("math.nan" if math.isnan(value) else "math.inf")
+        return prefix("-", name) if value < 0 else name
+    return number(value)
 
 
 def _names(roots: Sequence[Expr], lets: Sequence[tuple[str, Expr]], taken: Collection[str]) -> dict[Expr, str]:
@@ -108,11 +125,20 @@ def _nonzero(node: Expr) -> bool:
     return isinstance(node, Var) and node.name in _POSITIVE_SIZES
 
 
+def _positive(node: Expr) -> bool:
+    """Whether a scalar is surely above 0."""
+    if isinstance(node, Const):
+        return node.value > 0
+    if isinstance(node, Op) and node.name in ("to_float", "sqrt"):
+        return _positive(node.args[0])
+    return isinstance(node, Var) and node.name in _POSITIVE_SIZES
+
+
 class _Writer:
     """Writes one node after another, operands first."""
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, guard: Guard, wraps: Wraps, raises: bool) -> None:
+        self._guard, self._wraps, self._raises = guard, wraps, raises
         self._tensors: set[Expr] = set()
         # Operands as they are before a cast that PyTorch would make by itself.
         self._uncast: dict[Expr, Text] = {}
@@ -128,14 +154,24 @@ class _Writer:
 
     def write(self, node: Expr) -> Text:
         is_leaf = isinstance(node, Gather) or (isinstance(node, Var) and node.name in TENSORS)
-        if is_leaf or any(child in self._tensors for child in node.children):
+        if is_leaf or any(child in self._tensors for child in node.children) or self._may_raise(node):
             self._tensors.add(node)
         self.texts[node] = self._text(node)
         return self.texts[node]
 
+    def _may_raise(self, node: Expr) -> bool:
+        """Whether a scalar operation is left to tensors, since Python's own may raise."""
+        if self._raises or not isinstance(node, Op) or node.name not in _MAY_RAISE:
+            return False
+        if node.args[0].type is not Type.FLOAT:
+            return False
+        if node.name == "truediv":
+            return not _positive(node.args[1])
+        return not (node.name in ("log", "log2", "sqrt") and _positive(node.args[0]))
+
     def _text(self, node: Expr) -> Text:
         if isinstance(node, Const):
-            return number(node.value)
+            return literal(node.value)
         if isinstance(node, Var):
             return Text(node.name)
         if isinstance(node, Gather):
@@ -168,6 +204,15 @@ class _Writer:
 
     def _scalar(self, node: Op) -> Text:
         """An operation on Python scalars alone."""
+        text = self._scalar_text(node)
+        if node.type is not Type.INT or not self._wraps(node):
+            return text
+        # As 64 bits hold it.
+        shifted = binary("+", text, binary("**", number(2), number(63)))
+        wrapped = binary("%", shifted, binary("**", number(2), number(64)))
+        return binary("-", wrapped, binary("**", number(2), number(63)))
+
+    def _scalar_text(self, node: Op) -> Text:
         name, operands = node.name, self._operands(node)
         if name == "where":
             return conditional(*operands)
@@ -202,12 +247,14 @@ class _Writer:
             return binary(SYMBOLS[name], operands[0], self._shift_count(node.args[1]))
         if name in ("min", "max"):
             return self._extremum(node, operands)
+        if node.type is Type.FLOAT and not any(x in self._tensors for x in node.args):
+            operands[0] = self._as_tensor(node.args[0])
         if name == "sech2":
             return binary("/", number(1.0), method(call("torch.cosh", *operands), "square"))
         if name in FLOAT_FUNCTIONS or name == "softcap":
             return call(f"torch.{'tanh' if name == 'softcap' else name}", *operands)
         if name == "floor":
-            return method(method(operands[0], "floor"), "long")
+            return method(method(self._as_tensor(node.args[0]), "floor"), "long")
         if name == "to_int":
             self._uncast[node] = self.texts[node.args[0]]
             return method(operands[0], "long")
@@ -286,6 +333,10 @@ class _Writer:
         return call("min", call("max", self.texts[node], "0"), "63")
 
     def _extremum(self, node: Op, operands: list[Text]) -> Text:
+        if any(isinstance(x, Const) and node.type is Type.FLOAT and abs(x.value) > _LARGEST for x in node.args):
+            # clamp refuses what float32 does not hold.
+            operands = [self._as_tensor(x) for x in node.args]
+            return call("torch.minimum" if node.name == "min" else "torch.maximum", *operands)
         if all(x in self._tensors for x in node.args):
             return call("torch.minimum" if node.name == "min" else "torch.maximum", *operands)
         tensor, bound = operands if node.args[0] in self._tensors else reversed(operands)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flashgen.lang.infix import Text, binary, call, method, number, prefix
-from flashgen.lang.intervals import Ranges
+from flashgen.lang.intervals import INT32, Ranges
 from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type
 from flashgen.lang.show import BITWISE, SYMBOLS
 from flashgen.lang.triton_levels import COL, level
@@ -16,6 +17,7 @@ _CALLS = {
     "abs": "tl.abs", "min": "tl.minimum", "max": "tl.maximum", "where": "tl.where", "exp": "tl.exp", "exp2": "tl.exp2",
     "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "sigmoid": "tl.sigmoid",
 }  # fmt: skip
+FLOAT32_MAX, FLOAT32_TINY = (2 - 2.0**-23) * 2.0**127, 2.0**-126
 _MAY_OVERFLOW = frozenset({"add", "sub", "mul", "neg", "pow", "shl", "abs", "floordiv", "not"})
 # A power up to this one is written as a product.
 _LARGEST_PRODUCT = 8
@@ -82,7 +84,7 @@ class Operators:
         if known > 0 and known & (known - 1) == 0:
             # A power of two: shifts and masks round toward minus infinity.
             right = known.bit_length() - 1 if is_quotient else known - 1
-            return binary(">>" if is_quotient else "&", operands[0], number(right))
+            return binary(">>" if is_quotient else "&", operands[0], literal(right))
         return self._call(("_floor_div" if is_quotient else "_floor_mod") + ("" if known else "_or_zero"), operands)
 
     def _shift(self, node: Op, operands: Sequence[Text]) -> Text:
@@ -114,6 +116,30 @@ class Operators:
 
 def wide(text: Text) -> Text:
     return method(text, "to", "tl.int64")
+
+
+def literal(value: bool | int | float) -> Text:
+    """A number that Triton takes as int32 or float32, else as int64.
+
+    By itself it would take large integers as unsigned, and floats outside float32 as float64.
+    """
+    if isinstance(value, float):
+        return _float32(value)
+    if INT32.low <= value <= INT32.high:
+        return number(value)
+    return call("tl.cast", number(value), "tl.int64")
+
+
+def _float32(value: float) -> Text:
+    """A literal; what float32 does not hold is rounded to it."""
+    size = abs(value)
+    if math.isnan(value):
+        return Text('float("nan")')
+    if size > FLOAT32_MAX:
+        return Text('float("inf")') if value > 0 else prefix("-", Text('float("inf")'))
+    if 0 < size < FLOAT32_TINY:
+        return call("tl.cast", number(value), "tl.float32") if size > FLOAT32_TINY * 2.0**-24 else number(0.0)
+    return number(value)
 
 
 _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {

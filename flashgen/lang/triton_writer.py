@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flashgen.lang.extrema import without_negated_operands
-from flashgen.lang.infix import Text, binary, call, method, number, prefix
+from flashgen.lang.infix import Text, binary, call, method
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const
 from flashgen.lang.parse import BINDING
 from flashgen.lang.triton_levels import COL, Level, is_reduction, level
 from flashgen.lang.triton_names import Statements, kernel_name, suggest, user_name
-from flashgen.lang.triton_operators import Operators, wide
+from flashgen.lang.triton_operators import Operators, literal, wide
 
 _LOADED_AS = {
     **dict.fromkeys(("int8", "uint8", "int16"), "tl.int32"),
@@ -63,14 +62,14 @@ class Writer(ABC):
     def text(self, expr: Expr) -> Text:
         """The text of an expression: a literal, a name, or the expression written out."""
         if isinstance(expr, Const):
-            return _literal(expr)
+            return literal(expr.value)
         name = self._name_at_hand(expr)
         return self.spelled_out(expr) if name is None else Text(name)
 
     def spelled_out(self, expr: Expr) -> Text:
         """The text of an expression itself; its parts may be names."""
         if isinstance(expr, Const):
-            return _literal(expr)
+            return literal(expr.value)
         if isinstance(expr, Var):
             return Text(self._read(kernel_name(expr.name)))
         if isinstance(expr, Gather):
@@ -189,9 +188,3 @@ def _total(terms: Sequence[Text]) -> Text:
     if len(terms) == 1:
         return terms[0]
     return Text(" + ".join(term.within(BINDING["+"]) for term in terms), BINDING["+"])
-
-
-def _literal(node: Const) -> Text:
-    if node.type is Type.FLOAT and math.isinf(node.value):
-        return Text('float("inf")') if node.value > 0 else prefix("-", Text('float("inf")'))
-    return number(node.value)

@@ -25,19 +25,22 @@ _KEY_PLAN = ", Tensor? key_counts, Tensor? key_tiles"
 
 def attention_operator(
     identity: Identity, extra: str, launch: Function, launch_backward: Function, *,
-    inputs: Function | None = None, learned: Sequence[str] = (), planned: bool = False, shared: bool = False,
+    inputs: Function | None = None, sized_by: Sequence[str] = (), learned: Sequence[str] = (), planned: bool = False,
+    shared: bool = False,
 ) -> Operator:  # fmt: skip
     """Register flashgen::<variant>_<digests> and flashgen::<variant>_<digests>_backward; returns the former.
 
     `extra` is the part of the signature that is the variant's own, such as "Tensor? slopes, float cap"; `inputs(q,
-    sizes, *tensors)` checks those of it that are tensors, `learned` names those that have gradients. `launch` and
-    `launch_backward` are the generated functions; the latter may return None for a gradient that is not asked for.
-    `shared`: operators of this name that exist already are the same, and are used.
+    sizes, *tensors, *params)` checks those of it that are tensors, their shapes by the params named in `sized_by`;
+    `learned` names those that have gradients. `launch` and `launch_backward` are the generated functions; the latter
+    may return None for a gradient that is not asked for. `shared`: operators of this name that exist already are the
+    same, and are used.
     """
     name = "_".join([identity.variant, identity.spec, *identity.templates.values()])
     parts = [part.split() for part in extra.split(", ")] if extra else []
     names = ["q", "k", "v", *(part[1] for part in parts)]
     places = tuple(names.index(each) for each in ("q", "k", "v", *learned))
+    sizing = tuple(names.index(each) for each in sized_by)
     tensors = sum(part[0].startswith("Tensor") for part in parts)
     common = f"Tensor q, Tensor k, Tensor v, {extra}{', ' if extra else ''}"
     plan, key_plan = (_PLAN, _KEY_PLAN) if planned else ("", "")
@@ -48,7 +51,7 @@ def attention_operator(
     def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
         sizes = sizes_of(q, k, v)
         if inputs is not None:
-            inputs(q, sizes, *rest[:tensors])
+            inputs(q, sizes, *rest[:tensors], *(rest[place - 3] for place in sizing))
         return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(q.shape[:3], dtype=torch.float32)
 
     gradients = _Gradients(name, tuple(names), 3 + tensors, places, planned, launch_backward)

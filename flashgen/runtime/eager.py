@@ -17,34 +17,51 @@ def eager_attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """softmax(score over visible keys) @ v, the whole score matrix in memory.
 
-    Shapes as attention() takes them. Products run in the dtype of q; the scores and the softmax in float32, or in
-    float64 where q is. A row that sees no key gives 0 and a log-sum-exp of minus infinity.
+    Shapes as attention() takes them; k and v of batch 1 serve every batch element. All of it runs in float32, or in
+    float64 where q is: only out is rounded to the dtype of q. A pair whose score comes out as minus infinity is hidden,
+    as if masked. A row that sees no key gives 0, a log-sum-exp of minus infinity and no gradients.
     """
     batch, heads, q_len, head_dim = q.shape
     kv_heads, kv_len = k.shape[1:3]
     group = heads // kv_heads
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    k, v = (tensor.to(wide).repeat_interleave(group, 1) for tensor in (k, v))
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
-    score = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) * scale
+    product = q.to(wide) @ k.transpose(-1, -2) * scale
 
     b = torch.arange(batch, device=q.device)[:, None, None, None]
     h = torch.arange(heads, device=q.device)[None, :, None, None]
     q_position = torch.arange(q_len, device=q.device)[:, None] + (kv_len - q_len if bottom_right else 0)
     k_position = torch.arange(kv_len, device=q.device)[None, :]
-    product = score
     score, mask = formula(product, b, h, h // group, q_position, k_position)
-    modified = score is not product
-    score = score.to(torch.promote_types(q.dtype, torch.float32)).expand(batch, heads, q_len, kv_len)
-    if mask is not None:
-        score = score.masked_fill(~mask, -math.inf)
-        if modified and product.requires_grad:
-            # What is hidden has no gradient, also where the formula's derivative there is infinite or NaN.
-            product.register_hook(lambda gradient: gradient.masked_fill(~mask, 0))
-    lse = score.logsumexp(-1)
-    empty = lse == -math.inf
-    total = lse if sinks is None else torch.logaddexp(lse, sinks.to(lse.dtype)[None, :, None])
-    weights = torch.exp(score - total.masked_fill(empty, 0)[..., None])
-    out = weights.to(v.dtype) @ v
-    if sinks is not None:
-        lse = total.masked_fill(empty, -math.inf)
+    score = score.to(wide).expand(batch, heads, q_len, kv_len)
+    hidden = score == -math.inf if mask is None else ~mask | (score == -math.inf)
+    if score is not product and product.requires_grad:
+        # What is hidden has no gradient, also where the formula's derivative there is infinite or NaN.
+        product.register_hook(lambda gradient: gradient.masked_fill(hidden, 0))
+    score = score.masked_fill(hidden, -math.inf)
+    sink = None if sinks is None else sinks.to(wide)[None, :, None].expand(batch, heads, q_len)
+    out, lse = _softmax(score, v, hidden.all(-1), sink)
+    out = out.to(q.dtype)
     return (out, lse) if return_lse else out
+
+
+def _softmax(
+    score: torch.Tensor, v: torch.Tensor, empty: torch.Tensor, sink: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row's mean of v, and its log-sum-exp; 0 and minus infinity where the row is `empty`.
+
+    Relative to the row's largest score, as every sound softmax: exp(score - lse) would lose what is small beside lse.
+    """
+    if not score.shape[-1]:
+        return score @ v, score.new_full(empty.shape, -math.inf)
+    top = score.detach().amax(-1)
+    if sink is not None:
+        top = torch.maximum(top, sink.detach())
+    top = top.masked_fill(empty, 0)
+    weights = torch.exp(score - top[..., None])
+    total = weights.sum(-1)
+    if sink is not None:
+        total = total + torch.exp(sink - top)
+    total = total.masked_fill(empty, 1)
+    return weights / total[..., None] @ v, (top + total.log()).masked_fill(empty, -math.inf)

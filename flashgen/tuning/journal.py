@@ -22,7 +22,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
 from flashgen.errors import EnvironmentProblem
-from flashgen.runtime.lookup import RecordWarning
+from flashgen.runtime.record_files import RecordWarning
 
 
 class _Journal(BaseJournalBackend):

@@ -14,7 +14,8 @@ from flashgen.problems import Problem
 from flashgen.runtime.backward import unfused
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, built_in
-from flashgen.runtime.lookup import cache_folder, read_record
+from flashgen.runtime.lookup import cache_folder
+from flashgen.runtime.record_files import read_record
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.candidates import Candidates, Group, group

@@ -16,7 +16,8 @@ from flashgen.codegen.rehearsal import Wanted, rehearsal
 from flashgen.positive import note_of
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
-from flashgen.runtime.lookup import RecordWarning, current_device
+from flashgen.runtime.lookup import current_device
+from flashgen.runtime.record_files import RecordWarning
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Backward, Case

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from language_world import RUNTIME, SCOPE, SIZES, TENSORS, compile, pairs
 
 from flashgen.lang.evaluate import evaluate
+from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr, Gather, Type
 from flashgen.lang.torch_emitter import Emission, emit
 
@@ -160,9 +161,7 @@ def test_names_give_way_to_those_that_are_taken() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("exp2(cap)", 2**1.5),
         ("sigmoid(-cap)", 1 / (1 + math.exp(1.5))),
-        ("floor(cap * 2.5)", 3),
         ("kv_len - q_len if flag else 0", 2),
         ("n // (kv_len - 7)", 0),
         ("sqrt(head_dim) ** 2", 8.0),
@@ -174,6 +173,23 @@ def test_scalars_stay_python_scalars(text: str, expected: float) -> None:
     (result,) = run(emit([compile(text)]), environment(torch.float32))
     assert type(result) is type(expected)
     assert result == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["exp2(cap)", "floor(cap * 2.5)", "1 / (kv_len - 7)", "log(q_len - kv_len)"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scalars_on_which_python_may_raise_follow_ieee_754(text: str, dtype: torch.dtype) -> None:
+    node = compile(text)
+    names = environment(dtype)
+    (result,) = run(emit([node]), names)
+    values = {name: value for name, value in names.items() if isinstance(value, int | float)}
+    assert result.dtype == (torch.int64 if node.type is Type.INT else dtype)
+    assert result.item() == pytest.approx(evaluate(node, values), nan_ok=True)
+
+
+def test_an_integer_wraps_where_it_may_pass_64_bits() -> None:
+    node = compile("kv_len ** 40 - 1")
+    (result,) = run(emit([node], wraps=Ranges().may_wrap), environment(torch.float32))
+    assert result == evaluate(node, {"kv_len": environment(torch.float32)["kv_len"]})
 
 
 def test_gradients_flow_to_float_inputs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -87,3 +88,51 @@ def test_what_is_hidden_has_no_gradient_whatever_its_score() -> None:
         rows.append(score.softmax(-1) @ others[2][:, :, : i + 1])
     expected = torch.autograd.grad(torch.cat(rows, 2).square().sum(), others)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("score", [-1e9, 1e9, -3e38])
+def test_weights_add_up_to_one_however_large_the_scores(dtype: torch.dtype, score: float) -> None:
+    """exp(score - lse) does not: log(6) is lost beside 1e9."""
+    q, v = torch.zeros(1, 2, 3, 8, dtype=dtype), torch.arange(1.0, 7.0).to(dtype).view(1, 1, 6, 1).expand(1, 2, 6, 8)
+    found = eager_attention(
+        q, torch.zeros_like(v), v, lambda x, *_: (x + score, None), bottom_right=True, scale=1.0, return_lse=False
+    )
+    assert bool((found == 3.5).all())
+
+
+def test_scores_of_16_bit_inputs_are_float32() -> None:
+    """Rounded to bfloat16 before a steep formula, they give weights that are wrong by half."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 40, 64, generator=generator).to(torch.bfloat16) for _ in range(3))
+    steep: Any = {"formula": lambda score, *_: (100 * torch.sin(score), None), "bottom_right": True, "scale": 1.0}
+    found, lse = eager_attention(q, k, v, **steep, return_lse=True)
+    exact, exact_lse = eager_attention(q.double(), k.double(), v.double(), **steep, return_lse=True)
+    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-2)
+    torch.testing.assert_close(lse.double(), exact_lse, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("sink", [False, True])
+def test_a_pair_of_minus_infinity_is_hidden_as_if_masked(sink: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, 2, 5, 4, generator=generator, dtype=torch.float64) for _ in range(3)]
+    sinks = torch.randn(2, generator=generator, dtype=torch.float64) if sink else None
+
+    def masked(score, b, h, kv_h, q, k):  # type: ignore[no-untyped-def]
+        return score, (k > q) & (k != 1)
+
+    def infinite(score, b, h, kv_h, q, k):  # type: ignore[no-untyped-def]
+        # Its derivative is not finite either where it is minus infinity.
+        return score + torch.log(((k > q) & (k != 1)).to(score.dtype) * (score / score)), None
+
+    results = []
+    for formula in (masked, infinite):
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        out, lse = eager_attention(
+            *leaves, formula, bottom_right=True, scale=1.0, return_lse=True, sinks=sinks
+        )  # fmt: skip
+        assert bool((out[:, :, 4] == 0).all()) and bool((lse[:, :, 4] == -math.inf).all())
+        found = torch.autograd.grad(out.square().sum() + lse[:, :, :3].sum(), leaves)
+        assert bool((found[0][:, :, 4] == 0).all())
+        results.append((out, lse, *found))
+    torch.testing.assert_close(*results)

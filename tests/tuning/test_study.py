@@ -15,7 +15,7 @@ import pytest
 from fake_bench import median_us
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import RecordWarning
+from flashgen.runtime.record_files import RecordWarning
 from flashgen.tuning import proposals
 from flashgen.tuning.study import Budget, search
 from flashgen.tuning.timing import Timing

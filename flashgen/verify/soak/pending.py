@@ -1,0 +1,7 @@
+"""What the language is to have and flashgen has not yet: the soak leaves it out."""
+
+from __future__ import annotations
+
+# "names": names of the kernels' own; "batch": that size in expressions; "functions": sin, cos, tan, erf; "minus
+# infinity": scores of it; "large sizes": head dimensions beyond 256.
+PENDING = frozenset({"names", "batch", "functions", "minus infinity"})
