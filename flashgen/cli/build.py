@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,7 +81,7 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
     if wanted_tuning and built.gpu is None:
         output.line(
             "nothing was tuned: no GPU was found. On a machine with the GPU run "
-            f"`flashgen tune {built.variant.source}`; until then the built-in default config is used."
+            f"`flashgen tune {shlex.quote(built.variant.source)}`; until then the built-in default config is used."
         )
     output.line(f"done in {built.seconds:.1f} s", style="dim")
 
