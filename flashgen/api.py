@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from flashgen.choices import PRESETS, check_choice
-from flashgen.errors import CompilationFailed, VerificationFailed
+from flashgen.errors import CompilationFailed, SpecWarning, VerificationFailed
 
 if TYPE_CHECKING:
     from flashgen.codegen.rehearsal import Wanted
@@ -68,13 +69,16 @@ def build(
 ) -> ModuleType:
     """Build a spec (a path, or its content as a dict) and return the imported module.
 
-    Renders `<out>/<name>.py`; `verify` proves it against the eager reference, on the GPU or under Triton's
-    interpreter; then with a GPU `tune` finds and records the best configs, without one `compile` compiles the
-    kernels for `targets`. Raises SpecError or UsageError for a wrong spec; VerificationFailed, CompilationFailed or
-    TuningFailed where a check fails.
+    Renders `<out>/<name>.py`; `verify` proves it against the eager reference, on the GPU or under Triton's interpreter;
+    then with a GPU `tune` finds and records the best configs, without one `compile` compiles the kernels for `targets`.
+    Warns of what may not be meant (SpecWarning). Raises SpecError or UsageError for a wrong spec; VerificationFailed,
+    CompilationFailed or TuningFailed where a check fails.
     """
     from flashgen.codegen import load_module
+    from flashgen.spec import load
 
+    for doubt in load(spec).warnings:
+        warnings.warn(doubt, SpecWarning, stacklevel=2)
     built = construct(spec, out=out, targets=targets, verify=verify, compile=compile, tune=tune, preset=preset)
     return load_module(built.path)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashgen.printable import printable
+from flashgen.printable import in_short, printable
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,15 @@ class SpecError(FlashgenError):
 
     def __init__(self, location: Location, found: str, expected: str) -> None:
         self.location, self.found, self.expected = location, found, expected
-        super().__init__(f"{location}: {found}; expected {expected}")
+        super().__init__(f"{in_short(str(location), 300)}: {in_short(found, 200)}; expected {in_short(expected, 1000)}")
 
 
 class ExpressionError(SpecError):
     """An expression of a spec does not parse or does not type-check."""
+
+
+class SpecWarning(UserWarning):
+    """A spec is well formed, but may not say what was meant."""
 
 
 class UsageError(FlashgenError):

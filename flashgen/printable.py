@@ -25,6 +25,11 @@ def on_one_line(text: str) -> str:
     return "".join(_escaped(c) if c in "\n\t" else c for c in printable(text))
 
 
+def in_short(text: str, most: int) -> str:
+    """The text, or the beginning and the end of one that is longer than `most`."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-(most // 4) :]}"
+
+
 def _hidden(character: str) -> bool:
     return unicodedata.category(character) in _HIDDEN and character not in "\n\t" + _JOINERS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
 from flashgen.errors import UsageError
 from flashgen.files import check_target
 
@@ -48,11 +49,12 @@ def bench(
     """Measure generated kernels beside eager PyTorch, torch's flash and cuDNN attention and compiled FlexAttention."""
     from flashgen.bench import Bench, Session
     from flashgen.bench.picture import draw
-    from flashgen.spec import load
     from flashgen.tuning.workloads import problems
 
     if resume and rows_file is None:
         raise UsageError("--resume was given without --rows; expected the file to resume from")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UsageError(f"--seconds {seconds}; expected a positive number")
     for path in (rows_file, png):
         if path is not None:
             check_target(path)
@@ -61,7 +63,7 @@ def bench(
     session = Session(Bench.choose(candidate, passes, rounds, seconds), out, rows_file, resume)
 
     def one(spec: str) -> None:
-        variant = load(resolve(spec))
+        variant = read(spec, output)
         for rows in session.run(variant, problems(variant, shapes, dtypes)):
             show(rows, output)
 

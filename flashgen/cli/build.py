@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ from flashgen.choices import PRESETS, check_choice
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
 from flashgen.cli.output import Output, tile_text
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read, resolve
 
 if TYPE_CHECKING:
     from flashgen.api import Built
@@ -41,6 +42,7 @@ def build(
     output = Output.choose(json)
 
     def one(spec: str) -> None:
+        read(spec, output)
         path = resolve(spec)
         with output.progress() as progress:
             built = construct(
@@ -79,7 +81,7 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
     if wanted_tuning and built.gpu is None:
         output.line(
             "nothing was tuned: no GPU was found. On a machine with the GPU run "
-            f"`flashgen tune {built.variant.source}`; until then the built-in default config is used."
+            f"`flashgen tune {shlex.quote(built.variant.source)}`; until then the built-in default config is used."
         )
     output.line(f"done in {built.seconds:.1f} s", style="dim")
 
@@ -91,6 +93,7 @@ def document(built: Built) -> dict[str, object]:
         "name": built.variant.name,
         "path": built.path,
         "gpu": built.gpu,
+        "warnings": built.variant.warnings,
         "verification": None if report is None else report.as_dict(),
         "compiled": built.compiled,
         "tuned": built.tuned,

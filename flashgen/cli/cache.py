@@ -12,7 +12,7 @@ from flashgen.cli.kernels import KernelChoice, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
 from flashgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,12 +80,11 @@ def explain(
 ) -> None:
     """Say which record a call would use, and field by field why each earlier source has none."""
     from flashgen.explain.sources import device_named, traced
-    from flashgen.spec import load
     from flashgen.tuning.workloads import problems
 
     output = Output.choose(json)
     kernels, shapes, dtypes = chosen_kernels(kernel), chosen_shapes(shape), chosen_dtypes(dtype)
-    variant = load(resolve(spec))
+    variant = read(spec, output)
     asked = problems(variant, shapes, dtypes)
     for found in traced(variant, out, asked, device_named(gpu, capability), kernels):
         what = f"{found.key.kernel}, {found.problem}: {tile_text(found.choice.config)} from {found.choice.source}"

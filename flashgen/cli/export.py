@@ -10,7 +10,7 @@ import typer
 from flashgen.cli.failure import guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
 from flashgen.files import check_target
 
 
@@ -24,12 +24,11 @@ def export(
     """Write a module, its runtime and its tuned configs as one file that needs torch and triton alone."""
     from flashgen.codegen.export import export_module
     from flashgen.runtime.lookup import record_roots, shipped_root
-    from flashgen.spec import load
     from flashgen.tuning.cache import list_records
 
     output = Output.choose(json)
     check_target(target)
-    variant = load(resolve(spec))
+    variant = read(spec, output)
     roots = record_roots(shipped_root(out / f"{variant.name}.py"))
     records = [entry.record for entry in list_records(roots, variant=variant.name)]
     exported = export_module(variant, records, target)

@@ -49,6 +49,10 @@ class Output:
     def line(self, text: str = "", style: str | None = None) -> None:
         self.console.print(Text(printable(text), style=style or ""), soft_wrap=True)
 
+    def warn(self, text: str) -> None:
+        """A line on standard error, whatever the output is for."""
+        print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Columns that hold numbers alone, as text or not, are aligned to the right."""
         cells = [["-" if cell is None else on_one_line(str(cell)) for cell in row] for row in rows]

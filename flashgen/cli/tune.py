@@ -15,7 +15,7 @@ from flashgen.cli.kernels import KERNEL_CHOICES, KernelChoice, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs, seed_option
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
 from flashgen.errors import UsageError
 from flashgen.files import check_folder
 
@@ -68,7 +68,6 @@ def tune(
     json: Json = False,
 ) -> None:
     """Find and record the best configs on the GPUs at hand; what has a record is skipped."""
-    from flashgen.spec import load
 
     check_choice("--preset", preset, PRESETS)
     check_choice("--kernel", kernel, KERNEL_CHOICES)
@@ -92,7 +91,7 @@ def tune(
     }
 
     def one(spec: str) -> None:
-        variant = load(resolve(spec))
+        variant = read(spec, output)
         for outcome in search(variant, out, indices, kernel, output, options):
             output.line(f"{variant.name}: {outcome}")
             show_ranking(outcome, output)

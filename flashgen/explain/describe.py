@@ -27,7 +27,7 @@ class Named:
 class Explanation:
     """`skipping` says how tiles without a visible pair are left out, `lower` and `upper` bound the visible keys.
 
-    `backends` says which kernels there are, and the calls that each serves.
+    `backends` says which kernels there are, and the calls that each serves; `warnings` what may not be meant.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Explanation:
     residual: str | None
     skipping: str
     backends: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def describe(variant: Variant, scheduled: bool) -> Explanation:
@@ -69,6 +70,7 @@ def describe(variant: Variant, scheduled: bool) -> Explanation:
         residual=residual,
         skipping=_skipping(variant, scheduled, lower, upper),
         backends=("portable (Triton): all calls", f"hopper (Gluon, warp-specialized): {HOPPER_SERVES}"),
+        warnings=variant.warnings,
     )
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from flashgen.errors import ExpressionError, Location
 from flashgen.lang.fold import fold, simplify
 from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Op, Type, const, gather, op
 from flashgen.lang.parse import parse
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax
-
-# Names that no let, param, input or dimension may take.
-FUNCTIONS = FLOAT_FUNCTIONS | {"abs", "min", "max", "clamp", "where", "floor"}
+from flashgen.lang.vocabulary import FUNCTIONS, expected_function, expected_name, listed, near
 
 _ARITY = dict.fromkeys(FUNCTIONS, (1, 1)) | {"min": (2, None), "max": (2, None), "clamp": (3, 3), "where": (3, 3)}
 _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
@@ -70,16 +67,6 @@ def promote(node: Expr, to: Type) -> Expr:
     if node.type is Type.BOOL and to is not Type.BOOL:
         node = simplify(op("to_int", node))
     return simplify(op("to_float", node)) if node.type is Type.INT and to is Type.FLOAT else node
-
-
-def close_names(name: str, known: Iterable[str]) -> str:
-    """What to expect instead of an unknown name: those that resemble it, or else all of them."""
-    candidates = sorted(known)
-    matches = get_close_matches(name, candidates) or candidates
-    if not matches:
-        return "no name at all"
-    quoted = [f"'{match}'" for match in matches]
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
 def _wanted(want: Type) -> str:
@@ -142,10 +129,8 @@ class _Checker:
             )
         if name in FUNCTIONS:
             raise ExpressionError(syntax.at, f"the function '{name}' without arguments", f"'{name}(...)'")
-        known = [*self._scope.names, *self._scope.tensors, *FUNCTIONS]
-        if not get_close_matches(name, known):
-            known = [*self._scope.names, *self._scope.tensors]
-        raise ExpressionError(syntax.at, f"the unknown name '{name}'", close_names(name, known))
+        known = sorted([*self._scope.names, *self._scope.tensors])
+        raise ExpressionError(syntax.at, f"the unknown name '{name}'", expected_name(name, known, sorted(FUNCTIONS)))
 
     def _index(self, syntax: Index) -> Expr:
         name, tensor = syntax.input, self._scope.tensors.get(syntax.input)
@@ -159,12 +144,13 @@ class _Checker:
         return gather(name, tuple(promote(index, Type.INT) for index in indices), tensor.type)
 
     def _input_names(self, name: str) -> str:
-        return close_names(name, self._scope.tensors) if self._scope.tensors else "there is none here"
+        known = sorted(self._scope.tensors)
+        return listed(near(name, known) or known) or "there is none here"
 
     def _call(self, syntax: Call) -> Expr:
         name = syntax.function
         if name not in FUNCTIONS:
-            raise ExpressionError(syntax.at, f"the unknown function '{name}'", close_names(name, FUNCTIONS))
+            raise ExpressionError(syntax.at, f"the unknown function '{name}'", expected_function(name, FUNCTIONS))
         least, most = _ARITY[name]
         count = len(syntax.arguments)
         if count < least or (most is not None and count > most):

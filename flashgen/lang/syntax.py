@@ -10,10 +10,13 @@ from flashgen.errors import Location
 
 @dataclass(frozen=True)
 class Syntax:
-    """A piece of an expression. `at` is where a person would point; `height` is 1 plus that of its tallest part."""
+    """A piece of an expression. `at` is where a person would point; `height` is 1 plus that of its tallest part;
+    `bracketed` says that it stood in parentheses.
+    """
 
     at: Location
     height: int = field(default=1, kw_only=True)
+    bracketed: bool = field(default=False, kw_only=True, compare=False)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from flashgen.errors import ExpressionError, SpecError
 from flashgen.lang.check import Scope, meaning
+from flashgen.lang.doubts import doubts
 from flashgen.lang.fold import fold
 from flashgen.lang.nodes import TRUE, Const, Expr, Type, inputs, op, substitute, variables
 from flashgen.lang.parse import parse as parse_expression
@@ -15,7 +16,7 @@ from flashgen.lang.softcaps import with_softcaps
 from flashgen.lang.syntax import Name, pieces
 from flashgen.spec import sugar
 from flashgen.spec.declare import SCORE, Declarations
-from flashgen.spec.model import SpecForm, parse
+from flashgen.spec.model import SpecForm, beyond, parse
 from flashgen.spec.source import Document, KeyPath, read
 from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
 
@@ -55,6 +56,7 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
         ),
         tune_shapes=_tune_shapes(spec),
         samples=_samples(document, spec, declared),
+        warnings=tuple(doubt for piece in reading.pieces for doubt in doubts(piece.syntax)),
         allow_tf32=spec.allow_tf32,
         approximate=spec.approximate,
     )
@@ -75,6 +77,11 @@ class _Reading:
         for piece in self.steps:
             step = self._expression(piece, declared.scope({}, score=True), Type.FLOAT)
             self._sugared = substitute(step, {SCORE: self._sugared})
+
+    @property
+    def pieces(self) -> tuple[sugar.Piece, ...]:
+        """All expressions, sugar's too."""
+        return (*self.let_pieces.values(), *self.scores, *self.masks)
 
     @property
     def steps(self) -> tuple[sugar.Piece, ...]:
@@ -133,6 +140,8 @@ class _Reading:
         if isinstance(node, Const) and (node.value <= 0 if least is None else node.value < least):
             what = " ".join(map(str, path))
             expected = "a number > 0" if least is None else f"an integer >= {least}"
+            if path[0] == "window":
+                expected += f"; {beyond(str(path[1]), int(node.value))}"
             raise SpecError(self._document.at(path), f"{what} of {node.value}", expected)
 
     def _refuse_later(self, name: str, piece: sugar.Piece) -> None:

@@ -73,7 +73,17 @@ class Window(_Form):
     def _some_side(cls, data: Any) -> Any:
         if data == {}:
             raise refuse("left, right or both")
+        for side in ("left", "right"):
+            amount = data.get(side) if isinstance(data, dict) else None
+            if isinstance(amount, int) and amount < 0:
+                raise refuse(f"an integer >= 0 or an expression of params; {beyond(side, amount)}", side)
         return data
+
+
+def beyond(side: str, amount: int) -> str:
+    """What to write for a side of a window that ends before the query, or begins after it."""
+    what = f"k >= q + {-amount}" if side == "left" else f"k <= q - {-amount}"
+    return f"for a window that leaves out the query itself write 'mask: {what}', joined with & to another mask"
 
 
 class BlockSparse(_Form):

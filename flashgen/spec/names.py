@@ -12,7 +12,7 @@ POSITIONS = ("b", "h", "kv_h", "q", "k")
 # The language's own words.
 LANGUAGE = frozenset({
     "score", *POSITIONS, *SIZES, "v_head_dim",
-    "abs", "min", "max", "clamp", "where", "exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid", "floor",
+    "abs", "min", "max", "clamp", "where", "exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid", "floor", "inf",
 })  # fmt: skip
 
 # Arguments that attention() has in every variant.

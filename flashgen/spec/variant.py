@@ -79,8 +79,9 @@ class Variant:
     spec has none. `lets` are the named subexpressions in order, for readers that want the names back. `texts` are
     the expressions as a person would write them ("score", "mask", each let), sugar spelled out, from their syntax.
     `sink` says that the input `sinks` adds one logit to each row. `source` is the spec's path as given, printable.
-    `samples` are pairs of input name and Sample. `allow_tf32`: products of float32 inputs may round them to TF32.
-    `approximate`: for 16-bit inputs, tanh may come from an instruction of the GPU that is right to 11 bits.
+    `samples` are pairs of input name and Sample. `warnings` say what may not be meant, each with its place.
+    `allow_tf32`: products of float32 inputs may round them to TF32. `approximate`: for 16-bit inputs, tanh may come
+    from an instruction of the GPU that is right to 11 bits.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Variant:
     texts: tuple[tuple[str, str], ...]
     tune_shapes: tuple[TuneShape, ...]
     samples: tuple[tuple[str, Sample], ...] = ()
+    warnings: tuple[str, ...] = ()
     allow_tf32: bool = False
     approximate: bool = True
 

@@ -236,6 +236,21 @@ def test_explain_shows_the_spec_as_it_is_understood(run: Run) -> None:
     assert Path("pictures/band.png").read_bytes().startswith(b"\x89PNG")
 
 
+DOUBT = "'&' binds tighter than the comparisons beside it: this is 'k <= (q & k) > q - 5'; where tests are meant write"
+
+
+@pytest.mark.parametrize("command", [("build", *RENDER_ONLY), ("verify",), ("explain", "--length", "16")])
+def test_what_may_not_be_meant_is_said(run: Run, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("doubtful.yaml").write_text("name: doubtful\nmask: k <= q & k > q - 5\n")
+    monkeypatch.setattr(flashgen.verify, "verify", passed_report)
+    ended = run(*command, "doubtful.yaml", "--json")
+    assert ended.code == 0
+    assert ended.err.startswith(f"warning: doubtful.yaml:2:14: {DOUBT}")
+    (document,) = ended.documents
+    assert [text.startswith(f"doubtful.yaml:2:14: {DOUBT}") for text in document["warnings"]] == [True]
+    assert run(*command, "doubtful.yaml").err.startswith("warning: ")
+
+
 def test_explain_for_machines_counts_pairs_and_tiles(run: Run) -> None:
     (document,) = run("explain", "band", "--length", "256", "--json").documents
     pairs = sum(min(q + 1, 100) for q in range(256))

@@ -39,6 +39,7 @@ def test_round_trip(kind: Type, data: st.DataObject) -> None:
         "(a if t else b) + c",
         "q - (k - h)",
         "64 + 0.5",
+        "where(k <= q, score, -inf)",
         "True",
     ],
 )

@@ -67,7 +67,18 @@ FORM = {
     "window as a number": ("name: a\nwindow: 3\n", ":2:9: 3; expected a mapping with the keys left, right"),
     "negative window": (
         "name: a\nwindow: {left: -1}\n",
-        ":2:16: -1; expected an integer >= 0 or an expression of params",
+        ":2:16: -1; expected an integer >= 0 or an expression of params; for a window that leaves out the query itself "
+        "write 'mask: k >= q + 1', joined with & to another mask",
+    ),
+    "negative window to the right": (
+        "name: a\nwindow: {left: 9, right: -8}\n",
+        ":2:26: -8; expected an integer >= 0 or an expression of params; for a window that leaves out the query itself "
+        "write 'mask: k <= q - 8', joined with & to another mask",
+    ),
+    "negative window by a param": (
+        "name: a\nparams: {W: 8}\nwindow: {left: -W}\n",
+        ":3:16: window left of -8; expected an integer >= 0; for a window that leaves out the query itself "
+        "write 'mask: k >= q + 8', joined with & to another mask",
     ),
     "block size": ("name: a\nblock_sparse: {block_q: 0, block_kv: 8}\n", ":2:25: 0; expected an integer >= 1"),
     "param as text": (
@@ -180,6 +191,10 @@ NAMES = {
         "name: a\nparams: {lambda: 3}\n",
         ":2:10: the param name 'lambda'; expected a name that is not a Python keyword",
     ),
+    "param called like a number": (
+        "name: a\nparams: {inf: 3}\n",
+        ":2:10: the param name 'inf'; expected a name that is not a word of the expression language",
+    ),
     "param called like an argument": (
         "name: a\nparams: {scale: 3}\n",
         ":2:10: the param name 'scale'; expected a name that is not already an argument of attention()",
@@ -233,7 +248,7 @@ EXPRESSIONS = {
     "with carriage returns": ("name: a\r\nmask: k <= qq\r\n", ":2:12: the unknown name 'qq'; expected 'q'"),
     "in a dimension": (
         "name: a\ninputs: {rel: {shape: [heads, 2*head + 1], dtype: float32}}\nscore: rel[h, 0]\n",
-        ":2:33: the unknown name 'head'; expected 'heads', 'kv_heads' or 'head_dim'",
+        ":2:33: the unknown name 'head'; expected 'head_dim' or 'heads'",
     ),
     "in a window": ("name: a\nparams: {W: 3}\nwindow: {left: w + W}\n", ":3:16: the unknown name 'w'; expected 'W'"),
     "of the wrong type": (
@@ -267,7 +282,7 @@ EXPRESSIONS = {
     ),
     "attribute": (
         "name: a\nscore: score.real\n",
-        ":2:13: unexpected '.'; expected a plain name or number; there are no attributes",
+        ":2:8: 'score.real'; expected a plain name or number; there are no attributes",
     ),
     "Python call": (
         "name: a\nscore: __import__('os').system('true')\n",
@@ -281,7 +296,11 @@ EXPRESSIONS = {
         f"name: a\nscore: {'(' * 1_500}score{')' * 1_500}\n",
         ":2:108: an expression nested more than 100 deep; expected parts named with 'let'",
     ),
-    "infinite score": ("name: a\nscore: 1e999\n", ":2:8: the unknown name 'inf'; expected 'min'"),
+    "score of no number": (
+        "name: a\nscore: nan\n",
+        ":2:8: the unknown name 'nan'; expected 'b', 'h', 'head_dim', 'heads', 'k', 'kv_h', 'kv_heads', 'kv_len', 'q', "
+        "'q_len' or 'score'",
+    ),
 }
 
 HOSTILE = {
