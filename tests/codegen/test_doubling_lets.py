@@ -7,6 +7,7 @@ from spec_shelf import Spec, doubling
 
 from flashgen.codegen import render
 from flashgen.codegen.pairwise import render as render_pairwise
+from flashgen.errors import ExpressionError
 from flashgen.explain.describe import describe
 from flashgen.spec import load
 from flashgen.spec.digest import digest
@@ -65,3 +66,35 @@ def test_they_cost_what_they_are(what: str) -> None:
     assert len(render_pairwise(variant)) < 100_000
     assert digest(variant)
     assert describe(variant, scheduled=True)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("terms", [512, 900])
+def test_a_sum_is_long_and_not_deep(terms: int) -> None:
+    text = " + ".join(f"k % {i + 2}" for i in range(terms // 2))
+    floats = " + ".join(["score", *("0.5 * q" for _ in range(terms // 2))])
+    assert render(load({"name": "shelf", "mask": f"{text} > q", "score": floats}))
+
+
+NESTED = {
+    "gathers": "t[{}]",
+    "parentheses": "(k - {})",
+    "choices": "(k if {} > 3 else q)",
+    "calls": "min({}, k)",
+    "signs": "-{}",
+}
+
+
+@pytest.mark.parametrize("what", NESTED)
+@pytest.mark.parametrize("depth", [30, 61, 64, 90, 300])
+def test_what_is_nested_is_built_or_refused(what: str, depth: int) -> None:
+    text = "q"
+    for _ in range(depth):
+        text = NESTED[what].format(text)
+    inputs = {"t": {"shape": ["n"], "dtype": "int32"}} if what == "gathers" else {}
+    try:
+        variant = load({"name": "shelf", "inputs": inputs, "mask": f"k <= {text}"})
+    except ExpressionError as error:
+        assert depth > 50 and "nested more than 64 deep; expected parts named with 'let'" in str(error)
+    else:
+        assert render(variant)
