@@ -24,7 +24,7 @@ from flashgen.codegen.hopper_backward_q import HopperBackwardQView
 from flashgen.codegen.kernels import Kernels
 from flashgen.codegen.launches import Launch, dim_lines, launches, read_by
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
-from flashgen.codegen.reference import SIZES, reference_view
+from flashgen.codegen.reference import SIZES, conversion, reference_view
 from flashgen.codegen.schedule import ScheduleView
 from flashgen.codegen.signature import Signature, signature, sized_by
 from flashgen.lang.nodes import variables
@@ -67,6 +67,7 @@ class ModuleView:
     differentiable: str
     inputs: str
     sized_by: tuple[str, ...]
+    conversions: tuple[str, ...]
     learned: tuple[str, ...]
     input_checks: tuple[str, ...]
     input_keywords: str
@@ -126,6 +127,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         differentiable=differentiable(variant),
         inputs=", ".join(t.name for t in variant.inputs),
         sized_by=sized_by(variant),
+        conversions=tuple(map(conversion, variant.inputs)),
         learned=tuple(t.name for t in variant.inputs if t.grad),
         input_checks=tuple(checks),
         input_keywords="".join(f", {t.name}={t.name}" for t in variant.inputs),

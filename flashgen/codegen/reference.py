@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flashgen.codegen.forward import ranges_of
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, variables
 from flashgen.lang.torch_emitter import TENSORS, emit
-from flashgen.spec.variant import Variant
+from flashgen.spec.variant import Input, Variant
 
 SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 
@@ -47,6 +47,11 @@ def reference_view(variant: Variant) -> Reference:
     )
 
 
+def conversion(tensor: Input) -> str:
+    """The statement that brings what a caller passes for an input to its dtype."""
+    return f"{tensor.name} = runtime.as_dtype({tensor.name}, torch.{tensor.dtype})"
+
+
 def _as_tensor(text: str, expr: Expr) -> str:
     """A result of sizes and params alone is a Python scalar; the formula returns tensors."""
     is_scalar = not variables(expr) & TENSORS and not inputs(expr)
@@ -63,6 +68,8 @@ def _setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
         if t.default == "alibi_slopes":
             lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(q.shape[1], q.device)"]
     lines += [f"{name} = {shapes[name]}" for name in SIZES if name in used | expanded or f" {name}" in f" {text}"]
+    # Floats keep what they are: a proof passes wider ones.
+    lines += [conversion(t) for t in variant.inputs if "float" not in t.dtype]
     for t in variant.inputs:
         lines += [f"{d.binds} = {t.name}.shape[{a}]" for a, d in enumerate(t.dims) if d.binds in used]
         if any(d.may_be_one for d in t.dims):
