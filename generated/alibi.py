@@ -2742,7 +2742,9 @@ def attention(
     """Linear position bias with one slope per head.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
-    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype.
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
+    of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
+    bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and slopes.
 
@@ -2755,7 +2757,9 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     runtime.check_types(q, k, v, scale, deterministic, slopes=slopes)
+    slopes = runtime.as_dtype(slopes, torch.float32)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     out, lse = OPERATOR(
         q, k, v, slopes, scale, runtime.config_text(config),
         deterministic, runtime.backward_config_text(backward_config),

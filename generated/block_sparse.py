@@ -2750,7 +2750,9 @@ def attention(
     """Attention between the blocks of 128 queries and 128 keys that a boolean input marks.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
-    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype.
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
+    of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
+    bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
 
@@ -2764,7 +2766,9 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     runtime.check_types(q, k, v, scale, deterministic, block_mask=block_mask)
+    block_mask = runtime.as_dtype(block_mask, torch.bool)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     parts, config, backward_config = runtime.plan_parts(plan, config, backward_config)
     out, lse = OPERATOR(
         q, k, v, block_mask, scale, runtime.config_text(config), *parts,
@@ -2779,7 +2783,9 @@ def plan(q, k, v, *, block_mask, config=None):
     Where one of them requires a gradient it has a part for the backward pass too.
     """
     runtime.check_types(q, k, v, block_mask=block_mask)
+    block_mask = runtime.as_dtype(block_mask, torch.bool)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     call = runtime.prepare(q, k, v, None)
     block_mask = _inputs(call.q, call.sizes, block_mask)
     config = runtime.choose_config(runtime.config_text(config), CONFIGS, call)
@@ -2796,6 +2802,7 @@ def reference(q, k, v, *, block_mask, scale=None, return_lse=False):
     heads = q.shape[1]
     q_len = q.shape[2]
     kv_len = k.shape[2]
+    block_mask = runtime.as_dtype(block_mask, torch.bool)
     block_mask = block_mask.expand(batch, heads, -1, -1)
 
     def formula(score, b, h, kv_h, q, k):

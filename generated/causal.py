@@ -2383,7 +2383,8 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
     """Each query sees the keys up to its own position.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
-    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype.
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
+    of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
 
@@ -2396,6 +2397,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
     """
     runtime.check_types(q, k, v, scale, deterministic)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     out, lse = OPERATOR(
         q, k, v, scale, runtime.config_text(config),
         deterministic, runtime.backward_config_text(backward_config),

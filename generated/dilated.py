@@ -2581,7 +2581,8 @@ def attention(
     """Causal attention to every fourth key of the last 2048, counted back from the query.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
-    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype.
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
+    of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
 
@@ -2595,6 +2596,7 @@ def attention(
     """
     runtime.check_types(q, k, v, scale, deterministic)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     parts, config, backward_config = runtime.plan_parts(plan, config, backward_config)
     out, lse = OPERATOR(
         q, k, v, scale, runtime.config_text(config), *parts,
@@ -2610,6 +2612,7 @@ def plan(q, k, v, *, config=None):
     """
     runtime.check_types(q, k, v)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     call = runtime.prepare(q, k, v, None)
     config = runtime.choose_config(runtime.config_text(config), CONFIGS, call)
     backward = None

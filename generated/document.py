@@ -2687,7 +2687,9 @@ def attention(
     """Causal attention within each of the documents packed into one sequence.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
-    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype.
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
+    of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
+    bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
 
@@ -2701,7 +2703,9 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     runtime.check_types(q, k, v, scale, deterministic, doc=doc)
+    doc = runtime.as_dtype(doc, torch.int32)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     parts, config, backward_config = runtime.plan_parts(plan, config, backward_config)
     out, lse = OPERATOR(
         q, k, v, doc, scale, runtime.config_text(config), *parts,
@@ -2716,7 +2720,9 @@ def plan(q, k, v, *, doc, config=None):
     Where one of them requires a gradient it has a part for the backward pass too.
     """
     runtime.check_types(q, k, v, doc=doc)
+    doc = runtime.as_dtype(doc, torch.int32)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     call = runtime.prepare(q, k, v, None)
     doc = _inputs(call.q, call.sizes, doc)
     config = runtime.choose_config(runtime.config_text(config), CONFIGS, call)
@@ -2729,6 +2735,7 @@ def plan(q, k, v, *, doc, config=None):
 
 def reference(q, k, v, *, doc, scale=None, return_lse=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    doc = runtime.as_dtype(doc, torch.int32)
 
     def formula(score, b, h, kv_h, q, k):
         return score, (k <= q) & (doc[b, q.clamp(min=0)] == doc[b, k])

@@ -2671,7 +2671,9 @@ def attention(
     """A window of 256 keys to each side; tokens marked global see every key and are seen by every query.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
-    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype.
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
+    of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
+    bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
 
@@ -2685,7 +2687,9 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     runtime.check_types(q, k, v, scale, deterministic, is_global=is_global)
+    is_global = runtime.as_dtype(is_global, torch.bool)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     parts, config, backward_config = runtime.plan_parts(plan, config, backward_config)
     out, lse = OPERATOR(
         q, k, v, is_global, scale, runtime.config_text(config), *parts,
@@ -2700,7 +2704,9 @@ def plan(q, k, v, *, is_global, config=None):
     Where one of them requires a gradient it has a part for the backward pass too.
     """
     runtime.check_types(q, k, v, is_global=is_global)
+    is_global = runtime.as_dtype(is_global, torch.bool)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     call = runtime.prepare(q, k, v, None)
     is_global = _inputs(call.q, call.sizes, is_global)
     config = runtime.choose_config(runtime.config_text(config), CONFIGS, call)
@@ -2713,6 +2719,7 @@ def plan(q, k, v, *, is_global, config=None):
 
 def reference(q, k, v, *, is_global, scale=None, return_lse=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    is_global = runtime.as_dtype(is_global, torch.bool)
 
     def formula(score, b, h, kv_h, q, k):
         return score, (abs(q - k) <= 256) | is_global[b, k] | is_global[b, q.clamp(min=0)]

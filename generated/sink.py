@@ -2415,7 +2415,9 @@ def attention(q, k, v, *, sinks, scale=None, return_lse=False, config=None, back
     """Causal attention with a learned logit per head that takes part in the softmax and adds no value.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
-    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype.
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
+    of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
+    bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and sinks.
 
@@ -2428,7 +2430,9 @@ def attention(q, k, v, *, sinks, scale=None, return_lse=False, config=None, back
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     runtime.check_types(q, k, v, scale, deterministic, sinks=sinks)
+    sinks = runtime.as_dtype(sinks, torch.float32)
     q, k, v = runtime.autocast(q, k, v)
+    k, v = runtime.over_batch(q, k, v)
     out, lse = OPERATOR(
         q, k, v, sinks, scale, runtime.config_text(config),
         deterministic, runtime.backward_config_text(backward_config),

@@ -12,6 +12,15 @@ def _runtime(value: bool | int | float) -> dict[str, Any]:
     return {"value": value, "runtime": True}
 
 
+def doubling(levels: int, first: str, step: str, rest: Spec) -> Spec:
+    """A spec with lets a0, a1, ... of which each is a step from the one before it; `rest` reads the last as {a}."""
+    lets = {"a0": first}
+    for i in range(1, levels):
+        lets[f"a{i}"] = step.format(p=f"a{i - 1}", i=i)
+    last = f"a{levels - 1}"
+    return {"let": lets} | {k: v.format(a=last) if isinstance(v, str) else v for k, v in rest.items()}
+
+
 SPECS: dict[str, Spec] = {
     "a row's term reads a named dimension": {
         "inputs": {"t": {"shape": ["heads", "n"], "dtype": "int32"}},
@@ -60,4 +69,29 @@ SPECS: dict[str, Spec] = {
         "score": "score + " + " + ".join(f"where(p{i}, 0.01, 0.02)" if i % 3 == 2 else f"p{i}" for i in range(64)),
         "mask": "k <= q + p1 + p61",
     },
+    "lets that double, of rows": doubling(
+        12, "0.01 * q", "{p} * 0.5 + sqrt(abs({p}) * 0.25)", {"score": "score * (1 + {a})"}
+    ),
+    "lets that double, by choice": doubling(
+        12, "score", "where(k % {i} == 0, {p} + 0.1, {p} * 0.95 + {p} * 0.01)", {"score": "{a}"}
+    ),
+    "lets that double, extrema": doubling(
+        12, "q - k", "max({p} - 1, min({p}, k - {i}))", {"score": "score + 0.01 * {a}", "mask": "{a} > -9"}
+    ),
+    "lets that double, learned": doubling(
+        12,
+        "score + t[h, q % n]",
+        "{p} * 0.5 + tanh({p} + t[h, (k + {i}) % n])",
+        {"inputs": {"t": {"shape": ["heads", "n"], "dtype": "float32", "grad": True}}, "score": "{a}"},
+    ),
+    "lets that double, gathers": doubling(
+        12,
+        "u[q % m]",
+        "u[({p} + {p} + {i}) % m]",
+        {"inputs": {"u": {"shape": ["m"], "dtype": "int32"}}, "mask": "{a} <= k"},
+    ),
+    "lets that double, logic": doubling(
+        12, "k <= q", "({p} & (k % {i} < 5)) | ({p} ^ (k > {i}))", {"mask": "{a} | (k == 0)"}
+    ),
+    "lets that double, integers that wrap": doubling(12, "q + k", "{p} * {p} + {i}", {"mask": "{a} % 5 < 3"}),
 }

@@ -26,7 +26,7 @@ from flashgen.codegen.kernels import Kernels
 from flashgen.codegen.launches import Launch, dim_lines, launches, read_by
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
 from flashgen.codegen.naming import inner, inner_names
-from flashgen.codegen.reference import SIZES, reference_view
+from flashgen.codegen.reference import SIZES, conversion, reference_view
 from flashgen.codegen.schedule import ScheduleView
 from flashgen.codegen.signature import Signature, own_arguments, signature, sized_by
 from flashgen.lang.nodes import variables
@@ -70,6 +70,7 @@ class ModuleView:
     differentiable: str
     inputs: str
     sized_by: tuple[str, ...]
+    conversions: tuple[str, ...]
     learned: tuple[str, ...]
     input_checks: tuple[str, ...]
     input_keywords: str
@@ -134,6 +135,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         differentiable=differentiable(public),
         inputs=", ".join(t.name for t in variant.inputs),
         sized_by=sized_by(variant),
+        conversions=tuple(map(conversion, variant.inputs)),
         learned=tuple(t.name for t in variant.inputs if t.grad),
         input_checks=tuple(checks),
         input_keywords="".join(f", {t.name}={names[t.name]}" for t in public.inputs),

@@ -53,6 +53,11 @@ def expanded_shape(tensor: Input) -> str:
     return ", ".join(next(sizes) if dim.may_be_one else "-1" for dim in tensor.dims)
 
 
+def conversion(tensor: Input) -> str:
+    """The statement that brings what a caller passes for an input to its dtype."""
+    return f"{tensor.name} = runtime.as_dtype({tensor.name}, torch.{tensor.dtype})"
+
+
 def _as_tensor(text: str, expr: Expr) -> str:
     """A result of sizes and params alone is a Python scalar; the formula returns tensors."""
     is_scalar = not variables(expr) & TENSORS and not inputs(expr)
@@ -69,6 +74,8 @@ def _setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
         if t.default == "alibi_slopes":
             lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(q.shape[1], q.device)"]
     lines += [f"{name} = {shapes[name]}" for name in SIZES if name in used | expanded or f" {name}" in f" {text}"]
+    # Floats keep what they are: a proof passes wider ones.
+    lines += [conversion(t) for t in variant.inputs if "float" not in t.dtype]
     for t in variant.inputs:
         lines += [f"{d.binds} = {t.name}.shape[{a}]" for a, d in enumerate(t.dims) if d.binds in used]
         if any(d.may_be_one for d in t.dims):

@@ -107,12 +107,26 @@ class _Checker:
             case Operation(operands=(_,)):
                 return self._unary(syntax)
             case Operation():
-                return self._binary(syntax)
+                return self._operations(syntax)
         raise AssertionError(f"the parser has no {type(syntax).__name__}")
+
+    def _operations(self, syntax: Operation) -> Expr:
+        """Binary operations from the left: a long sum is no deep recursion."""
+        first: Syntax = syntax
+        operations: list[Operation] = []
+        while isinstance(first, Operation) and len(first.operands) == 2:
+            operations.append(first)
+            first = first.operands[0]
+        node = self.check(first)
+        for operation in reversed(operations):
+            node = self._binary(operation, node, self.check(operation.operands[1]))
+        return node
 
     def _typed(self, syntax: Syntax, what: str, *allowed: Type) -> Expr:
         """A part that must have one of the types as it stands."""
-        node = self.check(syntax)
+        return self._as_it_stands(syntax, self.check(syntax), what, *allowed)
+
+    def _as_it_stands(self, syntax: Syntax, node: Expr, what: str, *allowed: Type) -> Expr:
         if node.type not in allowed:
             expected = _wanted(allowed[0]) if len(allowed) == 1 else " or ".join(_A[kind] for kind in allowed)
             raise ExpressionError(syntax.at, f"{what} is {_A[node.type]}", expected)
@@ -178,17 +192,17 @@ class _Checker:
         node = promote(self.check(operand), Type.INT)
         return self._result(syntax, "neg", node) if symbol == "-" else node
 
-    def _binary(self, syntax: Operation) -> Expr:
-        symbol = syntax.symbol
+    def _binary(self, syntax: Operation, left: Expr, right: Expr) -> Expr:
+        symbol, what = syntax.symbol, f"an operand of '{syntax.symbol}'"
+        pairs = list(zip(syntax.operands, (left, right), strict=True))
         if symbol in ("and", "or"):
-            sides = [self._typed(side, f"an operand of '{symbol}'", Type.BOOL) for side in syntax.operands]
+            sides = [self._as_it_stands(side, node, what, Type.BOOL) for side, node in pairs]
             return simplify(op(symbol, *sides))
         if symbol in _BITWISE or symbol in _SHIFTS:
-            bits = [self._typed(side, f"an operand of '{symbol}'", Type.BOOL, Type.INT) for side in syntax.operands]
+            bits = [self._as_it_stands(side, node, what, Type.BOOL, Type.INT) for side, node in pairs]
             if symbol in _BITWISE:
                 return self._result(syntax, _BITWISE[symbol], *_common(bits))
             return self._result(syntax, _SHIFTS[symbol], *_common(bits, Type.INT))
-        left, right = (self.check(side) for side in syntax.operands)
         if symbol == "/":
             return self._result(syntax, "truediv", promote(left, Type.FLOAT), promote(right, Type.FLOAT))
         if symbol == "**":

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 from weakref import WeakKeyDictionary
 
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, walk
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,29 @@ _known: WeakKeyDictionary[Expr, Linear] = WeakKeyDictionary()
 
 def linear(expr: Expr) -> Linear:
     """The linear form of an INT expression."""
-    if expr not in _known:
-        for node in walk(expr, to=_known):
+    if expr not in _known and _is_sum(expr):
+        for node in _sums(expr):
             form = _of_sum(node)
             if form is not None:
                 _known[node] = form
     return _at_hand(expr)
+
+
+def _is_sum(node: Expr) -> TypeGuard[Op]:
+    return isinstance(node, Op) and node.type is Type.INT and node.name in ("add", "sub", "neg", "mul")
+
+
+def _sums(expr: Expr) -> list[Op]:
+    """What an expression adds up that is a sum itself and has no form yet, operands first."""
+    found: dict[Expr, None] = {}
+    stack = [(expr, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            found[node] = None
+        elif _is_sum(node) and node not in _known and node not in found:
+            stack += [(node, True), *((arg, False) for arg in node.args)]
+    return [node for node in found if isinstance(node, Op)]
 
 
 def _at_hand(expr: Expr) -> Linear:
@@ -66,10 +84,8 @@ def _at_hand(expr: Expr) -> Linear:
     return _known.get(expr) or Linear({expr: 1}, 0)
 
 
-def _of_sum(node: Expr) -> Linear | None:
+def _of_sum(node: Op) -> Linear | None:
     """The form of a sum whose operands have theirs; None for an atom."""
-    if not isinstance(node, Op) or node.type is not Type.INT or node.name not in ("add", "sub", "neg", "mul"):
-        return None
     forms = [_at_hand(arg) for arg in node.args]
     if node.name == "neg":
         return forms[0] * -1

@@ -18,15 +18,34 @@ multiplied by log2(e) before the maximum is off: `natural`.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Collection, Generator
 from dataclasses import dataclass
 
 from flashgen.lang.bounds import always
 from flashgen.lang.fold import fold
 from flashgen.lang.linear import Linear, expression, linear
 from flashgen.lang.magnitudes import magnitude
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, rebuild, substitute, transform, var, variables
+from flashgen.lang.nodes import (
+    Const,
+    Expr,
+    Op,
+    Type,
+    const,
+    op,
+    rebuild,
+    substitute,
+    transform,
+    var,
+    variables,
+    walk,
+)
+from flashgen.lang.recursion import Recursion
 
 LOG2E = const(math.log2(math.e))
+ONE = const(1.0)
+# Under so many factors an expression is written anew for each.
+_MOST_FACTORS = 4
 SCORE = var("score", Type.FLOAT)
 QK = var("qk", Type.FLOAT)
 SCALE = var("scale", Type.FLOAT)
@@ -140,33 +159,54 @@ def _known_sign(node: Expr, mask: Expr) -> Expr:
 
 def _scaled(expr: Expr, factor: Expr) -> Expr:
     """expr * factor, for a uniform factor, pushed inside sums, products and choices."""
-    if is_uniform(expr):
-        return _product(expr, factor)
-    if isinstance(expr, Op):
+    return Recursion(_Scaling(_reading_score(expr)).rule)((expr, factor))
+
+
+def _reading_score(expr: Expr) -> set[Expr]:
+    """The parts of an expression in which the dot product is."""
+    found: set[Expr] = set()
+    for node in walk(expr):
+        if node is QK or any(child in found for child in node.children):
+            found.add(node)
+    return found
+
+
+class _Scaling:
+    """What is read in many places under many factors is scaled once, and its value multiplied."""
+
+    def __init__(self, with_score: Collection[Expr]) -> None:
+        self._with_score = with_score
+        self._factors: dict[Expr, set[Expr]] = {}
+
+    def rule(self, asked: tuple[Expr, Expr]) -> Generator[tuple[Expr, Expr], Expr, Expr]:
+        expr, factor = asked
+        if is_uniform(expr) or not isinstance(expr, Op):
+            return _product(expr, factor)
+        factors = self._factors.setdefault(expr, set())
+        factors.add(factor)
+        if len(factors) > _MOST_FACTORS and factor is not ONE:
+            return _product((yield expr, ONE), factor)
         if expr.name in ("add", "sub"):
-            if "qk" not in variables(expr):
+            if expr not in self._with_score:
                 return _product(expr, factor)
-            return op(expr.name, *(_scaled(arg, factor) for arg in expr.args))
+            return op(expr.name, (yield expr.args[0], factor), (yield expr.args[1], factor))
         if expr.name == "neg":
-            return _scaled(expr.args[0], fold(op("neg", factor)))
+            return (yield expr.args[0], fold(op("neg", factor)))
         if expr.name == "where":
-            return op("where", expr.args[0], *(_scaled(arg, factor) for arg in expr.args[1:]))
+            return op("where", expr.args[0], (yield expr.args[1], factor), (yield expr.args[2], factor))
         if expr.name == "mul":
             left, right = expr.args
             if is_uniform(left):
-                return _scaled(right, _product(left, factor))
+                return (yield right, _product(left, factor))
             if is_uniform(right):
-                return _scaled(left, _product(right, factor))
+                return (yield left, _product(right, factor))
         if expr.name == "truediv" and is_uniform(expr.args[1]):
-            return _scaled(expr.args[0], _quotient(factor, expr.args[1]))
-        expr = _regrouped(expr)
-    return _product(expr, factor)
-
-
-def _regrouped(expr: Op) -> Expr:
-    """The same operation, its float operands with their own uniform factors gathered."""
-    one = const(1.0)
-    return rebuild(expr, tuple(_scaled(c, one) if c.type is Type.FLOAT else c for c in expr.children))
+            return (yield expr.args[0], _quotient(factor, expr.args[1]))
+        # Its float operands have their own uniform factors gathered.
+        children = []
+        for child in expr.children:
+            children.append((yield child, ONE) if child.type is Type.FLOAT else child)
+        return _product(rebuild(expr, tuple(children)), factor)
 
 
 def _product(left: Expr, right: Expr) -> Expr:
@@ -190,14 +230,19 @@ def _quotient(left: Expr, right: Expr) -> Expr:
 
 
 def _terms(expr: Expr) -> list[Expr]:
-    """The addends of a sum that the score is in, signs inside."""
-    if "qk" not in variables(expr):
-        return [expr]
-    if isinstance(expr, Op) and expr.name == "add":
-        return _terms(expr.args[0]) + _terms(expr.args[1])
-    if isinstance(expr, Op) and expr.name == "sub":
-        return _terms(expr.args[0]) + [_negated(term) for term in _terms(expr.args[1])]
-    return [expr]
+    """The addends of a sum that the score is in, signs inside; a sum that is read twice is one addend."""
+    uses = Counter(child for node in walk(expr) for child in node.children)
+    with_score = _reading_score(expr)
+    found: list[Expr] = []
+    stack = [(expr, False)]
+    while stack:
+        node, negative = stack.pop()
+        if isinstance(node, Op) and node.name in ("add", "sub") and uses[node] < 2 and node in with_score:
+            left, right = node.args
+            stack += [(right, negative ^ (node.name == "sub")), (left, negative)]
+        else:
+            found.append(_negated(node) if negative else node)
+    return found
 
 
 def _negated(expr: Expr) -> Expr:

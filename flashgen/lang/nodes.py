@@ -7,7 +7,7 @@ subexpressions stay shared, and any pass may memoise on the node itself. Build t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -183,6 +183,22 @@ def _own_reads(node: Expr) -> tuple[frozenset[str], frozenset[str]]:
     read = frozenset([node.input]) if isinstance(node, Gather) else frozenset()
     below = [_reads[child] for child in node.children]
     return named.union(*(names for names, _ in below)), read.union(*(tensors for _, tensors in below))
+
+
+def long_parts(nodes: Iterable[Expr], named: Collection[Expr], longest: int) -> list[Expr]:
+    """Those of some nodes, operands first, that are to have a name lest a text without them names more than `longest`.
+
+    What is `named` counts as one, however often it is read: written as a tree, a graph may be of any size.
+    """
+    found: list[Expr] = []
+    lengths: dict[Expr, int] = {}
+    for node in nodes:
+        length = 1 if node in named else 1 + sum(lengths.get(child, 1) for child in node.children)
+        if length > longest:
+            found.append(node)
+            length = 1
+        lengths[node] = length
+    return found
 
 
 def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:

@@ -13,7 +13,7 @@ from flashgen.errors import ExpressionError, Location
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax
 from flashgen.lang.tokens import Token, tokenize
 
-MAX_HEIGHT = 100
+MAX_HEIGHT = 64
 
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 # How tightly each binary operator binds; all but ** group to the left.
@@ -70,7 +70,7 @@ class _Parser:
         self._take("else", "'else': a conditional is 'a if test else b'")
         with self._deeper():
             otherwise = self.conditional()
-        return _bounded(Conditional(at, test, then, otherwise), test, then, otherwise)
+        return _bounded(Conditional(at, test, then, otherwise), _over(test, then, otherwise))
 
     def _operation(self, floor: int) -> Syntax:
         """Operators that bind tighter than `floor`, and their operands."""
@@ -83,7 +83,9 @@ class _Parser:
                 operator = self._next()
                 # ** groups to the right, and its right side may carry a sign: 2 ** -x ** 2.
                 right = self._operation(binding if operator.text != "**" else PREFIX_BINDING["-"])
-                left = _bounded(Operation(operator.at, operator.text, (left, right)), left, right)
+                # A sum of many terms is long and not deep: its height is that of its tallest.
+                height = max(left.height, 1 + right.height)
+                left = _bounded(Operation(operator.at, operator.text, (left, right)), height)
             return left
 
     def _chain(self, first: Syntax) -> Syntax:
@@ -92,7 +94,7 @@ class _Parser:
         while self.token.text in COMPARISONS:
             symbols.append(self._next().text)
             operands.append(self._operation(BINDING["<"]))
-        return _bounded(Chain(at, tuple(symbols), tuple(operands)), *operands)
+        return _bounded(Chain(at, tuple(symbols), tuple(operands)), _over(*operands))
 
     def _prefixed(self, floor: int) -> Syntax:
         """An operand, with the prefix operators before it."""
@@ -105,7 +107,7 @@ class _Parser:
         self._next()
         # ** binds tighter than a sign before it: -x ** 2 is -(x ** 2).
         operand = self._operation(binding)
-        return _bounded(Operation(token.at, token.text, (operand,)), operand)
+        return _bounded(Operation(token.at, token.text, (operand,)), _over(operand))
 
     def _operand(self) -> Syntax:
         token = self.token
@@ -125,14 +127,14 @@ class _Parser:
         opening = self.token
         if opening.text == "(":
             arguments = self._sequence(")")
-            return _bounded(Call(name.at, name.text, arguments), *arguments)
+            return _bounded(Call(name.at, name.text, arguments), _over(*arguments))
         if opening.text == "[":
             indices = self._sequence("]")
             if not indices:
                 raise ExpressionError(opening.at, f"'{name.text}[]'", "one integer index per dimension")
             if self.token.text == "[":
                 raise self.unexpected(f"all indices in one bracket, as in '{name.text}[i, j]'")
-            return _bounded(Index(name.at, name.text, indices), *indices)
+            return _bounded(Index(name.at, name.text, indices), _over(*indices))
         return Name(name.at, name.text)
 
     def _sequence(self, closing: str) -> tuple[Syntax, ...]:
@@ -165,8 +167,12 @@ class _Parser:
         return ExpressionError(self.token.at, f"unexpected {self.token}", expected)
 
 
-def _bounded(node: Syntax, *parts: Syntax) -> Syntax:
-    height = 1 + max((part.height for part in parts), default=0)
+def _over(*parts: Syntax) -> int:
+    """The height of what stands on these parts."""
+    return 1 + max((part.height for part in parts), default=0)
+
+
+def _bounded(node: Syntax, height: int) -> Syntax:
     if height > MAX_HEIGHT:
         raise _too_deep(node.at)
     return replace(node, height=height)

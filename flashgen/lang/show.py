@@ -12,6 +12,7 @@ SYMBOLS = {
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "shl": "<<", "shr": ">>",
 }  # fmt: skip
 BITWISE = {"and": "&", "or": "|", "xor": "^"}
+LONGEST = 4_000
 _LOGICAL = {"and": "and", "or": "or", "xor": "^"}
 _FUNCTIONS = {"softcap": "tanh"}
 _CASTS = ("to_int", "to_float")
@@ -21,11 +22,16 @@ _NEVER_PROMOTE = frozenset({"eq", "ne", "and", "or", "xor", "not", "where"})
 
 
 def show(expr: Expr, lets: Sequence[tuple[str, Expr]] = ()) -> str:
-    """The text of `expr`. Wherever it contains the expression of one of `lets`, that name stands instead."""
+    """The text of `expr`. Wherever it contains the expression of one of `lets`, that name stands instead.
+
+    A part of more than LONGEST characters is left out, as "...".
+    """
     names: dict[Expr, str] = {node: name for name, node in reversed(lets) if isinstance(node, Op | Gather)}
     texts: dict[Expr, Text] = {}
     for node in walk(expr):
-        texts[node] = Text(names[node]) if node in names else _text(node, texts, names)
+        text = Text(names[node]) if node in names else _text(node, texts, names)
+        # Written as a tree, a graph may be of any size.
+        texts[node] = text if len(text.text) <= LONGEST else Text("...")
     return str(texts[expr])
 
 

@@ -8,13 +8,15 @@ score grows faster, 1 - tanh**2 would be multiplied by that growth long after it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from flashgen.lang.derivative import SCORE, ZERO, derivatives
 from flashgen.lang.nodes import Const, Expr, Gather, Op, op, rebuild, walk
 from flashgen.lang.products import Product, product
+from flashgen.lang.recursion import Recursion
 
 # A cap that is no binary fraction leaves a factor beside 1.
+_MOST_FACTORS = 64
 _STEEPEST = 1.0 + 1e-6
 
 
@@ -37,19 +39,29 @@ def _only_caps(outer: Expr, inner: Sequence[Expr]) -> bool:
 
 def _factors(expr: Expr) -> Product:
     """The expression taken apart, so that what one multiplies by and another divides by cancels."""
+    return Recursion(_take_apart)(expr)
+
+
+def _take_apart(expr: Expr) -> Generator[Expr, Product, Product]:
+    whole = product(expr)
     if isinstance(expr, Op) and expr.name == "mul":
-        return _factors(expr.args[0]) * _factors(expr.args[1])
-    if isinstance(expr, Op) and expr.name == "truediv" and expr.args[1] is not ZERO:
-        return _factors(expr.args[0]) / _factors(expr.args[1])
-    return product(expr)
+        whole = (yield expr.args[0]) * (yield expr.args[1])
+    elif isinstance(expr, Op) and expr.name == "truediv" and expr.args[1] is not ZERO:
+        whole = (yield expr.args[0]) / (yield expr.args[1])
+    # A power by squaring has no end of factors.
+    return whole if len(whole.over) + len(whole.under) <= _MOST_FACTORS else product(expr)
 
 
 def _size(expr: Expr) -> float:
     """The largest magnitude of a constant, or of a choice of constants; infinite where it is not known."""
+    return Recursion(_measure)(expr)
+
+
+def _measure(expr: Expr) -> Generator[Expr, float, float]:
     if isinstance(expr, Const):
         return abs(float(expr.value))
     if isinstance(expr, Op) and expr.name == "where":
-        return max(_size(expr.args[1]), _size(expr.args[2]))
+        return max((yield expr.args[1]), (yield expr.args[2]))
     if isinstance(expr, Op) and expr.name == "mul":
-        return _size(expr.args[0]) * _size(expr.args[1])
-    return _size(expr.args[0]) if isinstance(expr, Op) and expr.name == "neg" else math.inf
+        return (yield expr.args[0]) * (yield expr.args[1])
+    return (yield expr.args[0]) if isinstance(expr, Op) and expr.name == "neg" else math.inf

@@ -10,7 +10,7 @@ from flashgen.errors import Location
 
 @dataclass(frozen=True)
 class Syntax:
-    """A piece of an expression. `at` is where a person would point; `height` is 1 plus that of its tallest part;
+    """A piece of an expression. `at` is where a person would point; `height` says how deep its parts are nested;
     `bracketed` says that it stood in parentheses.
     """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flashgen.lang.fold import fold
+from flashgen.lang.fold import fold, simplify
 from flashgen.lang.intervals import Ranges, assumed
 from flashgen.lang.linear import Linear, expression, linear
 from flashgen.lang.nodes import (
@@ -147,7 +147,7 @@ class _Tiles:
         if expr.name == "not":
             return Range(op("not", some[0]), op("not", every[0]))
         if expr.name in ("and", "or"):
-            return Range(fold(op(expr.name, *every)), fold(op(expr.name, *some)))
+            return Range(simplify(op(expr.name, *every)), simplify(op(expr.name, *some)))
         if expr.name == "where":
             test = expr.args[0]
             spelled = op("or", op("and", test, expr.args[1]), op("and", op("not", test), expr.args[2]))
@@ -205,7 +205,7 @@ def _multiply(a: Range, b: Range) -> Range:
     low, high = ends[0], ends[0]
     for end in ends[1:]:
         low, high = op("min", low, end), op("max", high, end)
-    return Range(fold(low), fold(high))
+    return Range(simplify(low), simplify(high))
 
 
 def _floordiv(a: Range, b: Range) -> Range:

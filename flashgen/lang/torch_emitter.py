@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from flashgen.lang.infix import Text, binary, call, conditional, method, number, prefix
-from flashgen.lang.nodes import COMPARISONS, FLOAT_FUNCTIONS, Const, Expr, Gather, Op, Type, Var, walk
+from flashgen.lang.nodes import COMPARISONS, FLOAT_FUNCTIONS, Const, Expr, Gather, Op, Type, Var, long_parts, walk
 from flashgen.lang.show import BITWISE, SYMBOLS
 
 # Whether an index along an axis may fall below 0, and whether it may pass the last element.
@@ -26,6 +26,8 @@ TENSORS = frozenset({"b", "h", "kv_h", "q", "k", "score"})
 _POSITIVE_SIZES = frozenset({"batch", "heads", "kv_heads", "head_dim"})
 _OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float"})
 _LARGEST = (2 - 2.0**-23) * 2.0**127  # of float32
+# A text that would name more values than this is taken apart.
+_LONGEST = 40
 _SCORE_DTYPE = "score.dtype"
 # Functions of floats on which Python's own may raise, for some argument.
 _MAY_RAISE = FLOAT_FUNCTIONS - {"tanh", "sigmoid"} | {"truediv", "floordiv", "mod", "pow", "floor"}
@@ -98,6 +100,9 @@ def _names(roots: Sequence[Expr], lets: Sequence[tuple[str, Expr]], taken: Colle
     uses.update(roots)
     for node in nodes:
         if node not in names and uses[node] > 1 and not _is_trivial(node):
+            names[node] = next(fresh)
+    for node in long_parts(nodes, names, _LONGEST):
+        if node not in names:
             names[node] = next(fresh)
     return names
 

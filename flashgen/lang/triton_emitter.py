@@ -83,6 +83,7 @@ class Prologue:
     def inline(self, expr: Expr) -> str:
         """An expression that the loop does not change as text of its own, its loads and reductions computed before."""
         expr = self._facts.plain(expr)
+        self._writer.take_apart(expr)
         return self._statements.names.get(expr) or str(self._writer.spelled_out(expr))
 
     def body(self, *roots: Expr, inlined: bool = False, given: Mapping[Expr, str] = MappingProxyType({})) -> Body:

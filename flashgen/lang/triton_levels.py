@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from weakref import WeakKeyDictionary
 
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Op, Type, Var, const, op, transform, walk
+from flashgen.lang.nodes import Const, Expr, Op, Type, Var, const, long_parts, op, transform, walk
+from flashgen.lang.recursion import Recursion
 
 Level = frozenset[str]
 
@@ -18,14 +19,17 @@ PAIR = ROW | COL
 
 _VARIABLES = {"q": ROW, "q_start": ROW, "q_end": ROW, "k": COL, "k_first": COL, "k_last": COL, "qk": PAIR}
 _WITHOUT_ROUNDING = frozenset({"add", "sub", "neg", "abs", "min", "max"})
+# A text that would name more values than this is taken apart.
+LONGEST = 40
 _known: WeakKeyDictionary[Expr, Level] = WeakKeyDictionary()
 
 
 def level(expr: Expr) -> Level:
     """Which axes of the tile a value varies along; a reduction over rows or columns is one number."""
-    for node in walk(expr):
-        if node not in _known:
-            _known[node] = _level(node)
+    if expr not in _known:
+        for node in walk(expr, to=_known):
+            if node not in _known:
+                _known[node] = _level(node)
     return _known[expr]
 
 
@@ -43,22 +47,17 @@ def is_reduction(expr: Expr) -> bool:
 def shared(
     roots: Collection[Expr], lets: Sequence[tuple[str, Expr]], walked: Level = COL, given: Collection[Expr] = ()
 ) -> list[Expr]:
-    """The nodes along the walked axis that deserve a name: used twice, or named by the spec. Operands come first.
+    """The nodes along the walked axis that deserve a name: used twice, long, or named by the spec. Operands come first.
 
     What is `given` has one, so that what only leads to it needs none.
     """
     nodes = list(walk(*roots, to=given))
     uses = Counter(child for node in nodes for child in node.children)
     named = {expr for _, expr in lets}
-    return [
-        node
-        for node in nodes
-        if level(node) & walked
-        and not isinstance(node, Const | Var)
-        and node not in roots
-        and node not in given
-        and (uses[node] > 1 or node in named)
-    ]
+    within = [node for node in nodes if level(node) & walked and not isinstance(node, Const | Var)]
+    worthy = {node for node in within if uses[node] > 1 or node in named}
+    worthy |= {*long_parts(within, worthy, LONGEST)}
+    return [node for node in within if node in worthy and node not in roots and node not in given]
 
 
 def floats_at_leaves(root: Expr, ranges: Ranges) -> Expr:
@@ -67,17 +66,25 @@ def floats_at_leaves(root: Expr, ranges: Ranges) -> Expr:
     Converting q and k costs one conversion a row and a column; converting q - k costs one a pair.
     """
 
-    def exact(node: Expr) -> bool:
+    def is_exact(node: Expr) -> Generator[Expr, bool, bool]:
         if not ranges.exact_in_float32(node):
             return False
         if level(node) != PAIR or not isinstance(node, Op):
             return True
-        return node.name in _WITHOUT_ROUNDING and all(exact(argument) for argument in node.args)
+        for argument in node.args if node.name in _WITHOUT_ROUNDING else ():
+            if not (yield argument):
+                return False
+        return node.name in _WITHOUT_ROUNDING
 
-    def pushed(node: Expr) -> Expr:
+    def as_float(node: Expr) -> Generator[Expr, Expr, Expr]:
         if level(node) != PAIR or not isinstance(node, Op):
             return const(float(node.value)) if isinstance(node, Const) else op("to_float", node)
-        return op(node.name, *(pushed(argument) for argument in node.args))
+        operands = []
+        for argument in node.args:
+            operands.append((yield argument))
+        return op(node.name, *operands)
+
+    exact, pushed = Recursion(is_exact), Recursion(as_float)
 
     def rule(node: Expr) -> Expr:
         if isinstance(node, Op) and node.name == "to_float" and node.args[0].type is Type.INT and exact(node.args[0]):

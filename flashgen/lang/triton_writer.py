@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from flashgen.lang.extrema import without_negated_operands
 from flashgen.lang.infix import Text, binary, call, method
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const, long_parts, walk
 from flashgen.lang.parse import BINDING
-from flashgen.lang.triton_levels import COL, Level, is_reduction, level
+from flashgen.lang.triton_levels import COL, LONGEST, Level, is_reduction, level
 from flashgen.lang.triton_names import Statements, kernel_name, suggest
 from flashgen.lang.triton_operators import Operators, literal, wide
 
@@ -137,8 +137,20 @@ class PrologueWriter(Writer):
         known = self.statements.names.get(expr)
         if known is not None:
             return known
+        self.take_apart(expr)
         text = str(self.spelled_out(expr))
         return self.statements.assign(expr, preferred or suggest(expr, self.facts.lets), text)
+
+    def take_apart(self, expr: Expr) -> None:
+        """Compute parts of a long expression first, so that its text is not."""
+        names = {node for node in self.statements.names if isinstance(node, Expr)}
+        if expr in names:
+            return
+        nodes = [node for node in walk(expr, to=names) if not level(node) & self.facts.walked]
+        for node in long_parts(nodes, names, LONGEST):
+            if node is not expr:
+                text = str(self.spelled_out(node))
+                self.statements.assign(node, suggest(node, self.facts.lets), text)
 
     def name_of_sum(self, terms: Sequence[Text], preferred: str) -> str:
         """The name of a pointer, or an offset, computed once."""

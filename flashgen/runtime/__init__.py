@@ -32,6 +32,7 @@ from flashgen.runtime.call import (
     prepare,
 )
 from flashgen.runtime.config import Config
+from flashgen.runtime.conversions import as_dtype, over_batch
 from flashgen.runtime.defaults import (
     built_in,
     default_backward_kv_config,
@@ -88,6 +89,7 @@ __all__ = [
     "Rest",
     "Sizes",
     "alibi_slopes",
+    "as_dtype",
     "attention_operator",
     "autocast",
     "backward_config_text",
@@ -146,6 +148,7 @@ __all__ = [
     "operator",
     "options",
     "outputs",
+    "over_batch",
     "plan_parts",
     "prepare",
     "query_gradient",

@@ -35,9 +35,9 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "integers": ({"k": K.int()}, TypeError, "k has dtype torch.int32; expected float16, bfloat16 or float32"),
     "two dtypes": ({"v": V.half()}, TypeError, "v has dtype torch.float16; expected q's, torch.float32"),
     "another batch": (
-        {"k": K[:1]},
+        {"k": K[[0, 1, 0]]},
         ValueError,
-        f"k has shape (1, 2, 12, 16); {FIT} q's batch 2 and head_dim 16",
+        f"k has shape (3, 2, 12, 16); {FIT} q's batch 2 and head_dim 16",
     ),
     "another head_dim": (
         {"k": K[..., :8]},
@@ -107,7 +107,7 @@ INPUTS: dict[str, tuple[str, dict[str, Any], type[Exception], str]] = {
         TypeError,
         "doc is NoneType; expected a torch.Tensor of shape [batch, kv_len] and dtype torch.int32",
     ),
-    "dtype": ("document", {"doc": DOC.long()}, TypeError, "doc has dtype torch.int64; expected torch.int32"),
+    "dtype": ("document", {"doc": DOC.float()}, TypeError, "doc has dtype torch.float32; expected torch.int32"),
     "size": (
         "document",
         {"doc": DOC[:, :11]},

@@ -294,7 +294,7 @@ EXPRESSIONS = {
     ),
     "3,000 parentheses": (
         f"name: a\nscore: {'(' * 1_500}score{')' * 1_500}\n",
-        ":2:108: an expression nested more than 100 deep; expected parts named with 'let'",
+        ":2:72: an expression nested more than 64 deep; expected parts named with 'let'",
     ),
     "score of no number": (
         "name: a\nscore: nan\n",
