@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "075557665440", "backward_q": "d1705a94c2fc", "backward_kv": "3d382818113e"},
+    templates={"forward": "0097eac730d8", "backward_q": "d1705a94c2fc", "backward_kv": "3d382818113e"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -93,6 +93,7 @@ def _forward(
     v_ptr,
     out_ptr,
     lse_ptr,
+    residue_ptr,
     rel_ptr,
     stride_rel_0,
     stride_qb,
@@ -175,6 +176,9 @@ def _forward(
     out_cols = tl.arange(0, V_HEAD_DIM)
     in_range = rows < q_len
     tl.store(lse_ptr + out_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
+    # What lse has lost of log(l), all of it in a row of huge scores, for the backward pass.
+    residue = tl.log2(l) * 0.6931471805599453 - (lse - m)
+    tl.store(residue_ptr + out_rows, tl.where(empty, 0.0, residue), mask=in_range)
     tl.store(
         out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
         acc.to(out_ptr.dtype.element_ty),
@@ -429,6 +433,7 @@ def _consumer(
     shared,
     barriers,
     lse_ptr,
+    residue_ptr,
     rel_ptr,
     stride_rel_0,
     sizes,
@@ -509,8 +514,11 @@ def _consumer(
         factor = 1.0 / gl.where(empty, 1.0, l)
         lse = m + gl.log2(l) * 0.6931471805599453
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
-        lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
-        gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
+        # Beside it what it has lost of log(l), all of it in a row of huge scores, for the backward pass.
+        residue = gl.log2(l) * 0.6931471805599453 - (lse - m)
+        stat_rows = (b * heads + h).to(gl.int64) * q_len + rows
+        gl.store(lse_ptr + stat_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
+        gl.store(residue_ptr + stat_rows, gl.where(empty, 0.0, residue), mask=(rows < q_len) & finishes)
         out_b, out_h, out_row0 = b, h, row0
 
         # The tile that begins.
@@ -600,6 +608,7 @@ def _forward_hopper(
     v_ptr,
     out_ptr,
     lse_ptr,
+    residue_ptr,
     rel_ptr,
     stride_rel_0,
     stride_qb,
@@ -680,12 +689,12 @@ def _forward_hopper(
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, barriers, lse_ptr, rel_ptr, stride_rel_0, computes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, barriers, lse_ptr, residue_ptr, rel_ptr, stride_rel_0, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, barriers, lse_ptr, rel_ptr, stride_rel_0, computes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, barriers, lse_ptr, residue_ptr, rel_ptr, stride_rel_0, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
                 q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, loads, BM, BN, STAGES,
@@ -695,16 +704,16 @@ def _forward_hopper(
     else:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, barriers, lse_ptr, rel_ptr, stride_rel_0, computes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, barriers, lse_ptr, residue_ptr, rel_ptr, stride_rel_0, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, barriers, lse_ptr, rel_ptr, stride_rel_0, computes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, barriers, lse_ptr, residue_ptr, rel_ptr, stride_rel_0, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                2, out_desc, out_s, shared, barriers, lse_ptr, rel_ptr, stride_rel_0, computes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                2, out_desc, out_s, shared, barriers, lse_ptr, residue_ptr, rel_ptr, stride_rel_0, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
                 q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, loads, BM, BN, STAGES,
@@ -719,13 +728,18 @@ def _delta(
     out_ptr,
     d_out_ptr,
     lse_ptr,
+    residue_ptr,
     d_lse_ptr,
+    scaled_ptr,
     row_lse_ptr,
     delta_ptr,
     dq_sums_ptr,
     stride_ob,
     stride_oh,
     stride_om,
+    stride_sb,
+    stride_sh,
+    stride_sm,
     stride_lb,
     stride_lh,
     stride_lm,
@@ -740,6 +754,8 @@ def _delta(
     # Grid: one program for each tile of BM rows of each head of each batch element. Writes for each row
     # delta = sum(d_out * out) - d_lse (FlashAttention-2, algorithm 2) and its log-sum-exp: infinity
     # for a row that sees no key, so that all its p are 0, and for the rows from q_len to num_rows, which fill tiles.
+    # Where scores are huge float32 holds no log-sum-exp to the digits that p = exp(logit - lse) needs: each p is too
+    # large by a factor of its row, for which d_out and delta make up. Both enter all gradients as a factor of p.
     num_tiles = tl.cdiv(num_rows, BM)
     head = tl.program_id(0) // num_tiles
     b = (head // heads).to(tl.int64)
@@ -752,12 +768,21 @@ def _delta(
     out = tl.load(out_ptr + at[:, None] * v_head_dim + dims[None, :], mask=inside, other=0.0)
     d_out_rows = d_out_ptr + b * stride_ob + h * stride_oh + rows.to(tl.int64) * stride_om
     d_out = tl.load(d_out_rows[:, None] + dims[None, :], mask=inside, other=0.0)
+    lse = tl.load(lse_ptr + at, mask=in_range, other=-float("inf"))
+    residue = tl.load(residue_ptr + at, mask=in_range, other=0.0)
+    # One that was rounded up gives way to the float below, so that no p is tiny and no factor large.
+    finite = tl.maximum(lse, -3.4028234663852886e38)
+    lower = finite + 2.0 * tl.minimum(residue, 0.0)
+    residue += finite - lower
+    factor = tl.exp2((-residue) * 1.4426950408889634)
+    d_out = (d_out.to(tl.float32) * factor[:, None]).to(out.dtype)
+    scaled_rows = scaled_ptr + b * stride_sb + h * stride_sh + rows.to(tl.int64) * stride_sm
+    tl.store(scaled_rows[:, None] + dims[None, :], d_out, mask=inside)
     delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
     if d_lse_ptr is not None:
         d_lse_rows = d_lse_ptr + b * stride_lb + h * stride_lh + rows.to(tl.int64) * stride_lm
-        delta -= tl.load(d_lse_rows, mask=in_range, other=0.0)
-    lse = tl.load(lse_ptr + at, mask=in_range, other=-float("inf"))
-    lse = tl.where(lse == -float("inf"), float("inf"), lse)
+        delta -= factor * tl.load(d_lse_rows, mask=in_range, other=0.0)
+    lse = tl.where(lse == -float("inf"), float("inf"), lower)
     at = head.to(tl.int64) * num_rows + rows
     tl.store(row_lse_ptr + at, lse, mask=rows < num_rows)
     tl.store(delta_ptr + at, delta, mask=rows < num_rows)
@@ -2389,17 +2414,17 @@ def _inputs(q, sizes, rel):
 
 
 def _launch(q, k, v, rel, scale, config):
-    """The operator: check the arguments, choose the config, launch. Returns out and lse."""
+    """The operator: check the arguments, choose the config, launch. Returns out, lse and residue."""
     call = runtime.prepare(q, k, v, scale)
     rel = _inputs(call.q, call.sizes, rel)
-    out, lse = runtime.outputs(call)
+    out, lse, residue = runtime.outputs(call, residue=True)
     if runtime.is_empty(call):
-        return runtime.nothing_seen(out, lse)
+        return runtime.nothing_seen(out, lse, residue)
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
             _forward_hopper, (call.layout, config),
-            call.q, call.k, call.v, out, lse,
+            call.q, call.k, call.v, out, lse, residue,
             rel, rel.stride(0),
             rest=lambda: runtime.Rest(
                 runtime.hopper_programs(call, config),
@@ -2407,10 +2432,10 @@ def _launch(q, k, v, rel, scale, config):
                 **runtime.hopper_blocks(call, config), **runtime.options(config),
             ),
         )  # fmt: skip
-        return out, lse
+        return out, lse, residue
     runtime.relaunch(
         _forward, (call.layout, config),
-        call.q, call.k, call.v, out, lse,
+        call.q, call.k, call.v, out, lse, residue,
         rel, rel.stride(0),
         rest=lambda: runtime.Rest(
             -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
@@ -2418,11 +2443,11 @@ def _launch(q, k, v, rel, scale, config):
             **call.blocks(config), **runtime.options(config),
         ),
     )  # fmt: skip
-    return out, lse
+    return out, lse, residue
 
 
 def _launch_backward(
-    d_out, d_lse, q, k, v, rel, out, lse, scale, config, deterministic, needs
+    d_out, d_lse, q, k, v, rel, out, lse, residue, scale, config, deterministic, needs
 ):  # fmt: skip
     """The backward operator. Returns the gradients of q, k, v, rel; None for one that `needs` does not ask for."""
     call = runtime.prepare(q, k, v, scale)
@@ -2434,7 +2459,7 @@ def _launch_backward(
     fuse_dq = needs_q and (needs_k or needs_v) and not deterministic
     kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
     dq_sums = runtime.hopper_query_sums(call, kv_config)
-    incoming = _incoming(call, out, lse, d_out, d_lse, dq_sums, kv_config)
+    incoming = _incoming(call, out, lse, residue, d_out, d_lse, dq_sums, kv_config)
     dq = dk = dv = None
     input_sums = (runtime.input_sums(rel, deterministic),) if needs[3] else None
     if needs_k or needs_v:
@@ -2457,13 +2482,14 @@ def _launch_backward(
     )  # fmt: skip
 
 
-def _incoming(call, out, lse, d_out, d_lse, dq_sums, config):
-    """What the backward kernels need of each row: d_out, lse in units of log2, and delta. Clears dq_sums."""
-    incoming = runtime.incoming(call, d_out)
+def _incoming(call, out, lse, residue, d_out, d_lse, dq_sums, config):
+    """What the backward kernels need of each row: lse, and d_out and delta scaled by exp(-residue). Clears dq_sums."""
+    given = runtime.incoming(call, d_out)
+    incoming = runtime.rescaled(given)
     runtime.relaunch(
         _delta, (call.layout, config),
-        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta, dq_sums,
-        incoming.strides, (0, 0, 0) if d_lse is None else d_lse.stride(),
+        out, given.d_out, lse, residue, d_lse, incoming.d_out, incoming.lse, incoming.delta, dq_sums,
+        given.strides, incoming.strides, (0, 0, 0) if d_lse is None else d_lse.stride(),
         rest=lambda: runtime.Rest(
             runtime.delta_programs(call, incoming),
             call.sizes.heads, call.sizes.q_len, incoming.num_rows, call.sizes.v_head_dim,
@@ -2601,6 +2627,7 @@ OPERATOR = runtime.attention_operator(
     _launch_backward,
     inputs=_inputs,
     learned=("rel",),
+    residue=True,
 )
 
 
@@ -2626,7 +2653,7 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backwa
     rel = runtime.as_dtype(rel, torch.float32)
     q, k, v = runtime.autocast(q, k, v)
     k, v = runtime.over_batch(q, k, v)
-    out, lse = OPERATOR(
+    out, lse, _ = OPERATOR(
         q, k, v, rel, scale, runtime.config_text(config),
         deterministic, runtime.backward_config_text(backward_config),
     )  # fmt: skip

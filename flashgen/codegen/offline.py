@@ -46,6 +46,7 @@ _TRITON_TYPES = {
 }  # fmt: skip
 _POINTERS = {
     "lse_ptr": "*fp32",
+    "residue_ptr": "*fp32",
     "counter_ptr": "*i32",
     "sums_ptr": "*fp32",
     "delta_ptr": "*fp32",

@@ -12,7 +12,8 @@ query so that no precision is lost, and a row part.
 What is taken out of a sum must not lose what the sum would keep. `score + (1.0 - pad[b, k]) * -1e9` is the score itself
 where pad is 1, of which nothing is left once -1e9 is taken out. So a sum without the score stays whole, and a row term
 stays where it may be large. Where a score may come near the largest float32, as an additive mask does, nothing is
-multiplied by log2(e) before the maximum is off: `natural`.
+multiplied by log2(e) before the maximum is off: `natural`. There no term is left out either: what the backward pass
+computes of a huge score must be the very number that the forward pass took the maximum of.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def logits(score: Expr, mask: Expr) -> Logits:
     pair_terms: list[Expr] = []
     row_terms: list[Expr] = []
     for term in _terms(_scaled(shown, const(1.0) if natural else LOG2E)):
-        pair, row = _split(term)
+        pair, row = (term, None) if natural else _split(term)
         pair_terms += [] if pair is None else [pair]
         row_terms += [] if row is None else [row]
     pair = _sum(pair_terms) or const(0.0)

@@ -25,6 +25,8 @@ class Incoming(NamedTuple):
 
     d_out [batch, heads, q_len, v_head_dim]; lse, in units of log2 and infinite for rows that see no key, and delta,
     float32 [batch, heads, num_rows], as the kernel `_delta` writes them: q_len rows, and some more to fill tiles.
+    Where scores may be huge lse is in natural units, and `_delta` scales d_out and delta row by row: all p are too
+    large by what lse has lost.
     """
 
     d_out: torch.Tensor
@@ -60,6 +62,14 @@ def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming
     s = call.layout.sizes
     rows = d_out.new_empty((3 if by_tile else 2, s.batch, s.heads, num_rows(s.q_len)), dtype=torch.float32)
     return Incoming(d_out, strides, rows[0], rows[1], rows[2] if by_tile else None)
+
+
+def rescaled(given: Incoming) -> Incoming:
+    """The same with room for a d_out of which each row is scaled, aligned as kernels read it."""
+    *shape, dim = given.d_out.shape
+    unit = 16 // given.d_out.element_size()
+    d_out = given.d_out.new_empty((*shape, -(-dim // unit) * unit))[..., :dim]
+    return given._replace(d_out=d_out, strides=row_strides(d_out))
 
 
 def num_rows(q_len: int) -> int:
@@ -161,6 +171,7 @@ def no_gradients(*tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ..
 def sink_gradient(sinks: torch.Tensor, rows: Incoming, natural: bool = False) -> torch.Tensor:
     """The gradient of sinks [heads]: the sum over rows of exp(sink - lse) * (d_lse - sum(d_out * out)).
 
+    Where lse has lost digits, delta makes up for it, as for all p.
     The rows' log-sum-exp is in units of log2, or `natural`, as the kernels of the variant take it.
     """
     sinks_of_rows = sinks.float()[None, :, None]

@@ -125,14 +125,17 @@ def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
     return Call(q, k, v, Layout(float(scale), sizes, strides, lengths, width, v_width, copies))
 
 
-def outputs(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """out [batch, heads, q_len, v_head_dim] in q's dtype and lse [batch, heads, q_len] in float32, not yet written."""
+def outputs(call: Call, residue: bool = False) -> tuple[torch.Tensor, ...]:
+    """out [batch, heads, q_len, v_head_dim] in q's dtype and lse [batch, heads, q_len] in float32, not yet written.
+
+    With `residue` one more like lse, for what that has lost.
+    """
     s, q = call.layout.sizes, call.q
     out = room_like(q) if s.v_head_dim == s.head_dim else q.new_empty((s.batch, s.heads, s.q_len, s.v_head_dim))
     lse = torch.empty_strided(
         (s.batch, s.heads, s.q_len), (s.heads * s.q_len, s.q_len, 1), dtype=torch.float32, device=q.device
     )
-    return out, lse
+    return (out, lse, torch.empty_like(lse)) if residue else (out, lse)
 
 
 def room_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -146,9 +149,9 @@ def is_empty(call: Call) -> bool:
     return not (s.batch and s.heads and s.q_len and s.kv_len)
 
 
-def nothing_seen(out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def nothing_seen(out: torch.Tensor, lse: torch.Tensor, *residue: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The outputs of rows that see no key."""
-    return out.zero_(), lse.fill_(-math.inf)
+    return out.zero_(), lse.fill_(-math.inf), *(each.zero_() for each in residue)
 
 
 def config_text(config: Config | Mapping[str, Any] | str | None) -> str | None:
