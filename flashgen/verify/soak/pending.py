@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 # "names": names of the kernels' own; "batch": that size in expressions; "functions": sin, cos, tan, erf; "huge
-# gradients": weights of rows whose scores are all huge, in the backward pass; "conversions": inputs in other dtypes.
-PENDING = frozenset({"names", "batch", "functions", "huge gradients", "conversions"})
+# gradients": weights of rows whose scores are all huge, in the backward pass.
+PENDING = frozenset({"names", "batch", "functions", "huge gradients"})
