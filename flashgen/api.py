@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from flashgen.errors import CompilationFailed, VerificationFailed
+from flashgen.choices import PRESETS, check_choice
+from flashgen.errors import CompilationFailed, SpecWarning, VerificationFailed
 
 if TYPE_CHECKING:
     from flashgen.codegen.rehearsal import Wanted
@@ -67,13 +69,16 @@ def build(
 ) -> ModuleType:
     """Build a spec (a path, or its content as a dict) and return the imported module.
 
-    Renders `<out>/<name>.py`; `verify` proves it against the eager reference, on the GPU or under Triton's
-    interpreter; then with a GPU `tune` finds and records the best configs, without one `compile` compiles the
-    kernels for `targets`. Raises SpecError or UsageError for a wrong spec; VerificationFailed, CompilationFailed or
-    TuningFailed where a check fails.
+    Renders `<out>/<name>.py`; `verify` proves it against the eager reference, on the GPU or under Triton's interpreter;
+    then with a GPU `tune` finds and records the best configs, without one `compile` compiles the kernels for `targets`.
+    Warns of what may not be meant (SpecWarning). Raises SpecError or UsageError for a wrong spec; VerificationFailed,
+    CompilationFailed or TuningFailed where a check fails.
     """
     from flashgen.codegen import load_module
+    from flashgen.spec import load
 
+    for doubt in load(spec).warnings:
+        warnings.warn(doubt, SpecWarning, stacklevel=2)
     built = construct(spec, out=out, targets=targets, verify=verify, compile=compile, tune=tune, preset=preset)
     return load_module(built.path)
 
@@ -94,17 +99,22 @@ def construct(
     from flashgen.tuning.crew import Crew
 
     start = time.monotonic()
+    check_choice("preset", preset, PRESETS)
     variant = load(spec)
     path = variant.module_in(out)
     with ExitStack() as stack:
         # Before torch is imported, which takes as long here as in the processes that this starts.
         crew = stack.enter_context(Crew(variant, path, (0,) if tune else ())) if verify or tune else None
-        from flashgen.codegen import generate
+        from flashgen.codegen import generate, on_trial
 
         if targets:
             # Before anything is written: a wrong target is a wrong input.
             compilation(variant, targets)
-        generate(variant, Path(out))
+        trial = stack.enter_context(ExitStack())
+        if verify:
+            trial.enter_context(on_trial(variant, Path(out)))
+        else:
+            generate(variant, Path(out))
         progress(f"rendered {path}")
         gpu = gpu_name() if verify or compile or tune else None
         targets = targets or (DEFAULT_TARGETS if gpu is None else ())
@@ -120,6 +130,7 @@ def construct(
                 crew.compilers.answers(begun)
 
         report = prove(variant, path, gpu, "quick", progress, ahead) if verify else None
+        trial.close()
         compiled = compile_for(path, jobs, progress)
         tuned = find_configs(tuner, variant, preset, progress) if tuner is not None else ()
     return Built(variant, path, gpu, report, compiled, tuned, time.monotonic() - start)

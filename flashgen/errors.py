@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.printable import in_short, printable
+
 
 @dataclass(frozen=True)
 class Location:
@@ -23,9 +25,12 @@ class Location:
 
 
 class FlashgenError(Exception):
-    """The root of the catalogue."""
+    """The root of the catalogue. In its message what could not be seen, of what it quotes, stands as an escape."""
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class SpecError(FlashgenError):
@@ -33,11 +38,15 @@ class SpecError(FlashgenError):
 
     def __init__(self, location: Location, found: str, expected: str) -> None:
         self.location, self.found, self.expected = location, found, expected
-        super().__init__(f"{location}: {found}; expected {expected}")
+        super().__init__(f"{in_short(str(location), 300)}: {in_short(found, 200)}; expected {in_short(expected, 1000)}")
 
 
 class ExpressionError(SpecError):
     """An expression of a spec does not parse or does not type-check."""
+
+
+class SpecWarning(UserWarning):
+    """A spec is well formed, but may not say what was meant."""
 
 
 class UsageError(FlashgenError):

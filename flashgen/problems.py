@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from flashgen.errors import UsageError
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import COMPARISONS, Expr, Gather, Op, Var, variables, walk
+from flashgen.positive import LEAST, drawn_positive
 from flashgen.spec.variant import Input, Sample, Variant
 
 LAYOUTS = ("bhsd", "bshd")
@@ -64,10 +64,11 @@ def make_inputs(
 
     q, k and v are standard normal, so that scores are too. With layout "bshd" they are views
     [batch, heads, length, dim] of storage laid out [batch, length, heads, dim]. `params` replaces values of
-    runtime params. Inputs are drawn by what the expressions use them for, unless the spec's samples say otherwise:
-    floats are normal with deviation 0.5 (slopes fall about geometrically over the heads); bools are true by half; ints
-    that index a dimension stay in its range, ints compared with a position lie in [0, kv_len], others in [0, 8).
-    Ints laid out along positions, or along a named dimension, ascend: packed documents, offsets.
+    runtime params. Inputs are drawn from the range that the spec gives them, else by what the expressions use them for
+    and the spec's samples: floats are normal with deviation 0.5 (slopes fall about geometrically over the heads), or
+    positive where the formula asks for it; bools are true by half; ints that index a dimension stay in its range, ints
+    compared with a position lie in [0, kv_len], others in [0, 8). Ints laid out along positions, or along a named
+    dimension, ascend: packed documents, offsets.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"layout is {layout!r}; expected one of {', '.join(LAYOUTS)}")
@@ -85,7 +86,8 @@ def make_inputs(
     values = {p.name: p.value for p in variant.runtime_params} | (params or {})
     sizes = input_sizes(variant, problem, seed, values)
     roles = _Roles(variant)
-    inputs = {i.name: _sample(i, roles, sizes, generator) for i in variant.inputs}
+    positive = drawn_positive(variant)
+    inputs = {i.name: _sample(i, roles, sizes, generator, i.name in positive) for i in variant.inputs}
     return Call(q, k, v, inputs, values)
 
 
@@ -116,7 +118,15 @@ def shape_of(tensor: Input, sizes: dict[str, Any]) -> tuple[int, ...]:
     return shape
 
 
-def _sample(tensor: Input, roles: _Roles, sizes: dict[str, Any], generator: torch.Generator) -> torch.Tensor:
+def drawn(call: Call) -> str:
+    """What the inputs of a call are, in words: each with its least and its greatest value."""
+    spans = ((name, tensor.min().item(), tensor.max().item()) for name, tensor in call.inputs.items() if tensor.numel())
+    return ", ".join(f"{name} from {low:g} to {high:g}" for name, low, high in spans)
+
+
+def _sample(
+    tensor: Input, roles: _Roles, sizes: dict[str, Any], generator: torch.Generator, positive: bool
+) -> torch.Tensor:
     """Random values of an input, by what its values are used for."""
     shape = shape_of(tensor, sizes)
     hint = roles.samples.get(tensor.name, Sample())
@@ -124,13 +134,13 @@ def _sample(tensor: Input, roles: _Roles, sizes: dict[str, Any], generator: torc
     if dtype == torch.bool:
         return _uniform(shape, generator) < (0.5 if hint.density is None else hint.density)
     if dtype.is_floating_point:
-        return _floats(tensor, shape, hint, generator).to(dtype)
+        return _floats(tensor, shape, positive, generator).to(dtype)
     if hint.density is not None:
         return (_uniform(shape, generator) < hint.density).to(dtype)
-    low, high = roles.int_range(tensor.name, sizes, hint)
+    low, high = roles.int_range(tensor, sizes, hint)
     high = min(high, torch.iinfo(dtype).max)
     ascending = roles.ascending_axis(tensor)
-    if ascending is None or hint.range is not None:
+    if ascending is None or tensor.range is not None:
         return _integers(low, high, shape, generator).to(dtype)
     if roles.is_position(tensor.name) and hint.segments is None:
         return _integers(low, high, shape, generator).sort(dim=ascending).values.to(dtype)
@@ -159,10 +169,11 @@ class _Roles:
         """Whether values are compared with q or k, and index nothing."""
         return name in self._positions and name not in self._indexes
 
-    def int_range(self, name: str, sizes: dict[str, Any], hint: Sample) -> tuple[int, int]:
+    def int_range(self, tensor: Input, sizes: dict[str, Any], hint: Sample) -> tuple[int, int]:
         """The lowest and highest value to draw, both included."""
-        if hint.range is not None:
-            return math.ceil(hint.range[0]), math.floor(hint.range[1])
+        if tensor.range is not None:
+            return int(tensor.range[0]), int(tensor.range[1])
+        name = tensor.name
         limits = [shape_of(self._inputs[other], sizes)[axis] for other, axis in self._indexes.get(name, ())]
         if hint.segments is not None:
             limits.append(hint.segments)
@@ -211,17 +222,22 @@ def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor
 
 
 def _integers(low: int, high: int, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(low, max(high, low) + 1, shape, generator=generator, device=generator.device)
+    # What is drawn is below the end, which 64 bits must hold.
+    end = min(max(high, low) + 1, 2**63 - 1)
+    return torch.randint(min(low, end - 1), end, shape, generator=generator, device=generator.device)
 
 
-def _floats(tensor: Input, shape: tuple[int, ...], hint: Sample, generator: torch.Generator) -> torch.Tensor:
-    if hint.range is not None:
-        low, high = hint.range
-        return low + (high - low) * _uniform(shape, generator)
+def _floats(tensor: Input, shape: tuple[int, ...], positive: bool, generator: torch.Generator) -> torch.Tensor:
+    if tensor.range is not None:
+        low, high = tensor.range
+        share = _uniform(shape, generator)
+        # Their difference may be beyond float32.
+        return (low * (1 - share) + high * share).clamp(low, high)
     if tensor.default == "alibi_slopes":
         heads = torch.arange(1, shape[0] + 1, device=generator.device)
         return torch.exp2(-8.0 * heads / shape[0]) * (0.5 + _uniform(shape, generator))
-    return 0.5 * torch.randn(shape, generator=generator, device=generator.device)
+    values = 0.5 * torch.randn(shape, generator=generator, device=generator.device)
+    return LEAST + values.abs() if positive else values
 
 
 def _segments(shape: tuple[int, ...], axis: int, count: int, generator: torch.Generator) -> torch.Tensor:

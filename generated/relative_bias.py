@@ -5,7 +5,7 @@
     query i stands at key position i + kv_len - q_len
 
 Inputs:
-    rel [heads, 2*W + 1] float32
+    rel [heads, 2 * W + 1] float32
 
 In this file:
     _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "c734e236bf0f", "backward_q": "fa1624ffc7c2", "backward_kv": "16c5ecb7a44f"},
+    templates={"forward": "075557665440", "backward_q": "d1705a94c2fc", "backward_kv": "3d382818113e"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -66,21 +66,21 @@ BACKWARD_KV = runtime.Lookup(
 
 
 @triton.jit
-def _score(qk, q, k, qk_scale, rel_base):
-    """score + rel[h, clamp(q - k, -64, 64) + 64], in units of log2."""
-    return qk * qk_scale + tl.load(rel_base + tl.minimum(tl.maximum(q - k, -64), 64) + 64) * 1.4426950408889634
+def _score(qk, q, k, rel_base, scale):
+    """score + rel[h, clamp(q - k, -64, 64) + 64]."""
+    return qk * scale + tl.load(rel_base + tl.minimum(tl.maximum(q - k, -64), 64) + 64)
 
 
 @triton.jit
 def _online_softmax(x, v_tile, acc, m, l):
     """One step of the online softmax (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1).
 
-    m [BM] is the running maximum of the logits in units of log2, l [BM] the running sum of exp2(logit - m),
-    acc [BM, V_HEAD_DIM] the running sum of exp2(logit - m) * v.
+    m [BM] is the running maximum of the logits, l [BM] the running sum of exp(logit - m),
+    acc [BM, V_HEAD_DIM] the running sum of exp(logit - m) * v.
     """
     m_new = tl.maximum(m, tl.max(x, 1))
-    p = tl.exp2(x - m_new[:, None])
-    alpha = tl.exp2(m - m_new)
+    p = tl.exp2((x - m_new[:, None]) * 1.4426950408889634)
+    alpha = tl.exp2((m - m_new) * 1.4426950408889634)
     l = l * alpha + tl.sum(p, 1)
     acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
     return acc, m_new, l
@@ -137,12 +137,11 @@ def _forward(
     rows = row0 + tl.arange(0, BM)
     # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
-    qk_scale = scale * 1.4426950408889634
     rel_base = rel_ptr + h.to(tl.int64) * stride_rel_0
 
     q_tile = q_desc.load([row0, 0])
     # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0, without NaN.
-    m = tl.full([BM], -3.0e38, tl.float32)
+    m = tl.full([BM], -3.4028234663852886e38, tl.float32)
     l = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, V_HEAD_DIM], tl.float32)
 
@@ -152,7 +151,7 @@ def _forward(
         k_tile = k_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         k = start + tl.arange(0, BN)[None, :]
-        x = _score(qk, q, k, qk_scale, rel_base)
+        x = _score(qk, q, k, rel_base, scale)
         v_tile = v_desc.load([start, 0])
         acc, m, l = _online_softmax(x, v_tile, acc, m, l)
 
@@ -163,7 +162,7 @@ def _forward(
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         col = start + tl.arange(0, BN)[None, :]
         k = tl.minimum(col, kv_len - 1)
-        x = _score(qk, q, k, qk_scale, rel_base)
+        x = _score(qk, q, k, rel_base, scale)
         x = tl.where(col < kv_len, x, -float("inf"))
         v_tile = v_desc.load([start, 0])
         acc, m, l = _online_softmax(x, v_tile, acc, m, l)
@@ -171,7 +170,7 @@ def _forward(
     # Epilogue.
     empty = l == 0
     acc = acc / tl.where(empty, 1.0, l)[:, None]
-    lse = (m + tl.log2(l)) * 0.6931471805599453
+    lse = m + tl.log2(l) * 0.6931471805599453
     out_rows = head.to(tl.int64) * q_len + rows
     out_cols = tl.arange(0, V_HEAD_DIM)
     in_range = rows < q_len
@@ -201,13 +200,13 @@ def _work(index, batch, heads, q_len, BM: gl.constexpr):
 
 @gluon.jit
 def _softmax_step(x, m, l):
-    """One step of the online softmax; m as in _online_softmax. Returns p, alpha = exp2(old m - m), m and l.
+    """One step of the online softmax; m as in _online_softmax. Returns p, alpha = exp(old m - m), m and l.
 
     l [ROWS, 8] are the sums of every eighth column, which each thread has of its own: they meet after the last step.
     """
     m_new = gl.maximum(m, gl.max(x, 1))
-    p = gl.exp2(x - m_new[:, None])
-    alpha = gl.exp2(m - m_new)
+    p = gl.exp2((x - m_new[:, None]) * 1.4426950408889634)
+    alpha = gl.exp2((m - m_new) * 1.4426950408889634)
     layout: gl.constexpr = l.type.layout
     sums = gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), 1)
     alpha_l = gl.convert_layout(alpha, gl.SliceLayout(1, layout), assert_trivial=True)
@@ -508,7 +507,7 @@ def _consumer(
         l = gl.convert_layout(gl.sum(l, 1), row_layout)
         empty = l == 0
         factor = 1.0 / gl.where(empty, 1.0, l)
-        lse = (m + gl.log2(l)) * 0.6931471805599453
+        lse = m + gl.log2(l) * 0.6931471805599453
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
         gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
@@ -520,7 +519,6 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
         q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
-        qk_scale = scale * 1.4426950408889634
         rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
 
         # Its first tile of keys, as if it were mixed.
@@ -531,11 +529,11 @@ def _consumer(
         mbarrier.arrive(k_empty.index(stage), pred=begins)
         col = start + gl.arange(0, BN, layout=col_layout)[None, :]
         k = gl.minimum(col, kv_len - 1)
-        x = _score(qk, q, k, qk_scale, rel_base)
+        x = _score(qk, q, k, rel_base, scale)
         x = gl.where(col < kv_len, x, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
-        m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
+        m = gl.full([ROWS], -3.4028234663852886e38, gl.float32, row_layout)
         l = gl.zeros([ROWS, 8], gl.float32, l_layout)
         p, alpha, m, l = _softmax_step(x, m, l)
 
@@ -574,7 +572,7 @@ def _consumer(
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
             k = start + gl.arange(0, BN, layout=col_layout)[None, :]
-            x = _score(qk, q, k, qk_scale, rel_base)
+            x = _score(qk, q, k, rel_base, scale)
 
             p, alpha, m, l = _softmax_step(x, m, l)
             acc = _await_pv(product, V_REST)
@@ -740,7 +738,7 @@ def _delta(
     WIDTH: tl.constexpr,
 ):
     # Grid: one program for each tile of BM rows of each head of each batch element. Writes for each row
-    # delta = sum(d_out * out) - d_lse (FlashAttention-2, algorithm 2) and its log-sum-exp in units of log2: infinity
+    # delta = sum(d_out * out) - d_lse (FlashAttention-2, algorithm 2) and its log-sum-exp: infinity
     # for a row that sees no key, so that all its p are 0, and for the rows from q_len to num_rows, which fill tiles.
     num_tiles = tl.cdiv(num_rows, BM)
     head = tl.program_id(0) // num_tiles
@@ -759,7 +757,7 @@ def _delta(
         d_lse_rows = d_lse_ptr + b * stride_lb + h * stride_lh + rows.to(tl.int64) * stride_lm
         delta -= tl.load(d_lse_rows, mask=in_range, other=0.0)
     lse = tl.load(lse_ptr + at, mask=in_range, other=-float("inf"))
-    lse = tl.where(lse == -float("inf"), float("inf"), lse * 1.4426950408889634)
+    lse = tl.where(lse == -float("inf"), float("inf"), lse)
     at = head.to(tl.int64) * num_rows + rows
     tl.store(row_lse_ptr + at, lse, mask=rows < num_rows)
     tl.store(delta_ptr + at, delta, mask=rows < num_rows)
@@ -806,7 +804,7 @@ def _backward_q(
     V_HEAD_DIM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
-    # It walks along the keys as _forward does: p = exp2(logit - lse), ds = p * (d_out v^T - delta), dq = scale ds k.
+    # It walks along the keys as _forward does: p = exp(logit - lse), ds = p * (d_out v^T - delta), dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     num_tiles = tl.cdiv(q_len, BM)
     tile = tl.program_id(0) % num_tiles
@@ -828,7 +826,6 @@ def _backward_q(
     rows = row0 + tl.arange(0, BM)
     # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
-    qk_scale = scale * 1.4426950408889634
     rel_base = rel_ptr + h.to(tl.int64) * stride_rel_0
 
     q_tile = q_desc.load([row0, 0])
@@ -845,8 +842,8 @@ def _backward_q(
         v_tile = v_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         k = start + tl.arange(0, BN)[None, :]
-        x = _score(qk, q, k, qk_scale, rel_base)
-        p = tl.exp2(x - lse)
+        x = _score(qk, q, k, rel_base, scale)
+        p = tl.exp2((x - lse) * 1.4426950408889634)
         dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
         ds = p * (dp - delta)
         dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
@@ -859,9 +856,9 @@ def _backward_q(
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         col = start + tl.arange(0, BN)[None, :]
         k = tl.minimum(col, kv_len - 1)
-        x = _score(qk, q, k, qk_scale, rel_base)
+        x = _score(qk, q, k, rel_base, scale)
         x = tl.where(col < kv_len, x, -float("inf"))
-        p = tl.exp2(x - lse)
+        p = tl.exp2((x - lse) * 1.4426950408889634)
         dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
         ds = p * (dp - delta)
         dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
@@ -882,11 +879,9 @@ def _is_flat(k_first, k_last, q_first, q_last):
 
 
 @triton.jit
-def _flat_score(qk, k_first, q_first, qk_scale, rel_base):
+def _flat_score(qk, k_first, q_first, rel_base, scale):
     """The same as _score for such a tile."""
-    return (
-        qk * qk_scale + tl.load(rel_base + tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64) * 1.4426950408889634
-    )
+    return qk * scale + tl.load(rel_base + tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64)
 
 
 @gluon.jit
@@ -1020,7 +1015,6 @@ def _dq_consumer(
     q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
     q_first = row0 + (kv_len - q_len)
     q_last = gl.minimum(row0 + 64, q_len) - 1 + (kv_len - q_len)
-    qk_scale = scale * 1.4426950408889634
     rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
     at = (b * heads + h).to(gl.int64) * num_rows + rows
     lse = gl.load(lse_ptr + at, mask=rows < q_len, other=float("inf"))[:, None]
@@ -1046,9 +1040,9 @@ def _dq_consumer(
     start = (num_tiles - 1 - i) * BN
     col = start + gl.arange(0, BN, layout=col_layout)[None, :]
     k = gl.minimum(col, kv_len - 1)
-    x = _score(qk, q, k, qk_scale, rel_base)
+    x = _score(qk, q, k, rel_base, scale)
     x = gl.where(col < kv_len, x, -float("inf"))
-    p = gl.exp2(x - lse)
+    p = gl.exp2((x - lse) * 1.4426950408889634)
     # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
     mbarrier.wait(k_full.index(stage), 0)
     dp = warpgroup_mma_wait(0, deps=(products,))
@@ -1077,8 +1071,8 @@ def _dq_consumer(
             _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
             start = (num_tiles - 1 - i) * BN
-            x = _flat_score(qk, start, q_first, qk_scale, rel_base)
-            p = gl.exp2(x - lse)
+            x = _flat_score(qk, start, q_first, rel_base, scale)
+            p = gl.exp2((x - lse) * 1.4426950408889634)
             # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
             mbarrier.wait(k_full.index(stage), i // STAGES & 1)
             dp = warpgroup_mma_wait(0, deps=(products,))
@@ -1104,8 +1098,8 @@ def _dq_consumer(
             qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
             start = (num_tiles - 1 - i) * BN
             k = start + gl.arange(0, BN, layout=col_layout)[None, :]
-            x = _score(qk, q, k, qk_scale, rel_base)
-            p = gl.exp2(x - lse)
+            x = _score(qk, q, k, rel_base, scale)
+            p = gl.exp2((x - lse) * 1.4426950408889634)
             # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
             mbarrier.wait(k_full.index(stage), i // STAGES & 1)
             dp = warpgroup_mma_wait(0, deps=(products,))
@@ -1152,7 +1146,7 @@ def _backward_q_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
-    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_hopper does: p = exp(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). They meet at barriers in
@@ -1256,7 +1250,7 @@ def _backward_kv(
 ):
     # Grid: one program for each tile of BN keys of each query head of each batch element. It walks along the queries
     # that see some of its keys. Tiles are transposed, [BN, BM], so that p and ds enter the products for dk and dv
-    # from registers: p = exp2(logit - lse), dv = p d_out, ds = p * (v d_out^T - delta), dk = scale ds q.
+    # from registers: p = exp(logit - lse), dv = p d_out, ds = p * (v d_out^T - delta), dk = scale ds q.
     # lse and delta are what _delta writes, num_rows for each head. Where FUSE_DQ, each tile's part of dq = scale ds^T k
     # is added in memory, in float32 and in no fixed order.
     num_tiles = tl.cdiv(kv_len, BN)
@@ -1284,7 +1278,6 @@ def _backward_kv(
     cols = col0 + tl.arange(0, BN)
     # Keys beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     k = tl.minimum(cols, kv_len - 1)[:, None]
-    qk_scale = scale * 1.4426950408889634
     rel_base = rel_ptr + h.to(tl.int64) * stride_rel_0
 
     # Rows below q_len see some key of the tile, those below full_end each of them.
@@ -1300,10 +1293,10 @@ def _backward_kv(
         q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
         lse = tl.load(lse_ptr + row0 + rows)[None, :]
         qk = tl.dot(k_tile, q_tile.T, input_precision="ieee")
-        x = _score(qk, q, k, qk_scale, rel_base)
+        x = _score(qk, q, k, rel_base, scale)
         if start + BM > full_end:
             x = tl.where((cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
-        p = tl.exp2(x - lse)
+        p = tl.exp2((x - lse) * 1.4426950408889634)
         do_tile = do_desc.load([start, 0])
         dv = tl.dot(p.to(do_tile.dtype), do_tile, dv, input_precision="ieee")
         dp = tl.dot(v_tile, do_tile.T, input_precision="ieee")
@@ -1591,7 +1584,6 @@ def _backward_consumer(
     num_heads = gl.maximum(heads // kv_heads, 1)
     for each in range(num_heads):
         h = kv_h * num_heads + each
-        qk_scale = scale * 1.4426950408889634
         rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
         num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
         first_row = (b * heads + h) * num_rows
@@ -1628,9 +1620,9 @@ def _backward_consumer(
             # Rows beyond the last are taken as the last: they read what exists.
             q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
-            x = _score(qk, q, k, qk_scale, rel_base)
+            x = _score(qk, q, k, rel_base, scale)
             x = gl.where((cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
-            p = gl.exp2(x - lse)
+            p = gl.exp2((x - lse) * 1.4426950408889634)
             dp = warpgroup_mma_wait(0, deps=(products,))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             delta = delta_s.index(stage).load(row_layout)[None, :]
@@ -1688,8 +1680,8 @@ def _backward_consumer(
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
                 lse = lse_s.index(stage).load(row_layout)[None, :]
-                x = _flat_score(qk, k_first, q_first, qk_scale, rel_base)
-                p = gl.exp2(x - lse)
+                x = _flat_score(qk, k_first, q_first, rel_base, scale)
+                p = gl.exp2((x - lse) * 1.4426950408889634)
                 if DELAY_DQ:
                     # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
                     mbarrier.wait(rows_full.index(stage), phase)
@@ -1743,8 +1735,8 @@ def _backward_consumer(
                 # Rows beyond the last are taken as the last: they read what exists.
                 q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
                 lse = lse_s.index(stage).load(row_layout)[None, :]
-                x = _score(qk, q, k, qk_scale, rel_base)
-                p = gl.exp2(x - lse)
+                x = _score(qk, q, k, rel_base, scale)
+                p = gl.exp2((x - lse) * 1.4426950408889634)
                 if DELAY_DQ:
                     # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
                     mbarrier.wait(rows_full.index(stage), phase)
@@ -1846,7 +1838,7 @@ def _backward_kv_hopper(
     LEARNED: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 128 keys of each head of K and V of each batch element. It walks along the
-    # queries that see some of its keys, head by head of those that share them: p = exp2(logit - lse), dv = p^T d_out,
+    # queries that see some of its keys, head by head of those that share them: p = exp(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
     # Where LEARNED, ds_out = p * (d_out v^T - delta) is added up for rel where all pairs of a tile share an element.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
@@ -1992,7 +1984,7 @@ def _wide_dv_consumer(
     V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
+    # Four warps: S^T = K Q^T, P^T = exp(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
     # its product from registers. P goes to shared memory too, in float32, for those who make dK.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
@@ -2022,7 +2014,6 @@ def _wide_dv_consumer(
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
     for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-        qk_scale = scale * 1.4426950408889634
         rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
         num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
 
@@ -2037,9 +2028,9 @@ def _wide_dv_consumer(
             # Rows beyond the last are taken as the last: they read what exists.
             q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
-            x = _score(qk, q, k, qk_scale, rel_base)
+            x = _score(qk, q, k, rel_base, scale)
             x = gl.where((cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
-            p = gl.exp2(x - lse)
+            p = gl.exp2((x - lse) * 1.4426950408889634)
             _leave_p(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
@@ -2060,8 +2051,8 @@ def _wide_dv_consumer(
             # Rows beyond the last are taken as the last: they read what exists.
             q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
             lse = lse_s.index(stage).load(row_layout)[None, :]
-            x = _score(qk, q, k, qk_scale, rel_base)
-            p = gl.exp2(x - lse)
+            x = _score(qk, q, k, rel_base, scale)
+            p = gl.exp2((x - lse) * 1.4426950408889634)
             _leave_p(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
@@ -2292,7 +2283,7 @@ def _backward_inputs(
     REST: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
-    # It walks along the keys as _forward does: p = exp2(logit - lse), ds_out = p * (d_out v^T - delta), which is added
+    # It walks along the keys as _forward does: p = exp(logit - lse), ds_out = p * (d_out v^T - delta), which is added
     # up where each learned input is read, times the derivative of the score there.
     # Where REST, tiles whose pairs all share one element are left out: _backward_kv_hopper has added these up.
     # lse and delta are what _delta writes, num_rows for each head.
@@ -2318,7 +2309,6 @@ def _backward_inputs(
     q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
     q_first = row0 + (kv_len - q_len)
     q_last = tl.minimum(row0 + BM, q_len) - 1 + (kv_len - q_len)
-    qk_scale = scale * 1.4426950408889634
     rel_base = rel_ptr + h.to(tl.int64) * stride_rel_0
     h_scaled = h * 129
     stop = kv_len
@@ -2346,8 +2336,8 @@ def _backward_inputs(
         v_tile = v_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         k = start + tl.arange(0, BN)[None, :]
-        x = _score(qk, q, k, qk_scale, rel_base)
-        p = tl.exp2(x - lse)
+        x = _score(qk, q, k, rel_base, scale)
+        p = tl.exp2((x - lse) * 1.4426950408889634)
         dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
         ds_out = p * (dp - delta)
         k_first = start
@@ -2371,9 +2361,9 @@ def _backward_inputs(
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         col = start + tl.arange(0, BN)[None, :]
         k = tl.minimum(col, kv_len - 1)
-        x = _score(qk, q, k, qk_scale, rel_base)
+        x = _score(qk, q, k, rel_base, scale)
         x = tl.where(col < kv_len, x, -float("inf"))
-        p = tl.exp2(x - lse)
+        p = tl.exp2((x - lse) * 1.4426950408889634)
         dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
         ds_out = p * (dp - delta)
         k_first = start
@@ -2394,7 +2384,7 @@ def _backward_inputs(
 def _inputs(q, sizes, rel):
     """The inputs as kernels read them, checked against the sizes of a call."""
     heads = sizes.heads
-    rel = runtime.check_input("rel", rel, "[heads, 2*W + 1]", (heads, 129), torch.float32, q)
+    rel = runtime.check_input("rel", rel, "[heads, 2 * W + 1]", (heads, 129), torch.float32, q)
     return rel
 
 
@@ -2624,7 +2614,7 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backwa
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and rel.
 
-    rel: float32 [heads, 2*W + 1].
+    rel: float32 [heads, 2 * W + 1].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.
     backward_config: the same for the backward pass, {"backward_kv": config, "backward_q": config}.

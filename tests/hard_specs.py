@@ -74,4 +74,41 @@ RUNTIME: dict[str, dict[str, Any]] = {
     for value in (0, 1, 16, -5)
 }
 
-SPECS = {name: {"name": "hard", **spec} for name, spec in {**NEGATIONS, **STEEP, **HOISTED, **RUNTIME}.items()}
+# Sums of large terms that cancel, and scores near the least float32.
+_LOGF = {"logf": {**_tensor("batch", "heads", "kv_len"), "grad": True}}
+_BITS = {"pad": _tensor("batch", "kv_len", dtype="bool")}
+ADDITIVE: dict[str, dict[str, Any]] = {
+    "BERT's mask": {"inputs": _PAD, "score": "score + (1.0 - pad[b, k]) * -10000.0"},
+    "a mask and a table of pairs": {
+        "inputs": {**_PAD, "pair": _tensor(1, "heads", "kv_len", "kv_len", grad=True)},
+        "align": "top_left",
+        "score": "score + 1e9 * (pad[b, k] - 1.0) + pair[0, h, q, k]",
+    },
+    "the least float32": {
+        "inputs": {"pad": {**_tensor("batch", "kv_len"), "range": [0.0, 1.0]}},
+        "score": "score + (1.0 - pad[b, k]) * -3.4028234663852886e38",
+    },
+    "the least float32 by a bool": {"inputs": _BITS, "score": "score + (1 - pad[b, k]) * -3.4028234663852886e38"},
+    "the least float32, where": {
+        "inputs": _BITS,
+        "causal": True,
+        "score": "score if pad[b, k] else -3.4028234663852886e38",
+    },
+    "minus 1e9, for whole rows": {"inputs": _BITS, "causal": True, "score": "score - 1e9 * (1 - pad[b, k])"},
+    "a sink beside a bias of pairs": {
+        "inputs": {"pair": _tensor("batch", "heads", "kv_len", "kv_len", grad=True)},
+        "align": "top_left",
+        "sink": "learned",
+        "score": "score + pair[b, h, q, k]",
+    },
+    "logarithms of gates": {"inputs": _LOGF, "causal": True, "score": "score + (logf[b, h, q] - logf[b, h, k])"},
+    "large logarithms of gates": {
+        "inputs": _LOGF,
+        "causal": True,
+        "score": "score + ((logf[b, h, q] - 20000.0) - (logf[b, h, k] - 20000.0))",
+    },
+}
+
+SPECS = {
+    name: {"name": "hard", **spec} for name, spec in {**NEGATIONS, **STEEP, **HOISTED, **RUNTIME, **ADDITIVE}.items()
+}

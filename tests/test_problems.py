@@ -130,17 +130,34 @@ def test_sizes_follow_params() -> None:
     ("dtype", "sample", "low", "high"),
     [
         ("bool", Sample(density=0.1), 0, 1),
-        ("int32", Sample(range=(3, 5)), 3, 5),
-        ("float16", Sample(range=(2, 4)), 2, 4),
+        ("int32", (3, 5), 3, 5),
+        ("int64", (2**63 - 2, 2**63 - 1), 2**63 - 2, 2**63 - 1),
+        ("float16", (2, 4), 2, 4),
+        ("float32", (-3.4e38, 3.4e38), -3.4e38, 3.4e38),
     ],
 )
-def test_samples_come_first(dtype: str, sample: Sample, low: float, high: float) -> None:
+def test_samples_and_ranges_come_first(
+    dtype: str, sample: Sample | tuple[float, float], low: float, high: float
+) -> None:
     flags = variant({"x": (dtype, "batch", "kv_len")}, score="where(x[b, k] > 0, score, 0.0)" if dtype != "bool" else
                     "where(x[b, k], score, 0.0)")  # fmt: skip
-    x = make_inputs(replace(flags, samples=(("x", sample),)), PROBLEM).inputs["x"].float()
-    assert low <= x.min() and x.max() <= high and x.unique().numel() > 1
-    if sample.density is not None:
-        assert 0.02 < x.mean() < 0.25
+    if isinstance(sample, Sample):
+        flags = replace(flags, samples=(("x", sample),))
+    else:
+        flags = replace(flags, inputs=tuple(replace(t, range=sample) for t in flags.inputs))
+    x = make_inputs(flags, PROBLEM).inputs["x"]
+    assert low <= x.min() and x.max() <= high
+    if isinstance(sample, Sample):
+        assert 0.02 < x.float().mean() < 0.25
+    elif high < 100:
+        assert x.unique().numel() > 1
+
+
+def test_an_input_is_drawn_positive_where_the_formula_asks_for_it() -> None:
+    rates = variant({"r": ("float32", "heads")}, score="score - log(1 + r[h] * abs(q - k))")
+    assert make_inputs(rates, PROBLEM).inputs["r"].min() > 0
+    given = replace(rates, inputs=tuple(replace(t, range=(-1.0, -0.5)) for t in rates.inputs))
+    assert make_inputs(given, PROBLEM).inputs["r"].max() < 0
 
 
 @pytest.mark.parametrize(

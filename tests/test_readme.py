@@ -29,7 +29,7 @@ def test_every_spec_loads(number: int, tmp_path: Path) -> None:
 
 def test_the_error_shown_is_the_one_that_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").write_text("name: mine\nparams: {W: 8}\nlet: {d: q - k}\nmask: (d <= W) & (kk <= q)\n")
+    Path("mine.yaml").write_text("name: mine\nparams: {W: 8}\nlet: {d: q - k}\nmask: (d <= W) & (kv_idx <= q)\n")
     with pytest.raises(SpecError) as error:
         load("mine.yaml")
     assert f"error: {error.value}" in README

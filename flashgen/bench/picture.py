@@ -8,10 +8,13 @@ from pathlib import Path
 from flashgen.bench.candidates import FLASHGEN
 from flashgen.bench.passes import FORWARD
 from flashgen.bench.rows import Case, Row
+from flashgen.figures import plain_figures
+from flashgen.files import png_of, write_file
 
 COLOURS = ("#1f4e79", "#7fa7c9", "#d98032", "#6b9e5f", "#8a6fae", "#a0a0a0")
 
 
+@plain_figures()
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Save horizontal bars, one group for each case, to a PNG file."""
     import matplotlib
@@ -36,9 +39,10 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if candidates:
         axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    try:
+        write_file(path, png_of(figure, dpi=150))
+    finally:
+        pyplot.close(figure)
 
 
 def label(case: Case) -> str:

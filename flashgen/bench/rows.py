@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from flashgen.files import append_to
 from flashgen.problems import Problem
 
 
@@ -51,9 +52,7 @@ class Row:
 def write(path: Path, rows: Iterable[Row]) -> None:
     """Append rows in one write, so that an interrupted run leaves whole cases."""
     text = "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
+    append_to(path, text)
 
 
 def read(path: Path) -> list[Row]:

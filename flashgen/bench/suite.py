@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
+from flashgen import processes
 from flashgen.bench.candidates import FLASHGEN
 from flashgen.bench.comparisons import GROUPS, Comparison, Timed, timed_in
 from flashgen.bench.passes import digests
@@ -29,7 +30,6 @@ from flashgen.codegen import generate, load_module
 from flashgen.errors import FlashgenError, UsageError
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
-from flashgen.verify.isolated import child_environment
 
 HEADER = ("pass", "kernel", "TFLOP/s", "beside", "TFLOP/s", "ratio")
 
@@ -91,14 +91,15 @@ class Suite:
 
 def compile_ahead(groups: Sequence[str], arguments: Sequence[str], jobs: int) -> None:
     """Run each variant of each group once, in processes of their own; what they compile stays in the caches."""
-    command = [sys.executable, "-m", "flashgen.bench.suite", "--once", *arguments]
+    command = processes.command("flashgen.bench.suite", "--once", *arguments)
     parts = {(name, each.variant): None for name in groups for each in timed_in(GROUPS[name])}
 
     def one(part: tuple[str, str]) -> None:
         name, variant = part
         done = subprocess.run(
-            [*command, name, "--variant", variant], env=child_environment(), capture_output=True, text=True, check=False
-        )
+            [*command, name, "--variant", variant], env=processes.environment(), capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
         if done.returncode:
             # Whatever it is comes up again where it is measured.
             print(f"{name}, {variant}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +12,9 @@ from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
 from flashgen.errors import UsageError
+from flashgen.files import check_target
 
 if TYPE_CHECKING:
     from flashgen.bench.rows import Row
@@ -47,17 +49,22 @@ def bench(
     """Measure generated kernels beside eager PyTorch, torch's flash and cuDNN attention and compiled FlexAttention."""
     from flashgen.bench import Bench, Session
     from flashgen.bench.picture import draw
-    from flashgen.spec import load
     from flashgen.tuning.workloads import problems
 
     if resume and rows_file is None:
         raise UsageError("--resume was given without --rows; expected the file to resume from")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UsageError(f"--seconds {seconds}; expected a positive number")
+    for path in (rows_file, png):
+        if path is not None:
+            check_target(path)
     output = Output.choose(json)
+    shapes, dtypes = chosen_shapes(shape), chosen_dtypes(dtype)
     session = Session(Bench.choose(candidate, passes, rounds, seconds), out, rows_file, resume)
 
     def one(spec: str) -> None:
-        variant = load(resolve(spec))
-        for rows in session.run(variant, problems(variant, chosen_shapes(shape), chosen_dtypes(dtype))):
+        variant = read(spec, output)
+        for rows in session.run(variant, problems(variant, shapes, dtypes)):
             show(rows, output)
 
     for_each(specs, one)

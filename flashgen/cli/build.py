@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flashgen.choices import PRESETS, check_choice
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
 from flashgen.cli.output import Output, tile_text
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read, resolve
 
 if TYPE_CHECKING:
     from flashgen.api import Built
@@ -36,9 +38,11 @@ def build(
     """Render, prove and tune specs; without a GPU compile them for the targets instead of tuning."""
     from flashgen.api import construct
 
+    check_choice("--preset", preset, PRESETS)
     output = Output.choose(json)
 
     def one(spec: str) -> None:
+        read(spec, output)
         path = resolve(spec)
         with output.progress() as progress:
             built = construct(
@@ -63,6 +67,8 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
     output.line(f"{name}: {built.path}", style="bold")
     if built.verification is not None:
         output.line(f"verified: {built.verification}")
+        if built.verification.note:
+            output.line(f"note: {built.verification.note}")
     if built.compiled:
         output.line("compiled in the default config, not run:")
         jobs = [(c.job, [tile_text(c.job.config), c.registers, c.spills, c.shared]) for c in built.compiled]
@@ -75,7 +81,7 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
     if wanted_tuning and built.gpu is None:
         output.line(
             "nothing was tuned: no GPU was found. On a machine with the GPU run "
-            f"`flashgen tune {built.variant.source}`; until then the built-in default config is used."
+            f"`flashgen tune {shlex.quote(built.variant.source)}`; until then the built-in default config is used."
         )
     output.line(f"done in {built.seconds:.1f} s", style="dim")
 
@@ -87,6 +93,7 @@ def document(built: Built) -> dict[str, object]:
         "name": built.variant.name,
         "path": built.path,
         "gpu": built.gpu,
+        "warnings": built.variant.warnings,
         "verification": None if report is None else report.as_dict(),
         "compiled": built.compiled,
         "tuned": built.tuned,

@@ -12,7 +12,7 @@ from flashgen.cli.kernels import KernelChoice, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
 from flashgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ def explain(
 ) -> None:
     """Say which record a call would use, and field by field why each earlier source has none."""
     from flashgen.explain.sources import device_named, traced
-    from flashgen.spec import load
     from flashgen.tuning.workloads import problems
 
     output = Output.choose(json)
-    variant = load(resolve(spec))
-    asked = problems(variant, chosen_shapes(shape), chosen_dtypes(dtype))
-    for found in traced(variant, out, asked, device_named(gpu, capability), chosen_kernels(kernel)):
+    kernels, shapes, dtypes = chosen_kernels(kernel), chosen_shapes(shape), chosen_dtypes(dtype)
+    variant = read(spec, output)
+    asked = problems(variant, shapes, dtypes)
+    for found in traced(variant, out, asked, device_named(gpu, capability), kernels):
         what = f"{found.key.kernel}, {found.problem}: {tile_text(found.choice.config)} from {found.choice.source}"
         output.line(what, style="bold")
         for step in found.steps:
@@ -119,11 +119,10 @@ def clear(
 @guarded
 def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: Json = False) -> None:
     """Copy records of the user's cache beside the modules, from where they are shipped."""
-    from flashgen.runtime.lookup import user_root
     from flashgen.tuning.cache import export_records, list_records
 
     output = Output.choose(json)
-    written = export_records(list_records({"user cache": user_root()}, **filters(variant, gpu)), out / "tuned")
+    written = export_records(list_records(None, **filters(variant, gpu)), out / "tuned")
     for path in written:
         output.line(str(path))
     output.line(f"{len(written)} records in {out / 'tuned'}")
@@ -131,9 +130,9 @@ def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, jso
 
 
 def roots(out: Path) -> dict[str, Path]:
-    from flashgen.runtime.lookup import shipped_root, user_root
+    from flashgen.runtime.lookup import record_roots, shipped_root
 
-    return {"user cache": user_root(), "shipped": shipped_root(out / "module.py")}
+    return record_roots(shipped_root(out / "module.py"))
 
 
 def folders(out: Path) -> str:

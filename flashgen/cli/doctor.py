@@ -65,6 +65,7 @@ def findings(targets: bool, out: Path) -> Iterator[Finding]:
     if broken:
         return
     yield look_at_gpu()
+    yield from look_at_assemblers()
     yield from look_at_folders(out)
     if targets:
         yield from look_at_targets()
@@ -124,14 +125,39 @@ def look_at_gpu() -> Finding:
     return Finding("gpu", OK, ", ".join(names))
 
 
+def look_at_assemblers() -> Iterator[Finding]:
+    """Each ptxas that Triton uses, with the GPUs that it is for."""
+    from flashgen.codegen.assembler import Assembler, assembler
+    from flashgen.tuning.space import SHARED_LIMIT
+
+    served: dict[Assembler, list[str]] = {}
+    for target in SHARED_LIMIT:
+        found = assembler(target)
+        if found is not None:
+            served.setdefault(found, []).append(target)
+    for one, targets in served.items():
+        text = f"{one} for {', '.join(targets)} ({one.path})"
+        if not one.loses_negations:
+            yield Finding("ptxas", OK, text)
+            continue
+        yield Finding(
+            "ptxas", OPTIONAL, f"{text} loses the minus of max(max(t, -u), v) of signed integers, silently; flashgen's "
+            "kernels are written without that form, but Triton kernels of others that have it are wrong",
+            f"name the ptxas of CUDA 13 in {one.variable}, or install a later triton",
+        )  # fmt: skip
+
+
 def look_at_folders(out: Path) -> Iterator[Finding]:
     """The folders that flashgen writes to."""
     from triton import knobs
 
-    from flashgen.runtime.lookup import cache_folder
+    from flashgen.runtime.lookup import NoCacheFolder, cache_folder
 
     chosen = "name another one in FLASHGEN_CACHE_DIR"
-    yield look_at_folder("flashgen cache", cache_folder(), chosen)
+    try:
+        yield look_at_folder("flashgen cache", cache_folder(), chosen)
+    except NoCacheFolder as error:
+        yield Finding("flashgen cache", MISSING, str(error))
     yield look_at_folder("triton cache", Path(knobs.cache.dir), "name another one in TRITON_CACHE_DIR")
     yield look_at_folder("output folder", out, "name another one with --out")
 

@@ -11,7 +11,8 @@ import typer
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs, seed_option
 from flashgen.cli.output import Output, to_json
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
+from flashgen.files import check_target
 
 if TYPE_CHECKING:
     from flashgen.explain import Explained
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # Rows and columns of the picture in characters, which are twice as tall as wide.
 DRAWING = (32, 64)
+# Every pair of the picture is evaluated, which takes time.
+MAX_LENGTH = 16384
 
 
 @guarded
@@ -29,7 +32,9 @@ def explain(
     ] = None,
     length: Annotated[
         int | None,
-        typer.Option("--length", min=1, metavar="N", help="Queries and keys of the picture; by default 4096."),
+        typer.Option(
+            "--length", min=1, max=MAX_LENGTH, metavar="N", help="Queries and keys of the picture; by default 4096."
+        ),
     ] = None,
     seed: Annotated[int, seed_option("Draws the random inputs of the picture.")] = 0,
     out: Out = DEFAULT_OUT,
@@ -38,13 +43,14 @@ def explain(
     """Show a spec as it is understood: formula, inputs, how tiles are skipped, configs, and the mask as a picture."""
     from flashgen.explain import explain as explain_variant
     from flashgen.explain.picture import save
-    from flashgen.spec import load
 
+    if png is not None:
+        check_target(png)
     output = Output.choose(json)
     panels: list[Panel] = []
 
     def one(spec: str) -> None:
-        explained = explain_variant(load(resolve(spec)), out, length, seed)
+        explained = explain_variant(read(spec, output), out, length, seed)
         show(explained, output)
         output.document(document(explained))
         panels.append(explained.panel)

@@ -10,7 +10,8 @@ import typer
 from flashgen.cli.failure import guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
+from flashgen.files import check_target
 
 
 @guarded
@@ -22,13 +23,13 @@ def export(
 ) -> None:
     """Write a module, its runtime and its tuned configs as one file that needs torch and triton alone."""
     from flashgen.codegen.export import export_module
-    from flashgen.runtime.lookup import shipped_root, user_root
-    from flashgen.spec import load
+    from flashgen.runtime.lookup import record_roots, shipped_root
     from flashgen.tuning.cache import list_records
 
     output = Output.choose(json)
-    variant = load(resolve(spec))
-    roots = {"user cache": user_root(), "shipped": shipped_root(out / f"{variant.name}.py")}
+    check_target(target)
+    variant = read(spec, output)
+    roots = record_roots(shipped_root(out / f"{variant.name}.py"))
     records = [entry.record for entry in list_records(roots, variant=variant.name)]
     exported = export_module(variant, records, target)
     output.line(f"{exported.path}: {exported.lines} lines, {exported.records} tuned configs, needs torch and triton")

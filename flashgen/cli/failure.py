@@ -7,11 +7,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 import typer
 
+from flashgen.cli import streams
 from flashgen.errors import FlashgenError
+from flashgen.printable import printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,8 +26,20 @@ def report(error: FlashgenError) -> None:
     """Say what went wrong; the traceback only under `--debug`."""
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error)
-    sys.stdout.flush()
+    streams.flush()
     print(f"error: {error}", file=sys.stderr, flush=True)
+
+
+def lost(error: OSError) -> int:
+    """What was to be written did not get there: say so, unless it was a pipe that is read no more; the exit code."""
+    streams.give_up()
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exception(error)
+    if not isinstance(error, BrokenPipeError):
+        where = "standard output" if error.filename is None else error.filename
+        with suppress(OSError):
+            print(f"error: {printable(f'{where}: {error.strerror or error}')}", file=sys.stderr, flush=True)
+    return 1
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -37,6 +52,8 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except FlashgenError as error:
             report(error)
             raise typer.Exit(error.exit_code) from error
+        except OSError as error:
+            raise typer.Exit(lost(error)) from error
         except KeyboardInterrupt as error:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from error

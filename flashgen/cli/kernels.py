@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from flashgen.errors import UsageError
+from flashgen.choices import check_choice
+
+KERNEL_CHOICES = ("forward", "backward", "all")
 
 KernelChoice = Annotated[
     str, typer.Option("--kernel", metavar="WHICH", help="forward, backward, or all; by default all.")
@@ -17,8 +19,6 @@ def chosen_kernels(which: str) -> tuple[str, ...]:
     """The names of the kernels."""
     from flashgen.runtime.config import KERNELS
 
+    check_choice("--kernel", which, KERNEL_CHOICES)
     backward = tuple(kernel for kernel in KERNELS if kernel != "forward")
-    choices = {"forward": ("forward",), "backward": backward, "all": KERNELS}
-    if which not in choices:
-        raise UsageError(f"--kernel {which!r}; expected {', '.join(choices)}")
-    return choices[which]
+    return {"forward": ("forward",), "backward": backward, "all": KERNELS}[which]

@@ -22,6 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flashgen.cli.streams import is_unicode
+from flashgen.printable import on_one_line, printable
+
 if TYPE_CHECKING:
     from flashgen.api import Progress
     from flashgen.runtime.config import Config
@@ -44,11 +47,15 @@ class Output:
         return cls(Console(file=stream, width=width, highlight=False, markup=False, emoji=False), machine)
 
     def line(self, text: str = "", style: str | None = None) -> None:
-        self.console.print(Text(text, style=style or ""), soft_wrap=True)
+        self.console.print(Text(printable(text), style=style or ""), soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """A line on standard error, whatever the output is for."""
+        print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Columns that hold numbers alone, as text or not, are aligned to the right."""
-        cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+        cells = [["-" if cell is None else on_one_line(str(cell)) for cell in row] for row in rows]
         if not self.console.is_terminal:
             for text in plain_table([list(columns), *cells]):
                 self.line(text)
@@ -65,7 +72,7 @@ class Output:
     def document(self, value: object) -> None:
         """One JSON document on one line of standard output; nothing without `--json`."""
         if self.machine:
-            print(json.dumps(to_json(value), ensure_ascii=False, allow_nan=False), flush=True)
+            print(json.dumps(to_json(value), ensure_ascii=not is_unicode(sys.stdout), allow_nan=False), flush=True)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
@@ -74,8 +81,9 @@ class Output:
         On a terminal one live line shows it; in a pipe each step is a line, and what passes is left out.
         """
         if self.console.is_terminal:
-            with self.console.status("") as status:
-                yield lambda text, passing=False: status.update(Text(text))
+            spinner = "dots" if is_unicode(self.console.file) else "line"
+            with self.console.status("", spinner=spinner) as status:
+                yield lambda text, passing=False: status.update(Text(printable(text)))
         else:
             yield lambda text, passing=False: None if passing else self.line(text)
 

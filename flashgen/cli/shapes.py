@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from flashgen.errors import UsageError
+from flashgen.printable import in_short
+from flashgen.spec.accept import MAX_HEAD_DIM
 from flashgen.spec.variant import DTYPES, TuneShape
 
 Shapes = Annotated[
@@ -22,7 +25,13 @@ Shapes = Annotated[
 Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="DTYPE", help="Only these dtypes; repeatable.")]
 
 REQUIRED = ("batch", "heads", "q_len")
-OPTIONAL = ("kv_heads", "kv_len", "head_dim", "v_head_dim")
+# The largest of each: what kernels take, and counts that fit 31 bits.
+MAX_LENGTH = 2**24 - 1
+LARGEST = {
+    **dict.fromkeys(("batch", "heads", "kv_heads"), 2**31 - 1),
+    **dict.fromkeys(("q_len", "kv_len"), MAX_LENGTH),
+    **dict.fromkeys(("head_dim", "v_head_dim"), MAX_HEAD_DIM),
+}
 
 
 def parse_shape(text: str) -> TuneShape:
@@ -30,11 +39,13 @@ def parse_shape(text: str) -> TuneShape:
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, number = (piece.strip() for piece in part.partition("="))
-        if name not in (*REQUIRED, *OPTIONAL) or not number.isdecimal() or int(number) == 0:
+        if name not in LARGEST or not re.fullmatch(r"0*[1-9][0-9]{0,9}", number) or int(number) > LARGEST[name]:
             raise UsageError(
-                f"--shape {text!r}: found {part.strip()!r}; expected NAME=NUMBER with one of "
-                f"{', '.join((*REQUIRED, *OPTIONAL))} and a number of 1 or more"
+                f"--shape {in_short(text, 100)!r}: found {in_short(part.strip(), 60)!r}; expected NAME=NUMBER with one "
+                f"of {', '.join(LARGEST)} and a number of 1 or more, at most {LARGEST.get(name, MAX_LENGTH)}"
             )
+        if name in sizes:
+            raise UsageError(f"--shape {text!r}: found {name} again; expected each name once")
         sizes[name] = int(number)
     missing = [name for name in REQUIRED if name not in sizes]
     if missing:

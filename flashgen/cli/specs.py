@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from flashgen.cli.output import Output
 from flashgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from flashgen.spec.variant import Variant
 
 GALLERY = Path("variants")
 
@@ -28,3 +33,13 @@ def resolve(spec: str) -> Path:
     near = get_close_matches(spec, names, n=3)
     known = f"did you mean {', '.join(near)}?" if near else f"the gallery has {', '.join(names) or 'no spec here'}"
     raise UsageError(f"no spec {spec!r}: found neither a file nor {named}; {known}")
+
+
+def read(spec: str, output: Output) -> Variant:
+    """The variant that a user names; what it may not mean is said."""
+    from flashgen.spec import load
+
+    variant = load(resolve(spec))
+    for doubt in variant.warnings:
+        output.warn(doubt)
+    return variant

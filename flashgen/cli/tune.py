@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flashgen.choices import PRESETS, check_choice
 from flashgen.cli.failure import for_each, guarded
-from flashgen.cli.kernels import KernelChoice, chosen_kernels
+from flashgen.cli.kernels import KERNEL_CHOICES, KernelChoice, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs, seed_option
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
 from flashgen.errors import UsageError
+from flashgen.files import check_folder
 
 if TYPE_CHECKING:
     from flashgen.spec.variant import Variant
@@ -65,8 +68,14 @@ def tune(
     json: Json = False,
 ) -> None:
     """Find and record the best configs on the GPUs at hand; what has a record is skipped."""
-    from flashgen.spec import load
 
+    check_choice("--preset", preset, PRESETS)
+    check_choice("--kernel", kernel, KERNEL_CHOICES)
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UsageError(f"--budget-seconds {seconds}; expected a positive number")
+    for folder in (table, report):
+        if folder is not None:
+            check_folder(folder)
     output = Output.choose(json)
     indices = chosen_gpus(gpus)
     options = {
@@ -82,7 +91,7 @@ def tune(
     }
 
     def one(spec: str) -> None:
-        variant = load(resolve(spec))
+        variant = read(spec, output)
         for outcome in search(variant, out, indices, kernel, output, options):
             output.line(f"{variant.name}: {outcome}")
             show_ranking(outcome, output)

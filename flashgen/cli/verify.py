@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from flashgen.choices import LEVELS, check_choice
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
-from flashgen.cli.specs import resolve
+from flashgen.cli.specs import read
 
 
 @guarded
@@ -21,23 +22,25 @@ def verify(
 ) -> None:
     """Prove the kernels against the eager reference: on the GPU, or without one under Triton's interpreter."""
     from flashgen.api import gpu_name, prove
-    from flashgen.spec import load
     from flashgen.tuning.pool import compilers
 
+    check_choice("--level", level, LEVELS)
     output = Output.choose(json)
 
     def one(spec: str) -> None:
-        variant = load(resolve(spec))
+        variant = read(spec, output)
         path = variant.module_in(out)
         with compilers(variant, path) as pool, output.progress() as progress:
             # What imports torch comes after the compilers' processes, which import it too.
-            from flashgen.codegen import generate
+            from flashgen.codegen import on_trial
 
-            generate(variant, out)
-            report = prove(variant, path, gpu_name(), level, progress, pool.answers)
+            with on_trial(variant, out):
+                report = prove(variant, path, gpu_name(), level, progress, pool.answers)
         for case in report.cases:
             output.line(f"  {case}")
         output.line(f"{variant.name}: {report}", style="green")
-        output.document({"name": variant.name, "path": path, **report.as_dict()})
+        if report.note:
+            output.line(f"note: {report.note}")
+        output.document({"name": variant.name, "path": path, "warnings": variant.warnings, **report.as_dict()})
 
     for_each(specs, one)

@@ -31,7 +31,7 @@ class BackwardView:
     `score` is None where the logit is the dot product times `qk_scale`. Where `bent`, it also returns d score_out /
     d score, which differs from pair to pair; otherwise `factor` is that derivative as text to multiply with, empty
     for 1. `mask` is None without one; `shown` is what a tile that needs it keeps. `row` is constant along a row of
-    the logits, to be taken off its log-sum-exp.
+    the logits, to be taken off its log-sum-exp; both are in units of log2, or `natural`.
     """
 
     score: Function | None
@@ -41,6 +41,7 @@ class BackwardView:
     mask: Function | None
     shown: str
     scheduled: bool
+    natural: bool
     row: str
     prologue: tuple[str, ...]
     limits: tuple[str, ...]
@@ -144,6 +145,7 @@ def _along_keys(variant: Variant, forward: ForwardView, known: Sequence[Function
         mask=mask,
         shown=shown,
         scheduled=not keys.closed,
+        natural=found.natural,
         row=row,
         prologue=tuple(prologue.lines),
         limits=limits,
@@ -183,6 +185,7 @@ def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Fun
         mask=mask,
         shown=shown_by_key(score, mask),
         scheduled=not rows.closed,
+        natural=logits(variant.score, variant.mask).natural,
         row=step.results[0] if step.results else "",
         prologue=tuple(prologue.lines),
         limits=limits.lines,
@@ -215,15 +218,16 @@ def score_function(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple
     if found.scaled is not None:
         prologue.name(found.scaled, "qk_scale")
         return None, False, factor
-    note = "in units of log2" + ("" if found.row is None else ", less what is constant along a row")
+    note = "" if found.natural else ", in units of log2"
+    note += "" if found.row is None else ", less what is constant along a row"
     if not bent:
-        return Function("_score", prologue.body(pair), f"{formula}, {note}."), False, factor
+        return Function("_score", prologue.body(pair), f"{formula}{note}."), False, factor
     body = prologue.body(pair, derivative)
     if level(derivative) != PAIR:
         # In mixed tiles it differs from pair to pair, and a variable keeps its shape in a loop.
         x, narrow = body.results
         body = replace(body, results=(x, f"tl.broadcast({narrow}, qk)[0]"))
-    return Function("_score_and_slope", body, f"{formula}, {note}, and its derivative by score."), True, ""
+    return Function("_score_and_slope", body, f"{formula}{note}, and its derivative by score."), True, ""
 
 
 def named_apart(function: Function | None, known: Sequence[Function], *suffixes: str) -> Function | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from flashgen.codegen.backward import row_step
 from flashgen.codegen.forward import extra_arguments, new_prologue, own_integers, q_offset
+from flashgen.lang.log2 import logits
 from flashgen.lang.triton_emitter import ROW
 from flashgen.spec.variant import Variant
 
@@ -25,6 +26,7 @@ class DeltaView:
 
     lines: tuple[str, ...]
     row: str
+    natural: bool
     reads: frozenset[str]
     q_offset: str
     arguments: tuple[str, ...]
@@ -47,6 +49,7 @@ def delta_view(variant: Variant) -> DeltaView:
     return DeltaView(
         lines=(*prologue.lines, *body.lines),
         row=" ".join(body.results),
+        natural=logits(variant.score, variant.mask).natural,
         reads=frozenset(reads),
         q_offset=offset,
         arguments=extra_arguments(variant, {*reads}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flashgen.lang.nodes import TRUE
+from flashgen.printable import printable
 from flashgen.spec.variant import Input, Variant
 
 SCALARS = {"bool": "bool", "int": "int", "float": "float"}
@@ -12,7 +13,7 @@ SCALARS = {"bool": "bool", "int": "int", "float": "float"}
 
 def quoted(text: str) -> str:
     """A person's text inside a triple-quoted string, on a line that is not its last."""
-    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    return printable(text).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
 
 
 def formula(variant: Variant) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import flashgen
 from flashgen.codegen.layout import formatted
 from flashgen.codegen.render import render
-from flashgen.codegen.write import write_if_changed
+from flashgen.files import write_if_changed
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Record
 from flashgen.spec.variant import Variant
@@ -87,7 +87,7 @@ def bundle(generated: str, records: Iterable[tuple[str, str]]) -> str:
 def split(text: str) -> Source:
     """Take a module apart at its top-level imports and its docstring."""
     tree = ast.parse(text)
-    lines = text.splitlines()
+    lines = text.split("\n")
     runtime: dict[str, tuple[str, ...]] = {}
     imports: list[ast.Import | ast.ImportFrom] = []
     names: list[str] = []

@@ -6,14 +6,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.limits import SCHEDULE, limit_lines, longest_first, scheduled_tiles
+from flashgen.codegen.naming import inner
 from flashgen.codegen.pairs import Function, pairs
+from flashgen.codegen.words import words
 from flashgen.lang.bounds import key_range
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr, Gather, Type, walk
-from flashgen.lang.triton_emitter import COL, Level, Prologue, Tensor, level, user_name
+from flashgen.lang.triton_emitter import COL, Level, Prologue, Tensor, level
 from flashgen.spec.variant import Variant
-
-LOG2E, LN2 = "1.4426950408889634", "0.6931471805599453"
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,12 @@ class ForwardView:
     prologue: tuple[str, ...]
     limits: tuple[str, ...]
     epilogue: tuple[str, ...]
+    natural: bool
     row_shift: bool
     sink: bool
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
-    log2e: str = LOG2E
-    ln2: str = LN2
 
     @property
     def default(self) -> str:
@@ -72,14 +71,21 @@ class ForwardView:
 
 def uses_schedule(variant: Variant) -> bool:
     """Whether the mask says more than an interval of keys for each query, so that tiles are found by a kernel."""
-    return not key_range(variant.mask, ranges_of(variant)).closed
+    named = inner(variant)
+    return not key_range(named.mask, ranges_of(named)).closed
 
 
 def new_prologue(variant: Variant, walked: Level = COL, approximate: bool = False) -> Prologue:
     """The prologue of a kernel whose loop goes along keys, or along queries where `walked` is ROW."""
     tensors = {i.name: Tensor(tuple(d.size for d in i.dims), i.dtype) for i in variant.inputs}
     return Prologue(
-        ranges_of(variant), tensors, variant.lets, reserved=_scalars(variant), walked=walked, approximate=approximate
+        ranges_of(variant),
+        tensors,
+        variant.lets,
+        reserved=_scalars(variant),
+        walked=walked,
+        approximate=approximate,
+        words=words(),
     )
 
 
@@ -128,6 +134,7 @@ def forward_view(variant: Variant) -> ForwardView:
         prologue=tuple(prologue.lines),
         limits=limits,
         epilogue=(*epilogue.lines, *row_shift),
+        natural=found.natural,
         row_shift=bool(row_shift),
         sink=variant.sink,
         arguments=(*SCHEDULE, *arguments) if not keys.closed else arguments,
@@ -140,7 +147,7 @@ def extra_arguments(variant: Variant, free: set[str]) -> tuple[str, ...]:
     """Pointers and strides of the inputs, runtime params and named sizes, as far as a kernel reads them."""
     names: list[str] = []
     for tensor in variant.inputs:
-        name = user_name(tensor.name)
+        name = tensor.name
         strides = [f"stride_{name}_{axis}" for axis in range(len(tensor.dims) - 1)]
         names += [n for n in (f"{name}_ptr", *strides) if n in free]
     return (*names, *(n for n in _scalars(variant) if n in free))
@@ -156,14 +163,14 @@ def unspecialized(
 
 def own_integers(variant: Variant, free: Collection[str]) -> tuple[str, ...]:
     """The integers among the arguments that only some variants have, as far as a kernel reads them."""
-    integers = [user_name(p.name) for p in variant.runtime_params if p.type is Type.INT]
-    integers += ["batch", *(user_name(name) for name in variant.dim_names)]
+    integers = [p.name for p in variant.runtime_params if p.type is Type.INT]
+    integers += ["batch", *variant.dim_names]
     return tuple(name for name in integers if name in free)
 
 
 def _scalars(variant: Variant) -> list[str]:
     """Scalar arguments that only some variants have."""
-    return ["batch", *(user_name(name) for name in (*(p.name for p in variant.runtime_params), *variant.dim_names))]
+    return ["batch", *(p.name for p in variant.runtime_params), *variant.dim_names]
 
 
 def _row_shift(row: Expr, epilogue: Prologue) -> str:

@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass, replace
 
 from flashgen.codegen.forward import (
-    LN2,
-    LOG2E,
     ForwardView,
     extra_arguments,
     new_prologue,
@@ -97,6 +95,7 @@ class HopperView:
     q_offset: str
     prologue: tuple[str, ...]
     epilogue: tuple[str, ...]
+    natural: bool
     row_shift: bool
     sink: bool
     kernel: Role
@@ -104,8 +103,6 @@ class HopperView:
     producer: Role
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
-    log2e: str = LOG2E
-    ln2: str = LN2
 
     @property
     def holds_q(self) -> bool:
@@ -174,6 +171,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         q_offset=q_offset(variant),
         prologue=in_gluon(prologue.lines),
         epilogue=in_gluon((*epilogue.lines, *row_shift)),
+        natural=found.natural,
         row_shift=bool(row_shift),
         sink=variant.sink,
         kernel=kernel,
@@ -234,7 +232,8 @@ def _columns(variant: Variant, prologue: Prologue) -> Columns:
 
 
 def _tilt(variant: Variant, prologue: Prologue) -> Tilt | None:
-    found = tilted(logits(variant.score, variant.mask).pair)
+    scores = logits(variant.score, variant.mask)
+    found = None if scores.natural else tilted(scores.pair)
     if found is None:
         return None
     prologue.name(found.scaled, "qk_scale")

@@ -54,6 +54,7 @@ class HopperBackwardView:
     longest_first: bool
     rank: str
     in_turn: bool
+    natural: bool
     holds_v: bool
     plain_mask: bool
     prologue: tuple[str, ...]
@@ -165,6 +166,7 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
         rank=" ".join(in_gluon([schedule_row(variant, "gl.cdiv(kv_len, BN)", "place")])) if ranked else "",
         in_turn=in_turn,
+        natural=logits(variant.score, variant.mask).natural,
         holds_v=in_turn and not scheduled and flat is None and variant.mask is not TRUE,
         plain_mask=in_turn and not scheduled and seen.bounds != () and seen.rest is None and score is None,
         prologue=(*in_gluon(prologue.lines), *seen.lines),

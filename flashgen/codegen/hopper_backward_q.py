@@ -49,6 +49,7 @@ class HopperBackwardQView:
     start: str
     loaded: tuple[str, ...]
     longest_first: bool
+    natural: bool
     row: str
     prologue: tuple[str, ...]
     reads: frozenset[str]
@@ -121,6 +122,7 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
         start=forward.start,
         loaded=forward.loaded,
         longest_first=forward.grouped,
+        natural=found.natural,
         row=row,
         prologue=(*in_gluon(prologue.lines), *(flat.lines if flat else ())),
         reads=frozenset(reads),

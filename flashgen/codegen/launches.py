@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.kernels import Kernels
-from flashgen.lang.triton_emitter import user_name
 from flashgen.spec.variant import Input, Variant
 
 
@@ -67,8 +66,8 @@ def own_names(variant: Variant) -> list[str]:
 
 def read_by(variant: Variant, arguments: Sequence[str]) -> list[str]:
     """The names, of inputs, runtime params and dimensions, that a kernel with these arguments reads."""
-    own = [n for n in own_names(variant) if {user_name(n), f"{user_name(n)}_ptr"} & {*arguments}]
-    return [*own, *(name for name in variant.dim_names if user_name(name) in arguments)]
+    own = [n for n in own_names(variant) if {n, f"{n}_ptr"} & {*arguments}]
+    return [*own, *(name for name in variant.dim_names if name in arguments)]
 
 
 def dim_lines(tensors: Iterable[Input], used: Iterable[str]) -> tuple[str, ...]:
@@ -87,7 +86,7 @@ def _passed(variant: Variant, arguments: Sequence[str]) -> tuple[str, ...]:
     values |= dict.fromkeys(("num_k_tiles", "num_q_tiles"), "tiles.shape[-1]")
     values |= {name: f"call.sizes.{name}" for name in ("batch", "heads", "kv_heads", "head_dim")}
     for t in variant.inputs:
-        values[f"{user_name(t.name)}_ptr"] = t.name
-        values |= {f"stride_{user_name(t.name)}_{axis}": f"{t.name}.stride({axis})" for axis in range(len(t.dims))}
-    values |= {user_name(name): name for name in (*(p.name for p in variant.runtime_params), *variant.dim_names)}
+        values[f"{t.name}_ptr"] = t.name
+        values |= {f"stride_{t.name}_{axis}": f"{t.name}.stride({axis})" for axis in range(len(t.dims))}
+    values |= {name: name for name in (*(p.name for p in variant.runtime_params), *variant.dim_names)}
     return tuple(values[argument] for argument in arguments)

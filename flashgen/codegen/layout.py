@@ -5,20 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 
 from flashgen.errors import EnvironmentProblem
+from flashgen.processes import command, environment
 
 WIDTH = 120
 
 
 def formatted(source: str) -> str:
     """The source as ruff lays it out, prose and the lines that it must not touch in at most 120 columns too."""
-    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", str(WIDTH)]
-    command += ["--stdin-filename", "m.py"]
-    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    ruff = command("ruff", "format", "--isolated", "--line-length", str(WIDTH), "--stdin-filename", "m.py")
+    done = subprocess.run(ruff, input=source, env=environment(), capture_output=True, encoding="utf-8", check=False)
     if done.returncode != 0:
         raise EnvironmentProblem(f"ruff could not format the generated module: {done.stderr.strip()}")
     return wrapped(done.stdout)

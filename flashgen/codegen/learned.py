@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from flashgen.codegen.forward import ranges_of
 from flashgen.codegen.pairs import Function
+from flashgen.codegen.words import words
 from flashgen.lang.bounds import key_range, row_range
 from flashgen.lang.derivative import LoadSite, gradients
 from flashgen.lang.fold import fold
@@ -16,7 +17,7 @@ from flashgen.lang.log2 import is_uniform, of_qk, slope
 from flashgen.lang.nodes import TRUE, Expr, Gather, Op, Var, const, inputs, walk
 from flashgen.lang.show import show
 from flashgen.lang.torch_emitter import emit
-from flashgen.lang.triton_emitter import Prologue, user_name
+from flashgen.lang.triton_emitter import Prologue
 from flashgen.spec.variant import Variant
 
 _SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
@@ -202,7 +203,7 @@ class SiteTexts:
         self.free: set[str] = set()
         scalars = [*(param.name for param in variant.runtime_params), *variant.dim_names]
         taken = [*(tensor.name for tensor in variant.inputs), *scalars, *(name for name, _ in variant.lets)]
-        self._names = {user_name(name) for name in taken}
+        self._names = {*taken, *words()}
 
     def site(self, found: Placement) -> SiteView:
         name = self.name(found.site.gather)
@@ -232,11 +233,11 @@ class SiteTexts:
 
     def name(self, read: Gather) -> str:
         """What the gradient at a place is called."""
-        name, number = f"d_{user_name(read.input)}", 2
+        name, number = f"d_{read.input}", 2
         while any(
             f"{name}{end}" in self._names for end in ("", "_ptr", "_sums", "_apart", "_in_turns", "_at", "_shared")
         ):
-            name, number = f"d_{user_name(read.input)}_{number}", number + 1
+            name, number = f"d_{read.input}_{number}", number + 1
         self._names.add(name)
         return name
 

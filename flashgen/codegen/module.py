@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,11 +25,12 @@ from flashgen.codegen.hopper_backward_q import HopperBackwardQView
 from flashgen.codegen.kernels import Kernels
 from flashgen.codegen.launches import Launch, dim_lines, launches, read_by
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
+from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.reference import SIZES, conversion, reference_view
 from flashgen.codegen.schedule import ScheduleView
-from flashgen.codegen.signature import Signature, signature, sized_by
+from flashgen.codegen.signature import Signature, own_arguments, signature, sized_by
 from flashgen.lang.nodes import variables
-from flashgen.lang.torch_emitter import emit, literal
+from flashgen.lang.torch_emitter import emit
 from flashgen.spec.variant import Input, Variant
 
 
@@ -59,6 +61,7 @@ class ModuleView:
     schedule: ScheduleView | None
     operator: Signature
     parameters: str
+    renaming: str
     delta: DeltaView
     launches: Mapping[str, Launch]
     schedule_call: str
@@ -86,27 +89,31 @@ class ModuleView:
 
 
 def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[str, str]) -> ModuleView:
-    """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity."""
+    """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity.
+
+    What callers see goes by the names of the spec, all else by those of generated code.
+    """
+    public, names = variant, inner_names(variant)
+    variant = inner(variant)
     forward, schedule = kernels.forward, kernels.schedule
     inputs_view = kernels.backward_inputs
     sums = learned_launch(variant, None if inputs_view is None else inputs_view.learned)
-    checks, checks_math = _checks(variant)
+    checks, checks_math = _checks(variant, {inside: name for name, inside in names.items()})
     scheduled = read_by(variant, () if schedule is None else schedule.arguments)
     reference = reference_view(variant)
-    parameters = "".join(f", {text}" for text in _parameters(variant))
+    arguments = own_arguments(public, names)
     return ModuleView(
         name=variant.name,
         title=quoted(variant.description),
-        formula=formula(variant),
-        input_table=input_table(variant),
+        formula=formula(public),
+        input_table=input_table(public),
         contents=contents(schedule is not None, sums.names if inputs_view is not None else ()),
-        source=quoted(variant.source),
+        source=quoted(shlex.quote(variant.source)),
         source_path=variant.source,
-        argument_types={t.name: t.dtype for t in variant.inputs}
-        | {p.name: p.type.value for p in variant.runtime_params},
+        argument_types={t.name: t.dtype for t in public.inputs} | {p.name: p.type.value for p in public.runtime_params},
         spec_digest=spec,
         templates=templates,
-        imports_math=reference.imports_math or checks_math or "math." in parameters,
+        imports_math=reference.imports_math or checks_math or arguments.imports_math,
         imports_torch=bool(variant.inputs) or schedule is not None or reference.imports_torch,
         kernels=kernels.text,
         forward=forward,
@@ -118,24 +125,25 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         backward_inputs=inputs_view,
         schedule=schedule,
         operator=signature(variant),
-        parameters=parameters,
+        parameters=arguments.parameters,
+        renaming=arguments.renaming,
         delta=kernels.delta,
         launches=launches(variant, kernels, scheduled, sums.names),
         schedule_call="".join(f"{name}, " for name in scheduled),
         plan_dim_lines=dim_lines(variant.inputs, scheduled),
         launch_inputs=sums,
-        differentiable=differentiable(variant),
+        differentiable=differentiable(public),
         inputs=", ".join(t.name for t in variant.inputs),
         sized_by=sized_by(variant),
         conversions=tuple(map(conversion, variant.inputs)),
         learned=tuple(t.name for t in variant.inputs if t.grad),
         input_checks=tuple(checks),
-        input_keywords="".join(f", {t.name}={t.name}" for t in variant.inputs),
+        input_keywords="".join(f", {t.name}={names[t.name]}" for t in public.inputs),
         scalar_checks=tuple(
-            f'{p.name} = runtime.check_scalar("{p.name}", {p.name}, {SCALARS[p.type.value]})'
-            for p in variant.runtime_params
+            f'{names[p.name]} = runtime.check_scalar("{p.name}", {names[p.name]}, {SCALARS[p.type.value]})'
+            for p in public.runtime_params
         ),
-        argument_lines="\n".join(argument_lines(variant)),
+        argument_lines="\n".join(argument_lines(public)),
         reference_setup=reference.setup,
         reference_lines=reference.lines,
         reference_score=reference.score,
@@ -144,15 +152,11 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
     )
 
 
-def _parameters(variant: Variant) -> list[str]:
-    """Arguments of attention(): required inputs first, each keyword only."""
-    required = [t.name for t in variant.inputs if t.default is None]
-    optional = [f"{t.name}=None" for t in variant.inputs if t.default is not None]
-    return [*required, *optional, *(f"{p.name}={literal(p.value)}" for p in variant.runtime_params)]
+def _checks(variant: Variant, public: Mapping[str, str]) -> tuple[list[str], bool]:
+    """Statements that check each input against the `sizes` of a call, and name the sizes that they need.
 
-
-def _checks(variant: Variant) -> tuple[list[str], bool]:
-    """Statements that check each input against the `sizes` of a call, and name the sizes that they need."""
+    `public` has the names by which callers know the inputs.
+    """
     if not variant.inputs:
         return [], False
     lines: list[str] = []
@@ -169,20 +173,20 @@ def _checks(variant: Variant) -> tuple[list[str], bool]:
         later = [dim.binds is None and bool(variables(dim.size) & own) for dim in t.dims]
         if any(later):
             # [n, n]: that there is a first n comes before what it says of the second.
-            lines.append(_check(t, ["None" if wait else text for wait, text in zip(later, shape, strict=True)]))
+            lines.append(
+                _check(t, public[t.name], ["None" if wait else text for wait, text in zip(later, shape, strict=True)])
+            )
             lines += dim_lines([t], used)
-            lines.append(_check(t, shape))
+            lines.append(_check(t, public[t.name], shape))
         else:
-            lines.append(_check(t, shape))
+            lines.append(_check(t, public[t.name], shape))
             lines += dim_lines([t], used)
     return lines, emission.imports_math
 
 
-def _check(t: Input, shape: Sequence[str]) -> str:
+def _check(t: Input, name: str, shape: Sequence[str]) -> str:
     """The statement that checks an input against a shape, None for what it may choose."""
     text = ", ".join(shape) + ("," if len(shape) == 1 else "")
     ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
     extra = f", may_be_one=({', '.join(ones)}{',' if len(ones) == 1 else ''})" if ones else ""
-    return (
-        f'{t.name} = runtime.check_input("{t.name}", {t.name}, {shape_text(t)!r}, ({text}), torch.{t.dtype}, q{extra})'
-    )
+    return f'{t.name} = runtime.check_input("{name}", {t.name}, {shape_text(t)!r}, ({text}), torch.{t.dtype}, q{extra})'

@@ -30,9 +30,9 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from flashgen.codegen.ptx import joined_negations
 from flashgen.codegen.rehearsal import Wanted
+from flashgen.codegen.words import inner_name
 from flashgen.codegen.write import load_module
 from flashgen.errors import UsageError
-from flashgen.lang.triton_emitter import user_name
 from flashgen.runtime import Config, options
 from flashgen.runtime.hopper import product_width, value_width
 from flashgen.runtime.hopper_backward import block_width, hopper_backward_types, hopper_wide_types, wide_blocks
@@ -88,7 +88,7 @@ def compile_kernel(
     brings dQ into its order: an error of either is reported, the resources are those of the kernel itself.
     """
     module = _loaded(Path(path))
-    unaligned = {f"stride_{user_name(name)}_{axis}" for name, axis in map(str.split, odd)}
+    unaligned = {f"stride_{inner_name(name)}_{axis}" for name, axis in map(str.split, odd)}
     # dQ is added up in float32, and so are dK and dV of query heads that share them.
     portable = config.backend == "portable"
     sums = [*(["dq_ptr"] if config.fuse_dq and portable else []), *(["dk_ptr", "dv_ptr"] if grouped else [])]
@@ -215,8 +215,8 @@ def _argument_types(arguments: Mapping[str, str], dtype: str) -> dict[str, str]:
     """The types of a kernel's arguments as far as they are known by name; what is left is an int32."""
     types = {"scale": "fp32"}
     for name, kind in arguments.items():
-        types[f"{user_name(name)}_ptr"] = "*" + _TRITON_TYPES[kind]
-        types[user_name(name)] = _TRITON_TYPES[kind]
+        types[f"{inner_name(name)}_ptr"] = "*" + _TRITON_TYPES[kind]
+        types[inner_name(name)] = _TRITON_TYPES[kind]
     return types | _POINTERS | dict.fromkeys(_TENSORS, "*" + _TRITON_TYPES[dtype])
 
 

@@ -75,7 +75,7 @@ class Pairs:
 
     `score` is None where the logit is the dot product times `qk_scale`; `spread` where it is less than a whole tile.
     `factor` is what the score is still to be multiplied by, "" for nothing. `row` is what is left out of the logits,
-    constant along a row. `free` are names that score and mask read.
+    constant along a row; logits are in units of log2, or `natural`. `free` are names that score and mask read.
     """
 
     score: Function | None
@@ -85,6 +85,7 @@ class Pairs:
     clamps_k: bool
     factor: str
     row: Expr | None
+    natural: bool
 
     @property
     def free(self) -> set[str]:
@@ -107,7 +108,7 @@ def pairs(
     `apart`: a positive constant by which the score ends is left to the softmax, whose row maximum may be taken before.
     """
     found = logits(variant.score, variant.mask)
-    pair, constant = factored(found.pair) if apart else (found.pair, None)
+    pair, constant = factored(found.pair) if apart and not found.natural else (found.pair, None)
     factor = "" if constant is None else repr(constant.value)
     score = None
     if found.scaled is not None:
@@ -115,7 +116,8 @@ def pairs(
     else:
         less = "" if found.row is None else ", less what is constant along a row"
         over = f", over {factor}" if factor else ""
-        formula = f"{show(variant.score, variant.lets)}, in units of log2{less}{over}."
+        units = "" if found.natural else ", in units of log2"
+        formula = f"{show(variant.score, variant.lets)}{units}{less}{over}."
         score = Function("_score", prologue.body(pair, given=given), formula)
     mask = mask_function(variant, prologue, given)
     clamps_k = _reads_tensors_along_k(given, variant.mask, found.pair)
@@ -124,7 +126,7 @@ def pairs(
     shown = " & ".join([mask.call, *(f"({test})" for test in in_range)] if mask is not None else in_range)
     # A score that ignores the keys, or the queries, is spread over the tile.
     spread = level(found.pair) != level(var("qk", Type.FLOAT))
-    return Pairs(score, spread, mask, shown, clamps_k, factor, found.row)
+    return Pairs(score, spread, mask, shown, clamps_k, factor, found.row, found.natural)
 
 
 def _reads_tensors_along_k(given: Given, *exprs: Expr) -> bool:

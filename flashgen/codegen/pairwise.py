@@ -18,6 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.codegen.forward import ranges_of
+from flashgen.codegen.naming import inner, inner_names
+from flashgen.codegen.reference import expanded_shape
 from flashgen.lang.nodes import Expr, Gather, inputs, variables
 from flashgen.lang.torch_emitter import Guard, emit
 from flashgen.spec.variant import Variant
@@ -38,6 +40,7 @@ class Pairwise:
 
 def render(variant: Variant) -> str:
     """The source of a module whose `make(<sizes>, **inputs_and_params)` returns the two functions."""
+    variant = inner(variant)
     names = [i.name for i in variant.inputs] + [p.name for p in variant.runtime_params]
     lines = [
         "import math",
@@ -61,9 +64,10 @@ def render(variant: Variant) -> str:
 
 def make(variant: Variant, sizes: Mapping[str, int], arguments: Mapping[str, Any]) -> Pairwise:
     """The two functions for one problem: `sizes` has every name of SIZES, `arguments` the inputs and runtime params."""
+    names = inner_names(variant)
     wanted = {i.name for i in variant.inputs} | {p.name for p in variant.runtime_params}
     module = _load(render(variant), f"flashgen_pairwise_{variant.name}")
-    chosen = {name: value for name, value in arguments.items() if name in wanted}
+    chosen = {names[name]: value for name, value in arguments.items() if name in wanted}
     score, mask = module.make(**{name: sizes[name] for name in SIZES}, **chosen)
     return Pairwise(score, mask)
 
@@ -77,8 +81,7 @@ def _preamble(variant: Variant) -> list[str]:
                 lines.append(f"{dim.binds} = {tensor.name}.shape[{axis}]")
         if any(dim.may_be_one for dim in tensor.dims):
             # Only batch and heads may be 1.
-            shape = ", ".join(dim.text if dim.may_be_one else "-1" for dim in tensor.dims)
-            lines.append(f"{tensor.name} = {tensor.name}.expand({shape})")
+            lines.append(f"{tensor.name} = {tensor.name}.expand({expanded_shape(tensor)})")
     return lines
 
 
@@ -127,7 +130,7 @@ def _load(source: str, name: str) -> ModuleType:
     folder = tempfile.mkdtemp(prefix="flashgen-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, f"{name}.py")
-    path.write_text(source)
+    path.write_text(source, encoding="utf-8")
     spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -47,6 +47,12 @@ def reference_view(variant: Variant) -> Reference:
     )
 
 
+def expanded_shape(tensor: Input) -> str:
+    """The arguments of `expand` that let a dimension of size 1 be indexed as one that is whole."""
+    sizes = iter(emit([dim.size for dim in tensor.dims if dim.may_be_one], inlined=True).results)
+    return ", ".join(next(sizes) if dim.may_be_one else "-1" for dim in tensor.dims)
+
+
 def conversion(tensor: Input) -> str:
     """The statement that brings what a caller passes for an input to its dtype."""
     return f"{tensor.name} = runtime.as_dtype({tensor.name}, torch.{tensor.dtype})"
@@ -63,7 +69,7 @@ def _setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
     lines: list[str] = []
     shapes = {"batch": "q.shape[0]", "heads": "q.shape[1]", "q_len": "q.shape[2]", "head_dim": "q.shape[3]"}
     shapes |= {"kv_heads": "k.shape[1]", "kv_len": "k.shape[2]"}
-    expanded = {d.text for t in variant.inputs for d in t.dims if d.may_be_one}
+    expanded = {name for t in variant.inputs for d in t.dims if d.may_be_one for name in variables(d.size)}
     for t in variant.inputs:
         if t.default == "alibi_slopes":
             lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(q.shape[1], q.device)"]
@@ -73,6 +79,5 @@ def _setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
     for t in variant.inputs:
         lines += [f"{d.binds} = {t.name}.shape[{a}]" for a, d in enumerate(t.dims) if d.binds in used]
         if any(d.may_be_one for d in t.dims):
-            wanted = ", ".join(d.text if d.may_be_one else "-1" for d in t.dims)
-            lines.append(f"{t.name} = {t.name}.expand({wanted})")
+            lines.append(f"{t.name} = {t.name}.expand({expanded_shape(t)})")
     return tuple(lines)

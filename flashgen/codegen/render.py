@@ -9,13 +9,14 @@ from flashgen import spec as specs
 from flashgen.codegen.kernels import render_kernels
 from flashgen.codegen.layout import formatted
 from flashgen.codegen.module import module_view
+from flashgen.codegen.naming import inner
 from flashgen.codegen.templates import environment
 from flashgen.spec.variant import Variant
 
 
 def render(variant: Variant) -> str:
     """The text of the generated module."""
-    kernels = render_kernels(variant)
+    kernels = render_kernels(inner(variant))
     templates = {kernel: templates_digest(text) for kernel, text in kernels.texts.items()}
     view = module_view(variant, kernels, specs.digest(variant), templates)
     return formatted(environment().get_template("module.py.jinja").render(v=view))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flashgen.codegen.docstrings import SCALARS
 from flashgen.lang.nodes import Type, variables
+from flashgen.lang.torch_emitter import literal
 from flashgen.spec.variant import Param, Variant
 
 # An operator of torch takes 64 arguments; that of the backward pass has 13 besides the variant's.
@@ -44,6 +46,34 @@ def signature(variant: Variant) -> Signature:
             arguments.append(f"[{members}]")
             unpacking.append(f"{members}{'' if ',' in members else ','} = {name}")
     return Signature(", ".join(schema), _after(parameters), _after(arguments), tuple(unpacking))
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The variant's own arguments of attention(): `parameters` stand in its head, each with a comma in front.
+
+    What generated code calls otherwise comes in `others`, and `renaming` is the statement that takes it from there.
+    """
+
+    parameters: str
+    renaming: str
+    imports_math: bool
+
+
+def own_arguments(variant: Variant, names: Mapping[str, str]) -> Arguments:
+    """Required inputs first, each keyword only; `names` are those of generated code."""
+    defaults: dict[str, str] = {t.name: "" for t in variant.inputs if t.default is None}
+    defaults |= {t.name: "None" for t in variant.inputs if t.default is not None}
+    defaults |= {p.name: str(literal(p.value)) for p in variant.runtime_params}
+    kept = {name: value for name, value in defaults.items() if names[name] == name}
+    parameters = "".join(f", {name}={value}" if value else f", {name}" for name, value in kept.items())
+    others = {name: value for name, value in defaults.items() if name not in kept}
+    renaming = ""
+    if others:
+        items = ", ".join(f'"{name}": {value or "runtime.REQUIRED"}' for name, value in others.items())
+        targets = ", ".join(names[name] for name in others) + ("," if len(others) == 1 else "")
+        renaming = f"{targets} = runtime.keywords(others, {{{items}}})"
+    return Arguments(parameters, renaming, any("math." in value for value in defaults.values()))
 
 
 def sized_by(variant: Variant) -> tuple[str, ...]:

@@ -1,17 +1,19 @@
-"""Generated files on disk: written whole or not at all, only when they change, and imported afresh."""
+"""Generated modules on disk: written only when they change, set aside where a proof fails, and imported afresh."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
 from flashgen.codegen.render import render
-from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.errors import UsageError, VerificationFailed
+from flashgen.files import write_file, write_if_changed
 from flashgen.spec.variant import Variant
 
 
@@ -22,23 +24,28 @@ def generate(variant: Variant, out: Path) -> Path:
     return path
 
 
-def write_if_changed(path: Path, text: str) -> None:
-    """Replace a file by `text` in one step; EnvironmentProblem where the folder or the disk does not let us."""
+@contextmanager
+def on_trial(variant: Variant, out: Path) -> Iterator[Path]:
+    """Render a variant as `generate` does, to be proven in the block; yields the path.
+
+    Where the proof fails the module is set aside as `<name>.failed.py`, which no import finds, and what stood in its
+    place comes back, unless that was the same.
+    """
+    path = variant.module_in(out)
+    before = path.read_bytes() if path.is_file() else None
+    generate(variant, out)
+    failed = path.with_name(f"{path.stem}.failed.py")
     try:
-        if path.is_file() and path.read_bytes() == text.encode():
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror or error}") from error
+        yield path
+    except VerificationFailed as error:
+        now = path.read_bytes()
+        os.replace(path, failed)
+        what = f"there is no {path} now"
+        if before is not None and before != now:
+            write_file(path, before)
+            what = f"{path} is what it was before"
+        raise VerificationFailed(f"{error}\nthe module that failed is {failed}; {what}") from error
+    failed.unlink(missing_ok=True)
 
 
 def load_module(path: Path) -> ModuleType:

@@ -8,6 +8,7 @@ from flashgen.codegen.forward import ranges_of
 from flashgen.lang.bounds import key_range
 from flashgen.lang.nodes import TRUE, Expr
 from flashgen.lang.show import show
+from flashgen.positive import drawn_positive
 from flashgen.runtime.defaults import HOPPER_SERVES
 from flashgen.spec.digest import digest
 from flashgen.spec.variant import Input, Variant
@@ -26,7 +27,7 @@ class Named:
 class Explanation:
     """`skipping` says how tiles without a visible pair are left out, `lower` and `upper` bound the visible keys.
 
-    `backends` says which kernels there are, and the calls that each serves.
+    `backends` says which kernels there are, and the calls that each serves; `warnings` what may not be meant.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Explanation:
     residual: str | None
     skipping: str
     backends: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def describe(variant: Variant, scheduled: bool) -> Explanation:
@@ -61,13 +63,14 @@ def describe(variant: Variant, scheduled: bool) -> Explanation:
         lets=tuple(_named(name, node, ()) for name, node in variant.lets),
         score=_named("score", variant.score, variant.lets),
         mask=_named("mask", variant.mask, variant.lets),
-        inputs=tuple(_input(tensor) for tensor in variant.inputs),
+        inputs=tuple(_input(tensor, tensor.name in drawn_positive(variant)) for tensor in variant.inputs),
         params=tuple(_params(variant)),
         lower=lower,
         upper=upper,
         residual=residual,
         skipping=_skipping(variant, scheduled, lower, upper),
         backends=("portable (Triton): all calls", f"hopper (Gluon, warp-specialized): {HOPPER_SERVES}"),
+        warnings=variant.warnings,
     )
 
 
@@ -94,9 +97,13 @@ def _formula(variant: Variant) -> tuple[str, ...]:
     )
 
 
-def _input(tensor: Input) -> str:
+def _input(tensor: Input, positive: bool) -> str:
     dims = ", ".join(f"{dim.text} or 1" if dim.may_be_one else dim.text for dim in tensor.dims)
     notes = ["learned"] if tensor.grad else []
+    if tensor.range is not None:
+        notes.append(f"drawn from {tensor.range[0]:g} to {tensor.range[1]:g}")
+    elif positive:
+        notes.append("drawn positive")
     if tensor.default is not None:
         notes.append("optional: the paper's slopes" if tensor.default == "alibi_slopes" else "optional")
     return f"{tensor.name}: {tensor.dtype} [{dims}]" + (f" ({', '.join(notes)})" if notes else "")

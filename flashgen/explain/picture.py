@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from flashgen.explain.tiles import TileMap
+from flashgen.figures import plain_figures
+from flashgen.files import png_of, write_file
 
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:+#"
@@ -53,6 +55,7 @@ def image(panel: Panel) -> np.ndarray:
     return picture
 
 
+@plain_figures()
 def save(panels: Sequence[Panel], path: Path) -> None:
     """Save the masks side by side to a PNG file."""
     import matplotlib
@@ -74,9 +77,10 @@ def save(panels: Sequence[Panel], path: Path) -> None:
         place.tick_params(labelsize=6)
     handles = [Patch(facecolor=COLOURS[kind][1], edgecolor="#999999", label=LEGEND[kind]) for kind in COLOURS]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    try:
+        write_file(path, png_of(figure, dpi=130))
+    finally:
+        pyplot.close(figure)
 
 
 def _rgb(colour: str) -> np.ndarray:

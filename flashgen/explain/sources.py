@@ -16,7 +16,8 @@ from flashgen.errors import EnvironmentProblem
 from flashgen.problems import Problem
 from flashgen.runtime import shipped_root
 from flashgen.runtime.config import KERNELS
-from flashgen.runtime.lookup import Choice, current_device, lookup, records_below, user_root
+from flashgen.runtime.lookup import Choice, current_device, lookup, record_roots
+from flashgen.runtime.record_files import records_below
 from flashgen.runtime.records import Device, Key, Record
 from flashgen.spec.variant import Variant
 from flashgen.tuning.workloads import workloads
@@ -82,7 +83,7 @@ def traced(
     `out` has the generated modules.
     """
     identity = identity_of(render(variant))
-    roots = {"user cache": user_root(), "shipped": shipped_root(out / f"{variant.name}.py")}
+    roots = record_roots(shipped_root(out / f"{variant.name}.py"))
     found = []
     for workload in workloads(asked, identity, device, kernels):
         key = workload.key

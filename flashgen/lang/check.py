@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from flashgen.errors import ExpressionError, Location
 from flashgen.lang.fold import fold, simplify
 from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Op, Type, const, gather, op
 from flashgen.lang.parse import parse
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax
-
-# Names that no let, param, input or dimension may take.
-FUNCTIONS = FLOAT_FUNCTIONS | {"abs", "min", "max", "clamp", "where", "floor"}
+from flashgen.lang.vocabulary import FUNCTIONS, expected_function, expected_name, listed, near
 
 _ARITY = dict.fromkeys(FUNCTIONS, (1, 1)) | {"min": (2, None), "max": (2, None), "clamp": (3, 3), "where": (3, 3)}
 _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
@@ -52,7 +49,12 @@ def expression(
     in the place of a score is a mistake. `what` names the expression in errors ("mask", "let 'd'"). Raises
     ExpressionError.
     """
-    node = _Checker(scope).check(parse(text, at, indent))
+    return meaning(parse(text, at, indent), scope, at, want, what)
+
+
+def meaning(syntax: Syntax, scope: Scope, at: Location, want: Type | None = None, what: str = "expression") -> Expr:
+    """The same for an expression that was parsed before; `at` is where it starts."""
+    node = _Checker(scope).check(syntax)
     if want is not None:
         if _RANK[node.type] > _RANK[want] or (want is Type.BOOL) != (node.type is Type.BOOL):
             raise ExpressionError(at, f"{what} is {_A[node.type]}", _wanted(want))
@@ -65,16 +67,6 @@ def promote(node: Expr, to: Type) -> Expr:
     if node.type is Type.BOOL and to is not Type.BOOL:
         node = simplify(op("to_int", node))
     return simplify(op("to_float", node)) if node.type is Type.INT and to is Type.FLOAT else node
-
-
-def close_names(name: str, known: Iterable[str]) -> str:
-    """What to expect instead of an unknown name: those that resemble it, or else all of them."""
-    candidates = sorted(known)
-    matches = get_close_matches(name, candidates) or candidates
-    if not matches:
-        return "no name at all"
-    quoted = [f"'{match}'" for match in matches]
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
 def _wanted(want: Type) -> str:
@@ -151,10 +143,8 @@ class _Checker:
             )
         if name in FUNCTIONS:
             raise ExpressionError(syntax.at, f"the function '{name}' without arguments", f"'{name}(...)'")
-        known = [*self._scope.names, *self._scope.tensors, *FUNCTIONS]
-        if not get_close_matches(name, known):
-            known = [*self._scope.names, *self._scope.tensors]
-        raise ExpressionError(syntax.at, f"the unknown name '{name}'", close_names(name, known))
+        known = sorted([*self._scope.names, *self._scope.tensors])
+        raise ExpressionError(syntax.at, f"the unknown name '{name}'", expected_name(name, known, sorted(FUNCTIONS)))
 
     def _index(self, syntax: Index) -> Expr:
         name, tensor = syntax.input, self._scope.tensors.get(syntax.input)
@@ -168,12 +158,13 @@ class _Checker:
         return gather(name, tuple(promote(index, Type.INT) for index in indices), tensor.type)
 
     def _input_names(self, name: str) -> str:
-        return close_names(name, self._scope.tensors) if self._scope.tensors else "there is none here"
+        known = sorted(self._scope.tensors)
+        return listed(near(name, known) or known) or "there is none here"
 
     def _call(self, syntax: Call) -> Expr:
         name = syntax.function
         if name not in FUNCTIONS:
-            raise ExpressionError(syntax.at, f"the unknown function '{name}'", close_names(name, FUNCTIONS))
+            raise ExpressionError(syntax.at, f"the unknown function '{name}'", expected_function(name, FUNCTIONS))
         least, most = _ARITY[name]
         count = len(syntax.arguments)
         if count < least or (most is not None and count > most):

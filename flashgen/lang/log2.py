@@ -1,4 +1,4 @@
-"""The score expression as the kernel computes it: in units of log2, uniform factors gathered, row terms left out.
+"""The score expression as the kernel computes it: uniform factors gathered, row terms left out.
 
 The kernel forms exp2(x - max x), so it wants x = log2(e) * score_out as a function of the raw dot product `qk`, with
 
@@ -8,18 +8,24 @@ log2(e) and scale are pushed through the expression as far as it is affine and m
 once. A term that is constant along a row does not change the softmax; it is left out of the loop and added to the
 log-sum-exp. A term that is linear in k and q, as ALiBi's, is split into a column part, relative to the tile's first
 query so that no precision is lost, and a row part.
+
+What is taken out of a sum must not lose what the sum would keep. `score + (1.0 - pad[b, k]) * -1e9` is the score itself
+where pad is 1, of which nothing is left once -1e9 is taken out. So a sum without the score stays whole, and a row term
+stays where it may be large. Where a score may come near the largest float32, as an additive mask does, nothing is
+multiplied by log2(e) before the maximum is off: `natural`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from dataclasses import dataclass
 
 from flashgen.lang.bounds import always
 from flashgen.lang.fold import fold
 from flashgen.lang.linear import Linear, expression, linear
+from flashgen.lang.magnitudes import magnitude
 from flashgen.lang.nodes import (
     Const,
     Expr,
@@ -48,10 +54,18 @@ Q_FIRST = var("q_first", Type.INT)
 
 PAIR_NAMES = frozenset({"q", "k", "qk", "score"})
 
+# Scores up to this one are in units of log2: the largest float32 is 3.4e38.
+_LARGEST_IN_LOG2 = 1e30
+# A row term up to this one costs the log-sum-exp none of the digits that the backward pass needs.
+_LARGEST_ROW_TERM = 1e4
+# So is a slope: a score is counted from the first query of a tile, and the digits below 128 of it are lost.
+_STEEPEST = 16.0
+
 
 @dataclass(frozen=True)
 class Logits:
-    """x = pair + row, in units of log2. `row` is free of k and qk, None when there is nothing to add.
+    """x = pair + row, in units of log2, or where `natural` the score as it is. `row` is free of k and qk, None when
+    there is nothing to add.
 
     `scaled` is the uniform factor c where pair is just qk * c, with c of scale's sign: then the row maximum may be
     taken before the multiplication.
@@ -60,18 +74,21 @@ class Logits:
     pair: Expr
     row: Expr | None
     scaled: Expr | None
+    natural: bool
 
 
 def logits(score: Expr, mask: Expr) -> Logits:
     """Rewrite a score expression for the kernel; it only has to hold where the mask shows the pair."""
+    shown = _where_shown(score, mask)
+    natural = magnitude(shown) > _LARGEST_IN_LOG2
     pair_terms: list[Expr] = []
     row_terms: list[Expr] = []
-    for term in _terms(_scaled(_where_shown(score, mask), LOG2E)):
+    for term in _terms(_scaled(shown, const(1.0) if natural else LOG2E)):
         pair, row = _split(term)
         pair_terms += [] if pair is None else [pair]
         row_terms += [] if row is None else [row]
     pair = _sum(pair_terms) or const(0.0)
-    return Logits(pair, _sum(row_terms), _factor(pair))
+    return Logits(pair, _sum(row_terms), None if natural else _factor(pair), natural)
 
 
 @dataclass(frozen=True)
@@ -142,13 +159,23 @@ def _known_sign(node: Expr, mask: Expr) -> Expr:
 
 def _scaled(expr: Expr, factor: Expr) -> Expr:
     """expr * factor, for a uniform factor, pushed inside sums, products and choices."""
-    return Recursion(_Scaling().rule)((expr, factor))
+    return Recursion(_Scaling(_reading_score(expr)).rule)((expr, factor))
+
+
+def _reading_score(expr: Expr) -> set[Expr]:
+    """The parts of an expression in which the dot product is."""
+    found: set[Expr] = set()
+    for node in walk(expr):
+        if node is QK or any(child in found for child in node.children):
+            found.add(node)
+    return found
 
 
 class _Scaling:
     """What is read in many places under many factors is scaled once, and its value multiplied."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_score: Collection[Expr]) -> None:
+        self._with_score = with_score
         self._factors: dict[Expr, set[Expr]] = {}
 
     def rule(self, asked: tuple[Expr, Expr]) -> Generator[tuple[Expr, Expr], Expr, Expr]:
@@ -160,6 +187,8 @@ class _Scaling:
         if len(factors) > _MOST_FACTORS and factor is not ONE:
             return _product((yield expr, ONE), factor)
         if expr.name in ("add", "sub"):
+            if expr not in self._with_score:
+                return _product(expr, factor)
             return op(expr.name, (yield expr.args[0], factor), (yield expr.args[1], factor))
         if expr.name == "neg":
             return (yield expr.args[0], fold(op("neg", factor)))
@@ -201,13 +230,14 @@ def _quotient(left: Expr, right: Expr) -> Expr:
 
 
 def _terms(expr: Expr) -> list[Expr]:
-    """The addends of a sum, signs inside; a sum that is read twice is one addend."""
+    """The addends of a sum that the score is in, signs inside; a sum that is read twice is one addend."""
     uses = Counter(child for node in walk(expr) for child in node.children)
+    with_score = _reading_score(expr)
     found: list[Expr] = []
     stack = [(expr, False)]
     while stack:
         node, negative = stack.pop()
-        if isinstance(node, Op) and node.name in ("add", "sub") and uses[node] < 2:
+        if isinstance(node, Op) and node.name in ("add", "sub") and uses[node] < 2 and node in with_score:
             left, right = node.args
             stack += [(right, negative ^ (node.name == "sub")), (left, negative)]
         else:
@@ -237,7 +267,7 @@ def _sum(terms: list[Expr]) -> Expr | None:
 def _split(term: Expr) -> tuple[Expr | None, Expr | None]:
     """The part of an addend that depends on the key, and the part that does not."""
     if not variables(term) & {"k", "qk"}:
-        return None, term
+        return (None, term) if magnitude(term) <= _LARGEST_ROW_TERM else (term, None)
     if isinstance(term, Op) and term.name == "neg":
         pair, row = _split(term.args[0])
         return pair and _negated(pair), row and _negated(row)
@@ -250,6 +280,8 @@ def _split(term: Expr) -> tuple[Expr | None, Expr | None]:
     form = linear(body.args[0])
     slope, rest = form.terms.get(K, 0), form.without(K)
     if not slope or not variables(expression(rest)) & {"q"} or "k" in variables(expression(rest)):
+        return term, None
+    if factor is not None and isinstance(factor, Const) and abs(factor.value) > _STEEPEST:
         return term, None
     anchor = Linear({Q_FIRST: slope}, 0)
     pair = op("to_float", expression(Linear({K: slope}, 0) - anchor))

@@ -120,7 +120,7 @@ class _Parser:
             self._next()
             inner = self.conditional()
             self._close(")", token)
-            return inner
+            return replace(inner, bracketed=True)
         raise self.unexpected("a number, a name or '('")
 
     def _named(self, name: Token) -> Syntax:

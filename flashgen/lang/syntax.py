@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from flashgen.errors import Location
 
 
 @dataclass(frozen=True)
 class Syntax:
-    """A piece of an expression. `at` is where a person would point; `height` says how deep its parts are nested."""
+    """A piece of an expression. `at` is where a person would point; `height` says how deep its parts are nested;
+    `bracketed` says that it stood in parentheses.
+    """
 
     at: Location
     height: int = field(default=1, kw_only=True)
+    bracketed: bool = field(default=False, kw_only=True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -64,3 +68,47 @@ class Index(Syntax):
 
     input: str
     indices: tuple[Syntax, ...]
+
+
+def parts(syntax: Syntax) -> tuple[Syntax, ...]:
+    """The expressions that a piece is made of."""
+    match syntax:
+        case Operation(operands=operands) | Chain(operands=operands):
+            return operands
+        case Conditional(test=test, then=then, otherwise=otherwise):
+            return then, test, otherwise
+        case Call(arguments=arguments):
+            return arguments
+        case Index(indices=indices):
+            return indices
+    return ()
+
+
+def pieces(syntax: Syntax) -> Iterator[Syntax]:
+    """The piece and all that it is made of."""
+    stack = [syntax]
+    while stack:
+        piece = stack.pop()
+        yield piece
+        stack.extend(reversed(parts(piece)))
+
+
+def with_names(syntax: Syntax, meanings: Mapping[str, Syntax]) -> Syntax:
+    """The same with what names stand for in their place."""
+    if isinstance(syntax, Name):
+        return meanings.get(syntax.id, syntax)
+    inner = [with_names(part, meanings) for part in parts(syntax)]
+    if all(new is old for new, old in zip(inner, parts(syntax), strict=True)):
+        return syntax
+    height = 1 + max(part.height for part in inner)
+    match syntax:
+        case Operation() | Chain():
+            return replace(syntax, operands=tuple(inner), height=height)
+        case Conditional():
+            then, test, otherwise = inner
+            return replace(syntax, test=test, then=then, otherwise=otherwise, height=height)
+        case Call():
+            return replace(syntax, arguments=tuple(inner), height=height)
+        case Index():
+            return replace(syntax, indices=tuple(inner), height=height)
+    return syntax

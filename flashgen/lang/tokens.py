@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flashgen.errors import ExpressionError, Location
+from flashgen.lang.vocabulary import expected_attribute
 
 INT_MAX = 2**63 - 1
 MAX_TOKENS = 4_000
 _WORD_OPERATORS = frozenset({"and", "or", "not", "if", "else"})
-_LITERAL_WORDS = {"True": True, "False": False, "true": True, "false": False}
+_LITERAL_WORDS = {"True": True, "False": False, "true": True, "false": False, "inf": math.inf}
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+ | \#[^\n]*)
       | (?P<number>(?:[0-9][0-9_]*\.?[0-9_]* | \.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?[A-Za-z0-9_.]*)
@@ -29,6 +30,20 @@ _HABITS = {
     ".": "a plain name or number; there are no attributes",
     "@": "'*' to multiply numbers",
     "{": "parentheses '(...)'",
+    "?": "'a if test else b'",
+    "≤": "'<='",
+    "≥": "'>='",
+    "≠": "'!='",
+    "×": "'*'",
+    "·": "'*'",
+    "÷": "'/'",
+    "−": "'-'",
+    "–": "'-'",
+    "∧": "'&'",
+    "∨": "'|'",
+    "¬": "'not' or '~'",
+    "²": "'** 2'",
+    "√": "'sqrt(...)'",
     "'": "a number or a name; there are no strings",
     '"': "a number or a name; there are no strings",
 }
@@ -59,18 +74,31 @@ def tokenize(text: str, at: Location, indent: int = 0) -> list[Token]:
 
 def _scan(text: str, at: Location, indent: int) -> Iterator[Token]:
     line, column, position = at.line or 1, at.column or 1, 0
+    before: Token | None = None
     while position < len(text):
         here = Location(at.file, line, column)
         match = _TOKEN.match(text, position)
         if match is None:
-            raise _stray(text[position], here)
+            raise _attribute(text, position, before) or _stray(text[position], here)
+        if doubled := next((sign for sign in ("&&", "||") if text.startswith(sign, position)), ""):
+            raise ExpressionError(here, f"unexpected '{doubled}'", f"'{doubled[0]}' between tests in parentheses")
         if match.lastgroup != "space":
-            yield _token(match.lastgroup or "", match.group(), here)
+            before = _token(match.lastgroup or "", match.group(), here)
+            yield before
         piece, position = match.group(), match.end()
         newlines = piece.count("\n")
         line += newlines
         column = indent + len(piece) - piece.rfind("\n") if newlines else column + len(piece)
     yield Token("end", "", Location(at.file, line, column))
+
+
+def _attribute(text: str, position: int, owner: Token | None) -> ExpressionError | None:
+    """The error for `torch.where` or `score.abs`, where what stands at `position` begins the attribute of a name."""
+    found = re.compile(r"(?:\s*\.\s*[A-Za-z_][A-Za-z0-9_]*)+").match(text, position)
+    if found is None or owner is None or owner.kind != "name":
+        return None
+    path = [owner.text, *re.findall(r"\w+", found.group())]
+    return ExpressionError(owner.at, f"'{'.'.join(path)}'", expected_attribute(path))
 
 
 def _stray(character: str, at: Location) -> ExpressionError:

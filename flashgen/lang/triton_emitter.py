@@ -15,10 +15,10 @@ from types import MappingProxyType
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr
 from flashgen.lang.triton_levels import COL, ROW, Level, floats_at_leaves, level, shared
-from flashgen.lang.triton_names import RESERVED, Statements, suggest, user_name
+from flashgen.lang.triton_names import EMITTED, Statements, suggest
 from flashgen.lang.triton_writer import Facts, PairWriter, PrologueWriter, Tensor
 
-__all__ = ["COL", "ROW", "Body", "Level", "Prologue", "Tensor", "level", "user_name"]
+__all__ = ["COL", "ROW", "Body", "Level", "Prologue", "Tensor", "level"]
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,17 @@ class Prologue:
         reserved: Collection[str] = (),
         walked: Level = COL,
         approximate: bool = False,
+        words: Collection[str] = (),
     ) -> None:
         """`tensors` describes the inputs, `lets` the names that the spec gave to subexpressions.
 
-        `reserved` are names that no new value may take: the kernel's arguments from the spec. `walked` is the axis
+        `reserved` are names that no new value may take: the kernel's arguments from the spec, and so are the `words`
+        that its template has. `walked` is the axis
         of the loop. `approximate` takes functions from the GPU where it has an approximation of them.
         """
-        facts = Facts(ranges, tensors, walked=walked, approximate=approximate)
+        facts = Facts(ranges, tensors, walked=walked, approximate=approximate, words=frozenset(words) - EMITTED)
         facts = replace(facts, lets=tuple((name, facts.plain(expr)) for name, expr in lets))
-        self._begin(facts, Statements(taken={*RESERVED, *reserved}))
+        self._begin(facts, Statements(taken={*facts.words, *reserved}))
 
     def _begin(self, facts: Facts, statements: Statements) -> None:
         self._facts, self._statements = facts, statements
@@ -102,7 +104,7 @@ class Prologue:
         return there
 
     def _written(self, roots: Sequence[Expr], given: Mapping[Expr, str], avoid: Collection[str] = ()) -> Body:
-        statements = Statements(taken={*RESERVED, *avoid})
+        statements = Statements(taken={*self._facts.words, *avoid})
         writer = PairWriter(self._facts, statements, self._writer, given)
         for node in shared(roots, self._facts.lets, self._facts.walked, given):
             statements.assign(node, suggest(node, self._facts.lets), str(writer.spelled_out(node)))

@@ -12,7 +12,7 @@ from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const, long_parts, walk
 from flashgen.lang.parse import BINDING
 from flashgen.lang.triton_levels import COL, LONGEST, Level, is_reduction, level
-from flashgen.lang.triton_names import Statements, kernel_name, suggest, user_name
+from flashgen.lang.triton_names import Statements, kernel_name, suggest
 from flashgen.lang.triton_operators import Operators, literal, wide
 
 _LOADED_AS = {
@@ -34,7 +34,8 @@ class Facts:
     """What all text of one kernel is written from: what is known of values, the inputs, the spec's `let` names.
 
     `walked` is the axis along which the kernel's loop goes: COL where a program owns queries, ROW where it owns keys.
-    `helpers` collects the names of the helper functions that the text calls; `approximate` is for Operators.
+    `helpers` collects the names of the helper functions that the text calls; `approximate` is for Operators; `words`
+    are those of the kernel's template.
     """
 
     ranges: Ranges
@@ -42,6 +43,7 @@ class Facts:
     lets: Sequence[tuple[str, Expr]] = ()
     walked: Level = COL
     approximate: bool = False
+    words: frozenset[str] = frozenset()
     helpers: set[str] = field(default_factory=set)
     _plain: dict[Expr, Expr] = field(default_factory=dict)
 
@@ -97,7 +99,7 @@ class Writer(ABC):
 
     def _load(self, expr: Gather) -> Text:
         """A load: the part of the address that is the same for the whole program is one pointer, computed once."""
-        name = user_name(expr.input)
+        name = expr.input
         base = [Text(f"{name}_ptr")]
         varying: list[Text] = []
         for axis, index in enumerate(expr.indices):
@@ -121,7 +123,7 @@ class Writer(ABC):
             return None
         if axis == len(expr.indices) - 1:
             return self.text(index)
-        stride = Text(self._read(f"stride_{user_name(expr.input)}_{axis}"))
+        stride = Text(self._read(f"stride_{expr.input}_{axis}"))
         return binary("*", self.text(index) if isinstance(index, Const) else wide(self.text(index)), stride)
 
 
@@ -192,7 +194,7 @@ class PairWriter(Writer):
         if term is None or not level(expr.indices[axis]):
             return term
         along = "row" if self.facts.walked == COL else "col"
-        return Text(self._read(self._prologue.name_of_sum([term], f"{user_name(expr.input)}_{along}")))
+        return Text(self._read(self._prologue.name_of_sum([term], f"{expr.input}_{along}")))
 
 
 def _total(terms: Sequence[Text]) -> Text:

@@ -1,7 +1,7 @@
 """What generated modules need at run time. Imports torch, triton and the standard library alone."""
 
 from flashgen.runtime.alibi import alibi_slopes
-from flashgen.runtime.arguments import Sizes, check_input, check_scalar, check_types
+from flashgen.runtime.arguments import REQUIRED, Sizes, check_input, check_scalar, check_types, keywords
 from flashgen.runtime.autocast import autocast
 from flashgen.runtime.backward import (
     backward_configs,
@@ -80,6 +80,7 @@ from flashgen.runtime.schedule import (
 from flashgen.runtime.streams import tile_counter
 
 __all__ = [
+    "REQUIRED",
     "Call",
     "Config",
     "Identity",
@@ -140,6 +141,7 @@ __all__ = [
     "key_gradients",
     "key_head_group",
     "key_plan",
+    "keywords",
     "launch",
     "no_gradients",
     "nothing_seen",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -27,6 +27,24 @@ class Sizes:
     v_head_dim: int
 
 
+# The default of an argument that has none.
+REQUIRED = object()
+
+
+def keywords(given: Mapping[str, object], defaults: Mapping[str, object]) -> tuple[object, ...]:
+    """The values of keyword arguments whose names the generated code needs for itself, in the order of `defaults`.
+
+    Raises TypeError as a call does: for an argument that is not known, and for one that is missing.
+    """
+    for name in given:
+        if name not in defaults:
+            raise TypeError(f"got an unexpected keyword argument {name!r}; expected {', '.join(map(repr, defaults))}")
+    for name, default in defaults.items():
+        if default is REQUIRED and name not in given:
+            raise TypeError(f"missing the keyword argument {name!r}")
+    return tuple(given.get(name, default) for name, default in defaults.items())
+
+
 def check_types(
     q: object, k: object, v: object, scale: object = None, deterministic: object = None, **inputs: object
 ) -> None:
@@ -48,8 +66,17 @@ def _refuse_all_but_tensors(**tensors: object) -> None:
             raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor")
 
 
+def refuse_unstrided(**tensors: torch.Tensor) -> None:
+    """Refuse what has no strides, as sparse and nested tensors."""
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or tensor.is_nested:
+            kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+            raise TypeError(f"{name} is a {kind} tensor; expected a strided one")
+
+
 def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:
     """The sizes of a call, its shapes, dtypes and devices checked against each other."""
+    refuse_unstrided(q=q, k=k, v=v)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != 4:
             raise ValueError(
@@ -97,6 +124,7 @@ def check_input(
         raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor of shape {dims} and dtype {dtype}")
     if tensor.shape == shape and tensor.dtype == dtype and tensor.device == q.device and 1 in tensor.stride()[-1:]:
         return tensor
+    refuse_unstrided(**{name: tensor})
     if tensor.dtype != dtype:
         raise TypeError(f"{name} has dtype {tensor.dtype}; expected {dtype}")
     if tensor.device != q.device:
@@ -118,10 +146,17 @@ def check_scalar(name: str, value: Any, kind: type) -> Any:
     """A runtime param, as `kind`: an int where an int is wanted, an int or float where a float is."""
     allowed: Any = {bool: (bool,), int: (int,), float: (int, float)}[kind]
     if (isinstance(value, bool) and kind is not bool) or not isinstance(value, allowed):
-        raise TypeError(f"{name} is {value!r}; expected {'an int' if kind is int else f'a {kind.__name__}'}")
+        raise TypeError(f"{name} is {shown(value)}; expected {'an int' if kind is int else f'a {kind.__name__}'}")
     if kind is int and not -(2**31) <= value < 2**31:
-        raise ValueError(f"{name} is {value}; expected an int of 32 bits")
+        raise ValueError(f"{name} is {shown(value)}; expected an int of 32 bits")
     return value if type(value) is kind else kind(value)
+
+
+def shown(value: Any) -> str:
+    """A scalar as it is, unless it is long, and the type of anything else."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an int of {value.bit_length()} bits"
+    return repr(value) if isinstance(value, (int, float)) else type(value).__name__
 
 
 def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:

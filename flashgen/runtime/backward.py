@@ -158,9 +158,13 @@ def no_gradients(*tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ..
     return tuple(None if tensor is None else torch.zeros_like(tensor) for tensor in tensors)
 
 
-def sink_gradient(sinks: torch.Tensor, rows: Incoming) -> torch.Tensor:
-    """The gradient of sinks [heads]: the sum over rows of exp(sink - lse) * (d_lse - sum(d_out * out))."""
-    weights = torch.exp2(sinks.float()[None, :, None] * LOG2E - rows.lse)
+def sink_gradient(sinks: torch.Tensor, rows: Incoming, natural: bool = False) -> torch.Tensor:
+    """The gradient of sinks [heads]: the sum over rows of exp(sink - lse) * (d_lse - sum(d_out * out)).
+
+    The rows' log-sum-exp is in units of log2, or `natural`, as the kernels of the variant take it.
+    """
+    sinks_of_rows = sinks.float()[None, :, None]
+    weights = torch.exp(sinks_of_rows - rows.lse) if natural else torch.exp2(sinks_of_rows * LOG2E - rows.lse)
     return -(weights * rows.delta).sum((0, 2)).to(sinks.dtype)
 
 

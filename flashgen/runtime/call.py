@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from flashgen.runtime.arguments import Sizes, kernel_ready, row_strides, sizes_of
+from flashgen.runtime.arguments import Sizes, kernel_ready, refuse_unstrided, row_strides, shown, sizes_of
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import (
     hopper_backward_misfit,
@@ -83,12 +83,16 @@ _layouts: dict[Hashable, Layout] = {}
 
 def prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> Call:
     """Check the tensors of a call and bring them into a form that a kernel reads."""
-    description = (
-        q.shape, q.stride(), q.dtype, q.device, q.data_ptr() % 16,
-        k.shape, k.stride(), k.dtype, k.device, k.data_ptr() % 16,
-        v.shape, v.stride(), v.dtype, v.device, v.data_ptr() % 16,
-        scale,
-    )  # fmt: skip
+    try:
+        description = (
+            q.shape, q.stride(), q.dtype, q.device, q.data_ptr() % 16,
+            k.shape, k.stride(), k.dtype, k.device, k.data_ptr() % 16,
+            v.shape, v.stride(), v.dtype, v.device, v.data_ptr() % 16,
+            scale,
+        )  # fmt: skip
+    except RuntimeError:
+        refuse_unstrided(q=q, k=k, v=v)
+        raise
     layout = _layouts.get(description)
     if layout is None:
         call = _prepare(q, k, v, scale)
@@ -107,7 +111,7 @@ def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
     if scale is None:
         scale = 1 / math.sqrt(sizes.head_dim)
     if not abs(scale) <= FLOAT32.max:
-        raise ValueError(f"scale is {scale!r}; expected a finite number")
+        raise ValueError(f"scale is {shown(scale)}; expected a finite number")
     # The kernels mask scores and take their maximum before they multiply by scale, which needs it to be positive.
     if abs(scale) < FLOAT32.tiny:
         q, scale = torch.zeros_like(q), 1.0

@@ -48,7 +48,7 @@ class Config:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise ValueError(f"config backend is {self.backend!r}; expected {' or '.join(BACKENDS)}")
-        for name, value in self.as_dict().items():
+        for name, value in {**dict.fromkeys(_NEEDED), **self.as_dict()}.items():
             if name != "backend" and (isinstance(value, bool) or not isinstance(value, int)):
                 raise TypeError(f"config {name} is {value!r}; expected an int")
         for name in ("BM", "BN"):

@@ -3,12 +3,13 @@
 It has no tl.tensor_descriptor.atomic_add. It keeps bfloat16 values as their 16 bits in integers and multiplies those
 integers in tl.dot. It hands float arguments
 to a kernel as Python's own, and bools as integers, so that a comparison of them is no tensor and `~` no negation. It
-takes the outcome of comparing two floats for a float when it spreads it over a tile.
+takes the outcome of comparing two floats for a float when it spreads it over a tile. And it runs one kernel at a time:
+the position in the grid, and what `tl` means, are the process's, so that of several threads' each got another's.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from threading import Lock, RLock
 from typing import Any
 
 import triton
@@ -19,11 +20,18 @@ def interpreted() -> bool:
     """Whether kernels run under Triton's interpreter; if they do, they run as compiled ones from now on."""
     if not triton.knobs.runtime.interpret:
         return False
-    _mend()
+    if not _mended:
+        with _mending:
+            if not _mended:
+                _mend()
+                _mended.append(True)
     return True
 
 
-@lru_cache(maxsize=1)
+_mended: list[bool] = []
+_mending = Lock()
+
+
 def _mend() -> None:
     # Only the interpreter needs numpy.
     import numpy as np
@@ -57,6 +65,15 @@ def _mend() -> None:
         addresses, mask = descriptor.materialize_pointers(indices)
         self.create_atomic_rmw(_ir.ATOMIC_OP.FADD, addresses, value, mask, _ir.MEM_SEMANTIC.RELAXED, None)
 
+    # A kernel calls functions of its own thread alone. Where a copy of this module has put another lock around it,
+    # every thread takes both in the same order.
+    running, execute = RLock(), interpreter.GridExecutor.__call__
+
+    def alone(self: Any, *arguments: Any, **named: Any) -> Any:
+        with running:
+            return execute(self, *arguments, **named)
+
+    interpreter.GridExecutor.__call__ = alone
     builder.create_dot, builder.create_splat = dot, splat
     if not hasattr(builder, "create_descriptor_reduce"):
         builder.create_descriptor_reduce = reduce_into

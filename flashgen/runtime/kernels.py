@@ -3,12 +3,17 @@
 `kernel[grid](...)` finds the compiled kernel that fits the arguments anew on each call, which takes longer than all
 else that a call of attention() does on the host. `launch` keeps what was found under a description of the arguments
 that is at least as fine as what Triton compiles for: a description seen before needs the same kernel.
+
+Any thread may launch. What is shared is dictionaries whose entries are whole before they are put there and never
+change; two threads that miss the same one make it twice. Triton's own first launch is not safe so (a kernel can be
+found there whose function is not loaded yet): of these there is one at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
+from threading import RLock
 from typing import Any, NamedTuple
 
 import torch
@@ -72,6 +77,8 @@ class Known(NamedTuple):
         return passed
 
 
+# Reentrant: hooks that Triton calls on a launch may launch kernels.
+_first_launch = RLock()
 _found: dict[Hashable, Found] = {}
 _known: dict[Hashable, Known] = {}
 
@@ -144,8 +151,9 @@ def _launch_here(
     found = _found.get(description)
     if found is None or kernel.pre_run_hooks:
         arguments = flat_arguments(arguments)
-        compiled = kernel[(programs,)](*arguments, **constants)
-        return _remember(description, kernel, compiled, arguments, constants)
+        with _first_launch:
+            compiled = kernel[(programs,)](*arguments, **constants)
+            return _remember(description, kernel, compiled, arguments, constants)
     stream = driver.active.get_current_stream(gpu)
     compiled = found.compiled
     hooks = triton.knobs.runtime

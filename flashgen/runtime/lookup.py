@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,15 +28,28 @@ from typing import Any
 from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.memory import remember
+from flashgen.runtime.record_files import read_record, records_below, warn_once
 from flashgen.runtime.records import Bucket, Device, Key, Record, gpu_slug
 
 
-class RecordWarning(UserWarning):
-    """A kernel runs with a config that was not tuned for it, or a record could not be read."""
+class NoCacheFolder(OSError):
+    """There is no folder for the user's records: nobody has named one, and the user has no home."""
 
 
 def cache_folder() -> Path:
-    """`FLASHGEN_CACHE_DIR`, else the platform's cache folder (the same as `platformdirs.user_cache_dir` names)."""
+    """`FLASHGEN_CACHE_DIR`, else the platform's cache folder (the same as `platformdirs.user_cache_dir` names).
+
+    NoCacheFolder where that is below the home of a user who has none.
+    """
+    try:
+        return _cache_folder()
+    except RuntimeError as error:
+        raise NoCacheFolder(
+            f"there is no folder for the cache: {error}; name one in FLASHGEN_CACHE_DIR, in full"
+        ) from error
+
+
+def _cache_folder() -> Path:
     chosen = os.environ.get("FLASHGEN_CACHE_DIR", "").strip()
     if chosen:
         return Path(chosen).expanduser()
@@ -58,6 +70,15 @@ def user_root() -> Path:
 def shipped_root(module_file: str | os.PathLike[str]) -> Path:
     """The folder of the records that are shipped beside a generated module."""
     return Path(module_file).parent / "tuned"
+
+
+def record_roots(shipped: Path) -> dict[str, Path]:
+    """The folders in which a record is looked for, by the name of the source, in this order."""
+    try:
+        return {"user cache": user_root(), "shipped": shipped}
+    except NoCacheFolder as error:
+        warn_once(("no cache folder",), str(error))
+        return {"shipped": shipped}
 
 
 @lru_cache(maxsize=64)
@@ -81,46 +102,6 @@ class Choice:
     config: Config
     source: str
     detail: str
-
-
-_reported: set[tuple[str, ...]] = set()
-
-
-def _warn_once(mark: tuple[str, ...], message: str) -> None:
-    if mark not in _reported:
-        _reported.add(mark)
-        warnings.warn(message, RecordWarning, stacklevel=3)
-
-
-def read_record(path: Path) -> Record | None:
-    """The record in this file; None where there is none. A damaged file is reported once and set aside."""
-    try:
-        content = path.read_bytes()
-        record = Record.from_json(content.decode())
-        if record.key.path.name != path.name or record.key.path.parent.name != path.parent.name:
-            raise ValueError("its key is not the one that its path names")
-        return record
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        _set_aside(path, error)
-        return None
-
-
-def _set_aside(path: Path, error: Exception) -> None:
-    aside = path.with_name(path.name + ".damaged")
-    try:
-        os.replace(path, aside)
-        outcome = f"it was set aside as {aside.name}"
-    except OSError:
-        outcome = "it could not be set aside and is skipped"
-    _warn_once(("damaged", str(path)), f"the tuned record {path} cannot be read ({error}); {outcome}")
-
-
-def records_below(root: Path, gpu: str = "*", variant: str = "*", name: str = "*.json") -> list[Record]:
-    """The readable records of a root, in the order of their paths. The last three are patterns for its three levels."""
-    found = (read_record(path) for path in sorted(root.glob(f"{gpu}/{variant}/{name}")))
-    return [record for record in found if record is not None]
 
 
 def neighbours(key: Key, roots: Sequence[Path], gpu: str = "*") -> list[Record]:
@@ -150,10 +131,10 @@ def lookup(key: Key, roots: Mapping[str, Path], default: Config, spec: str = "SP
             if gpu == slug and record.key.gpu != key.gpu:
                 continue
             detail = f"no record for {key}; using the one for {record.key.bucket} on {record.key.gpu}"
-            _warn_once((source, key.gpu, key.variant, key.family), f"{detail}; {mend}")
+            warn_once((source, key.gpu, key.variant, key.family), f"{detail}; {mend}")
             return Choice(record.config, source, detail)
     detail = f"no record for {key}; using the built-in default {default}"
-    _warn_once(("default", str(key), key.suffix), f"{detail}; {mend}")
+    warn_once(("default", str(key), key.suffix), f"{detail}; {mend}")
     return Choice(default, "default", detail)
 
 
@@ -205,5 +186,9 @@ class Lookup:
     def find(self, device: Device, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket) -> Choice:
         """The same from the disk, nothing remembered."""
         key = self.key(device, dtype, head_dim, v_head_dim, bucket)
-        roots = {"user cache": user_root(), "shipped": self.shipped}
-        return lookup(key, roots, self.default(device.capability, dtype, head_dim, v_head_dim), self.identity.source)
+        return lookup(
+            key,
+            record_roots(self.shipped),
+            self.default(device.capability, dtype, head_dim, v_head_dim),
+            self.identity.source,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from threading import Lock
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ import torch
 from flashgen.runtime.dispatch import is_direct, is_transformed, records, refuse_tangents
 
 _library = torch.library.Library("flashgen", "FRAGMENT")
+# Of a name that is free one thread at a time.
+_registering = Lock()
 
 Function = Callable[..., Any]
 
@@ -58,14 +61,15 @@ def operator(
     imported before, it becomes <name>_2 and so on: what was imported before stays in use. Unless it is `shared`: then
     what is registered is the same function.
     """
-    names = (name if number == 1 else f"{name}_{number}" for number in count(1))
-    name = next(candidate for candidate in names if shared or not hasattr(torch.ops.flashgen, candidate))
-    if not hasattr(torch.ops.flashgen, name):
-        _library.define(f"{name}{signature}")
-        _library.impl(name, launch, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"flashgen::{name}", fake, lib=_library)
-        if backward is not None:
-            torch.library.register_autograd(f"flashgen::{name}", backward, setup_context=save, lib=_library)
+    with _registering:
+        names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+        name = next(candidate for candidate in names if shared or not hasattr(torch.ops.flashgen, candidate))
+        if not hasattr(torch.ops.flashgen, name):
+            _library.define(f"{name}{signature}")
+            _library.impl(name, launch, "CompositeExplicitAutograd")
+            torch.library.register_fake(f"flashgen::{name}", fake, lib=_library)
+            if backward is not None:
+                torch.library.register_autograd(f"flashgen::{name}", backward, setup_context=save, lib=_library)
     overload = getattr(torch.ops.flashgen, name).default
     recorded = None if backward is None else _recorded(name, launch, save, backward)
     transformed = None if backward is None else _transformed(name, overload, save, backward)

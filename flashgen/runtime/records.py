@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,6 +17,10 @@ from typing import Any
 from flashgen.runtime.config import Config
 
 RECORD_FORMAT = 1
+
+
+class NewerFormat(ValueError):
+    """A record of a flashgen that is newer than this one, which can tell nothing else of it."""
 
 
 @dataclass(frozen=True)
@@ -134,19 +137,25 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """Read what `to_json` wrote. Anything else raises ValueError."""
-        try:
-            fields = json.loads(text)
-        except RecursionError as error:
-            raise ValueError("JSON that is nested too deeply") from error
+        """Read what `to_json` wrote. NewerFormat for what a newer flashgen wrote, ValueError for anything else."""
+        if _depth(text) > _MOST_DEPTH:
+            raise ValueError("JSON that is nested too deeply")
+        fields = json.loads(text, parse_constant=_no_number)
+        written = fields.get("format") if isinstance(fields, dict) else None
+        if isinstance(written, int) and written > RECORD_FORMAT:
+            raise NewerFormat(f"its format is {_shown(written)}, of a newer flashgen; this one reads {RECORD_FORMAT}")
         _expect(fields, {name: kind for name, (kind, _) in _RECORD_FIELDS.items()} | {"format": int}, "the record")
         if fields.pop("format") != RECORD_FORMAT:
             raise ValueError(f"the record's format is not {RECORD_FORMAT}")
         _expect(fields["key"], _KEY_FIELDS, "key")
-        for name, (_, values) in _RECORD_FIELDS.items():
-            if values and not all(isinstance(value, values) for value in fields[name].values()):
+        for name, (kind, values) in _RECORD_FIELDS.items():
+            inner = fields[name] if kind is dict else {}
+            if values and not all(isinstance(each, values) and not isinstance(each, bool) for each in inner.values()):
                 raise ValueError(f"a value of {name} has the wrong type")
-        if not (math.isfinite(fields["median_us"]) and fields["median_us"] > 0):
+            for each in (*inner, *inner.values()) if kind is dict else (fields[name],):
+                _expect_plain(each, name)
+        _expect_words(fields["key"])
+        if not fields["median_us"] > 0:
             raise ValueError(f"median_us is {fields['median_us']}; expected a positive time")
         key = Key(**{**fields["key"], "bucket": Bucket.parse(fields["key"]["bucket"])})
         try:
@@ -157,6 +166,7 @@ class Record:
 
 
 _NUMBER = (int, float)
+_MOST_NUMBER = 1e18
 _RECORD_FIELDS: dict[str, tuple[Any, Any]] = {
     "key": (dict, None),
     "config": (dict, None),
@@ -176,12 +186,57 @@ _KEY_FIELDS: dict[str, Any] = {
 }  # fmt: skip
 
 
+# What a file's name is made of, and names of folders: nothing that leads elsewhere.
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
+_WORDS = ("variant", "kernel", "dtype", "triton", "capability")
+_SIZES = ("head_dim", "v_head_dim")
+_MOST_LETTERS, _MOST_SIZE, _MOST_DEPTH = 2000, 1 << 20, 32
+
+
+def _expect_words(key: Mapping[str, Any]) -> None:
+    for name in _WORDS:
+        if not (len(key[name]) <= 100 and _WORD.fullmatch(key[name])):
+            raise ValueError(f"{name} of key is {key[name]!r}; expected letters, digits, '_', '.', '+' and '-'")
+    for name in _SIZES:
+        if not 0 < key[name] <= _MOST_SIZE:
+            raise ValueError(f"{name} of key is {_shown(key[name])}; expected a size")
+
+
+def _expect_plain(value: object, name: str) -> None:
+    """Texts that a terminal shows as they are, numbers that are finite and, as all that is counted, not negative."""
+    if isinstance(value, str) and not (len(value) <= _MOST_LETTERS and value.isprintable()):
+        raise ValueError(f"a text of {name} is {_shown(value)}; expected one line of at most {_MOST_LETTERS} letters")
+    if isinstance(value, _NUMBER) and not 0 <= value < _MOST_NUMBER:
+        raise ValueError(f"a number of {name} is {_shown(value)}; expected one from 0 to {_MOST_NUMBER:g}")
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _depth(text: str) -> int:
+    """How deeply brackets are nested, those within texts included."""
+    deepest = depth = 0
+    for sign in re.findall(r"[][{}]", text):
+        depth += 1 if sign in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _shown(value: object) -> str:
+    try:
+        text = ascii(value)
+    except ValueError:  # An integer of more digits than Python writes.
+        return "a long number"
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
 def _expect(fields: object, kinds: Mapping[str, Any], what: str) -> None:
     if not isinstance(fields, dict) or set(fields) != set(kinds):
         raise ValueError(f"{what} does not have the fields {', '.join(sorted(kinds))}")
     for name, kind in kinds.items():
         if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
-            raise ValueError(f"{name} of {what} is {fields[name]!r}, which has the wrong type")
+            raise ValueError(f"{name} of {what} is {_shown(fields[name])}, which has the wrong type")
 
 
 def _exponent(size: int) -> int:

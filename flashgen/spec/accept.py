@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
-import unicodedata
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 
+from flashgen.printable import is_printable
 from flashgen.spec.variant import DTYPES
 
 INPUT_DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", *DTYPES)
+# The least and the greatest value of each dtype but bool.
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "int8": (-(2**7), 2**7 - 1), "uint8": (0, 2**8 - 1), "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1),
+    "float16": (-65504, 65504), "bfloat16": (-3.38e38, 3.38e38), "float32": (-3.4e38, 3.4e38),
+}  # fmt: skip
 MAX_HEAD_DIM = 256
 MAX_RANK = 6
 _INT64 = range(-(2**63), 2**63)
@@ -55,13 +62,17 @@ def is_scalar(value: Any) -> bool:
     return isinstance(value, bool) or (isinstance(value, int) and value in _INT64)
 
 
-def _is_printable(value: Any) -> bool:
-    """Text without control characters, lone surrogates or characters that reorder what a reader sees."""
-    bidirectional = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-    return isinstance(value, str) and not any(
-        (unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t") or unicodedata.bidirectional(c) in bidirectional
-        for c in value
-    )
+# What ends a line: also what Python, YAML and editors do not agree upon.
+_LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
+
+
+def _one_kind_of_line(value: Any) -> Any:
+    return _LINE_ENDS.sub("\n", value) if isinstance(value, str) else value
+
+
+def _is_prose(value: Any) -> bool:
+    """Text that shows all of itself: no control characters, nothing hidden, nothing that reorders what one reads."""
+    return isinstance(value, str) and is_printable(value)
 
 
 def choice(*options: str) -> Accept:
@@ -116,7 +127,10 @@ Scalar = Annotated[
     ),
 ]
 Flag = Annotated[bool, Accept(lambda v: isinstance(v, bool), "true or false", {"type": "boolean"})]
-Number = Annotated[float, Accept(lambda v: is_scalar(v) and math.isfinite(v), "a number", {"type": "number"}, float)]
+End = Annotated[
+    int | float,
+    Accept(lambda v: is_scalar(v) and not isinstance(v, bool) and math.isfinite(v), "a number", {"type": "number"}),
+]
 Share = Annotated[
     float,
     Accept(
@@ -129,7 +143,11 @@ Share = Annotated[
 Count = Annotated[int, count(1)]
 Dtype = Annotated[str, choice(*DTYPES)]
 HeadDim = Annotated[int, count(1, MAX_HEAD_DIM)]
-Description = Annotated[str, Accept(_is_printable, "text without control characters", {"type": "string"})]
+Description = Annotated[
+    str,
+    Accept(_is_prose, "text without control characters", {"type": "string"}),
+    BeforeValidator(_one_kind_of_line),
+]
 Text = Annotated[str, Accept(lambda v: isinstance(v, str), "text", {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"})]
 
 

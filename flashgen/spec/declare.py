@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flashgen.errors import SpecError
-from flashgen.lang.check import Scope, TensorType, expression
+from flashgen.lang.check import Scope, TensorType, expression, meaning
 from flashgen.lang.nodes import Const, Expr, Op, Type, const, var
+from flashgen.lang.parse import parse
+from flashgen.lang.syntax import Name
+from flashgen.lang.written import written
 from flashgen.spec import names, sugar
 from flashgen.spec.model import SpecForm
 from flashgen.spec.source import Document, KeyPath
@@ -22,10 +25,10 @@ class Declarations:
     def __init__(self, document: Document, spec: SpecForm) -> None:
         self._document = document
         self._taken: dict[str, str] = {}
-        for name in spec.params:
-            self._take(name, "param", ("params", name))
+        for name, form in spec.params.items():
+            self._take(name, "param", ("params", name), form.runtime)
         for name in spec.inputs:
-            self._take(name, "input", ("inputs", name))
+            self._take(name, "input", ("inputs", name), is_argument=True)
         for name in spec.let:
             self._take(name, "let", ("let", name))
         self.params = tuple(_param(name, form.value, form.runtime) for name, form in spec.params.items())
@@ -48,8 +51,8 @@ class Declarations:
     def _dim_scope(self) -> Scope:
         return Scope({size: var(size, Type.INT) for size in names.SIZES} | self._scalars | self._dims)
 
-    def _take(self, name: str, what: str, path: KeyPath) -> None:
-        expected = names.name_problem(name)
+    def _take(self, name: str, what: str, path: KeyPath, is_argument: bool = False) -> None:
+        expected = names.name_problem(name, is_argument)
         if expected is None and name in self._taken:
             expected = f"a name that is not already {self._taken[name]}"
         if expected:
@@ -58,7 +61,13 @@ class Declarations:
 
     def _own_inputs(self, spec: SpecForm) -> tuple[Input, ...]:
         return tuple(
-            Input(name, self._shape(form.shape, ("inputs", name, "shape")), form.dtype, form.grad)
+            Input(
+                name,
+                self._shape(form.shape, ("inputs", name, "shape")),
+                form.dtype,
+                form.grad,
+                range=None if form.range is None else (form.range[0], form.range[1]),
+            )
             for name, form in spec.inputs.items()
         )
 
@@ -82,19 +91,20 @@ class Declarations:
 
     def _dim(self, text: str, path: KeyPath) -> Dim:
         scope = self._dim_scope()
-        name = text.strip()
-        if name.isidentifier() and name not in scope.names:
+        raw, at = self._document.expression(path, text)
+        syntax = parse(raw, at)
+        if isinstance(syntax, Name) and syntax.id not in scope.names:
+            name = syntax.id
             self._take(name, "dimension", path)
             self._dims[name] = var(name, Type.INT)
             return Dim(name, self._dims[name], binds=name)
-        raw, at = self._document.expression(path, text)
-        size = expression(raw, scope, at, want=Type.INT, what="a dimension")
+        size = meaning(syntax, scope, at, want=Type.INT, what="a dimension")
         if isinstance(size, Const) and size.value < 1:
             raise SpecError(at, f"a dimension of size {size.value}", "at least 1")
         if isinstance(size, Op) and size.name == "or":
             # What block_mask may be is written so; of numbers it would be a bitwise or.
-            raise SpecError(at, f"a dimension {sugar.one_line(text)}", "one size, such as batch, or 1")
-        return Dim(sugar.one_line(text), size)
+            raise SpecError(at, f"a dimension {written(syntax)}", "one size, such as batch, or 1")
+        return Dim(written(syntax), size)
 
 
 def _param(name: str, value: bool | int | float, runtime: bool) -> Param:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from flashgen.errors import ExpressionError, Location, SpecError
-from flashgen.lang.check import Scope, expression
+from flashgen.errors import ExpressionError, SpecError
+from flashgen.lang.check import Scope, meaning
+from flashgen.lang.doubts import doubts
 from flashgen.lang.fold import fold
 from flashgen.lang.nodes import TRUE, Const, Expr, Type, inputs, op, substitute, variables
+from flashgen.lang.parse import parse as parse_expression
 from flashgen.lang.softcaps import with_softcaps
+from flashgen.lang.syntax import Name, pieces
 from flashgen.spec import sugar
 from flashgen.spec.declare import SCORE, Declarations
-from flashgen.spec.model import SpecForm, parse
+from flashgen.spec.model import SpecForm, beyond, parse
 from flashgen.spec.source import Document, KeyPath, read
-from flashgen.spec.variant import Sample, TuneShape, Variant
+from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
 
 
 def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
@@ -31,8 +33,6 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
     reading = _Reading(document, spec, declared)
     lets = reading.lets()
     score, mask = reading.score(), reading.mask()
-    pieces = sugar.scores(spec)
-    sugared = sugar.score_text(pieces[:-1] if spec.score is not None else pieces)
     learned = [tensor.name for tensor in declared.inputs if tensor.grad]
     score, *meanings = with_softcaps(score, learned, *(node for _, node in lets))
     lets = tuple((name, node) for (name, _), node in zip(lets, meanings, strict=True))
@@ -50,12 +50,13 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
         mask=mask,
         sink=spec.sink is not None,
         texts=(
-            ("score", sugar.score_text(pieces)),
-            ("mask", sugar.mask_text(sugar.masks(spec))),
-            *((name, sugar.with_score(text, sugared)) for name, text in spec.let.items()),
+            ("score", sugar.score_text(reading.scores)),
+            ("mask", sugar.mask_text(reading.masks)),
+            *((name, sugar.score_text([*reading.steps, piece])) for name, piece in reading.let_pieces.items()),
         ),
         tune_shapes=_tune_shapes(spec),
         samples=_samples(document, spec, declared),
+        warnings=tuple(doubt for piece in reading.pieces for doubt in doubts(piece.syntax)),
         allow_tf32=spec.allow_tf32,
         approximate=spec.approximate,
     )
@@ -71,26 +72,37 @@ class _Reading:
         self._lets: dict[str, Expr] = {}
         self._sugared: Expr = SCORE
         self._check_amounts()
-        for piece in sugar.scores(spec):
-            if piece.path != ("score",):
-                step = self._expression(piece, declared.scope({}, score=True), Type.FLOAT)
-                self._sugared = substitute(step, {SCORE: self._sugared})
+        self.let_pieces = {name: self._read(("let", name), text) for name, text in spec.let.items()}
+        self.scores, self.masks = sugar.scores(spec, self._read), sugar.masks(spec, self._read)
+        for piece in self.steps:
+            step = self._expression(piece, declared.scope({}, score=True), Type.FLOAT)
+            self._sugared = substitute(step, {SCORE: self._sugared})
+
+    @property
+    def pieces(self) -> tuple[sugar.Piece, ...]:
+        """All expressions, sugar's too."""
+        return (*self.let_pieces.values(), *self.scores, *self.masks)
+
+    @property
+    def steps(self) -> tuple[sugar.Piece, ...]:
+        """What sugar makes of the score."""
+        return tuple(piece for piece in self.scores if piece.path != ("score",))
 
     def lets(self) -> tuple[tuple[str, Expr], ...]:
-        for name, text in self._spec.let.items():
-            self._refuse_later(name, text)
-            self._lets[name] = self._expression(sugar.Piece(text, ("let", name)), self._scope(), None)
-        return tuple((name, self._sugar(node)) for name, node in self._lets.items())
+        for name, piece in self.let_pieces.items():
+            self._refuse_later(name, piece)
+            self._lets[name] = self._expression(piece, self._scope(), None)
+        return tuple((name, self._with_sugar(node)) for name, node in self._lets.items())
 
     def score(self) -> Expr:
         if self._spec.score is None:
             return fold(self._sugared)
-        return self._sugar(self._expression(sugar.Piece(self._spec.score, ("score",)), self._scope(), Type.FLOAT))
+        return self._with_sugar(self._expression(self.scores[-1], self._scope(), Type.FLOAT))
 
     def mask(self) -> Expr:
         mask: Expr = TRUE
         seen = {mask}
-        for piece in sugar.masks(self._spec):
+        for piece in self.masks:
             node = self._expression(piece, self._scope(), Type.BOOL)
             if "score" in variables(node):
                 expected = "positions, sizes, params, inputs and lets: what is visible is decided before the scores"
@@ -103,12 +115,15 @@ class _Reading:
     def _scope(self) -> Scope:
         return self._declared.scope(self._lets, score=True)
 
-    def _sugar(self, node: Expr) -> Expr:
+    def _with_sugar(self, node: Expr) -> Expr:
         return fold(substitute(node, {SCORE: self._sugared}))
 
     def _expression(self, piece: sugar.Piece, scope: Scope, want: Type | None) -> Expr:
-        text, at = self._document.expression(piece.path, piece.text)
-        return expression(text, scope, at, want=want, what=" ".join(map(str, piece.path)))
+        return meaning(piece.syntax, scope, piece.at, want=want, what=" ".join(map(str, piece.path)))
+
+    def _read(self, path: KeyPath, text: str) -> sugar.Piece:
+        raw, at = self._document.expression(path, text)
+        return sugar.Piece(parse_expression(raw, at), at, path)
 
     def _check_amounts(self) -> None:
         """The amounts of sugar are read on their own first, so that an error points at what the user wrote."""
@@ -121,27 +136,19 @@ class _Reading:
     def _amount(self, path: KeyPath, text: str | None, want: Type, least: int | None) -> None:
         if text is None:
             return
-        node = self._expression(sugar.Piece(text, path), self._declared.param_scope, want)
+        node = self._expression(self._read(path, text), self._declared.param_scope, want)
         if isinstance(node, Const) and (node.value <= 0 if least is None else node.value < least):
             what = " ".join(map(str, path))
             expected = "a number > 0" if least is None else f"an integer >= {least}"
+            if path[0] == "window":
+                expected += f"; {beyond(str(path[1]), int(node.value))}"
             raise SpecError(self._document.at(path), f"{what} of {node.value}", expected)
 
-    def _refuse_later(self, name: str, text: str) -> None:
-        raw, at = self._document.expression(("let", name), text)
-        for match in re.finditer(r"\b[A-Za-z_]\w*", raw):
-            used = match.group()
-            if used in self._spec.let and used not in self._lets:
-                found = f"the let {name!r} reading itself" if used == name else f"{used!r} before its own let"
-                here = _advance(at, raw[: match.start()])
-                raise ExpressionError(here, found, "lets that come earlier: each let may read those before it")
-
-
-def _advance(at: Location, passed: str) -> Location:
-    """The location after some text; text that comes from no file starts at its own line 1, column 1."""
-    lines = passed.split("\n")
-    column = (at.column or 1) + len(passed) if len(lines) == 1 else len(lines[-1]) + 1
-    return Location(at.file, (at.line or 1) + len(lines) - 1, column)
+    def _refuse_later(self, name: str, piece: sugar.Piece) -> None:
+        for part in pieces(piece.syntax):
+            if isinstance(part, Name) and part.id in self._spec.let and part.id not in self._lets:
+                found = f"the let {name!r} reading itself" if part.id == name else f"{part.id!r} before its own let"
+                raise ExpressionError(part.at, found, "lets that come earlier: each let may read those before it")
 
 
 def _refuse_unused(document: Document, variant: Variant) -> None:
@@ -174,8 +181,13 @@ def _tune_shapes(spec: SpecForm) -> tuple[TuneShape, ...]:
     )
 
 
+# What fits an input that is not bool: where it is whole, and where it is of a floating dtype.
+_OTHER_HINT = {False: "segments, or a range of the input", True: "a range of the input"}
+
+
 def _samples(document: Document, spec: SpecForm, declared: Declarations) -> tuple[tuple[str, Sample], ...]:
     dtypes = {tensor.name: tensor.dtype for tensor in declared.inputs}
+    ranged = {tensor.name for tensor in declared.inputs if tensor.range is not None}
     found = []
     for name, form in (spec.tune.inputs if spec.tune else {}).items():
         path: KeyPath = ("tune", "inputs", name)
@@ -183,10 +195,11 @@ def _samples(document: Document, spec: SpecForm, declared: Declarations) -> tupl
             known = f"one of the inputs {', '.join(dtypes)}" if dtypes else "an input of the spec; it has none"
             raise SpecError(document.key(path), f"the unknown input {name!r}", known)
         if (form.density is not None) != (dtypes[name] == "bool"):
-            hint = "density" if dtypes[name] == "bool" else "segments or range"
+            hint = "density" if dtypes[name] == "bool" else _OTHER_HINT[dtypes[name] in DTYPES]
             raise SpecError(document.at(path), f"a hint that does not fit dtype {dtypes[name]}", hint)
         if form.segments is not None and "int" not in dtypes[name]:
-            raise SpecError(document.at(path), f"segments for dtype {dtypes[name]}", "range")
-        bounds = (form.range[0], form.range[1]) if form.range else None
-        found.append((name, Sample(form.segments, form.density, bounds)))
+            raise SpecError(document.at(path), f"segments for dtype {dtypes[name]}", _OTHER_HINT[True])
+        if name in ranged:
+            raise SpecError(document.key(path), f"a hint for {name!r}, which has a range", "the one or the other")
+        found.append((name, Sample(form.segments, form.density)))
     return tuple(found)

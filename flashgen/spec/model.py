@@ -11,17 +11,18 @@ from flashgen.errors import SpecError
 from flashgen.spec import names
 from flashgen.spec.accept import (
     INPUT_DTYPES,
+    LIMITS,
     MAX_HEAD_DIM,
     MAX_RANK,
     Cap,
     Count,
     Description,
     Dtype,
+    End,
     Expression,
     Extent,
     Flag,
     HeadDim,
-    Number,
     Scalar,
     Share,
     Size,
@@ -72,7 +73,17 @@ class Window(_Form):
     def _some_side(cls, data: Any) -> Any:
         if data == {}:
             raise refuse("left, right or both")
+        for side in ("left", "right"):
+            amount = data.get(side) if isinstance(data, dict) else None
+            if isinstance(amount, int) and amount < 0:
+                raise refuse(f"an integer >= 0 or an expression of params; {beyond(side, amount)}", side)
         return data
+
+
+def beyond(side: str, amount: int) -> str:
+    """What to write for a side of a window that ends before the query, or begins after it."""
+    what = f"k >= q + {-amount}" if side == "left" else f"k <= q - {-amount}"
+    return f"for a window that leaves out the query itself write 'mask: {what}', joined with & to another mask"
 
 
 class BlockSparse(_Form):
@@ -99,11 +110,33 @@ class InputForm(_Form):
     ] = Field(description="Dimensions: integers, expressions of sizes and params, or new names.")
     dtype: Annotated[str, choice(*INPUT_DTYPES)] = Field(description="The tensor's dtype.")
     grad: Flag = Field(False, description="Whether the input gets a gradient; floating dtypes only.")
+    range: Annotated[list[End], Field(min_length=2, max_length=2), sized(2, 2, "a pair [low, high]")] | None = Field(
+        None,
+        description="What proof, tuning and benchmarks draw: the least and the greatest value; kernels assume nothing.",
+        examples=[[0.1, 2]],
+    )
 
     @model_validator(mode="after")
     def _differentiable(self) -> InputForm:
         if self.grad and self.dtype not in DTYPES:
             raise refuse(f"grad: true only with dtype {', '.join(DTYPES)}", "grad")
+        return self
+
+    @model_validator(mode="after")
+    def _ordered(self) -> InputForm:
+        if self.range is None:
+            return self
+        if self.dtype == "bool":
+            raise refuse("no range with dtype bool; tune has a density for it", "range")
+        low, high = self.range
+        whole = self.dtype not in DTYPES
+        if whole and not (isinstance(low, int) and isinstance(high, int)):
+            raise refuse(f"a pair of integers with dtype {self.dtype}", "range")
+        least, greatest = LIMITS[self.dtype]
+        if not least <= low <= high <= greatest:
+            raise refuse(
+                f"a pair [low, high] with {least} <= low <= high <= {greatest}, of dtype {self.dtype}", "range"
+            )
         return self
 
 
@@ -130,16 +163,18 @@ class SampleForm(_Form):
 
     segments: Count | None = Field(None, description="Sorted ids of this many packed segments.")
     density: Share | None = Field(None, description="The share of true values.")
-    range: Annotated[list[Number], Field(min_length=2, max_length=2), sized(2, 2, "a pair [low, high]")] | None = Field(
-        None, description="Values are drawn from low to high."
-    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_range(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "range" in data:
+            raise refuse("it under inputs, as a key of the input", "range", "the key 'range'")
+        return data
 
     @model_validator(mode="after")
     def _one_hint(self) -> SampleForm:
         if len(self.model_fields_set) != 1:
-            raise refuse("exactly one of segments, density and range")
-        if self.range is not None and self.range[0] > self.range[1]:
-            raise refuse("a pair [low, high] with low <= high", "range")
+            raise refuse("exactly one of segments and density")
         return self
 
 

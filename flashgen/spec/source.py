@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from flashgen.errors import Location, SpecError, UsageError
+from flashgen.printable import on_one_line
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -87,8 +88,8 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
         return Document("<dict>", data)
     if not isinstance(source, str | os.PathLike):
         raise UsageError(f"a spec of type {type(source).__name__}; expected a path or a mapping")
-    file = os.fspath(source)
-    return parse_yaml(_read_text(file), file)
+    file = os.fsdecode(source)
+    return parse_yaml(_read_text(file), on_one_line(file))
 
 
 def parse_yaml(text: str, file: str) -> Document:

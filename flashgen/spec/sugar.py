@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flashgen.errors import Location
+from flashgen.lang.syntax import Literal, Name, Operation, Syntax, with_names
+from flashgen.lang.written import written
 from flashgen.spec.model import SpecForm
 from flashgen.spec.source import KeyPath
 
 
 @dataclass(frozen=True)
 class Piece:
-    """An expression, as a person would write it, and the key that asked for it."""
+    """An expression, where its text starts, and the key that asked for it."""
 
-    text: str
+    syntax: Syntax
+    at: Location
     path: KeyPath
+
+    def with_names(self, **meanings: Syntax) -> Piece:
+        return Piece(with_names(self.syntax, meanings), self.at, self.path)
+
+
+# Parses the text of an expression that stands under a key, or that its sugar stands for.
+Read = Callable[[KeyPath, str], Piece]
 
 
 @dataclass(frozen=True)
@@ -45,70 +56,64 @@ def inputs(spec: SpecForm) -> tuple[SugarInput, ...]:
     return tuple(found)
 
 
-def scores(spec: SpecForm) -> tuple[Piece, ...]:
+def scores(spec: SpecForm, read: Read) -> tuple[Piece, ...]:
     """What becomes of `score`, step by step: each piece reads the result of the one before as `score`."""
     found = []
     if spec.bias is not None:
-        found.append(Piece("score - slopes[h] * abs(q - k)", ("bias",)))
+        found.append(read(("bias",), "score - slopes[h] * abs(q - k)"))
     if spec.softcap is not None:
-        cap = atom(spec.softcap)
-        found.append(Piece(f"{cap} * tanh(score / {cap})", ("softcap",)))
+        cap = read(("softcap",), spec.softcap).syntax
+        found.append(read(("softcap",), "cap * tanh(score / cap)").with_names(cap=cap))
     if spec.score is not None:
-        found.append(Piece(spec.score, ("score",)))
+        found.append(read(("score",), spec.score))
     return tuple(found)
 
 
-def masks(spec: SpecForm) -> tuple[Piece, ...]:
+def masks(spec: SpecForm, read: Read) -> tuple[Piece, ...]:
     """The masks that are joined with `&`."""
     found = []
     if spec.causal:
-        found.append(Piece("k <= q", ("causal",)))
+        found.append(read(("causal",), "k <= q"))
     if spec.window is not None:
         if spec.window.left is not None:
-            found.append(Piece("k >= " + _offset("q", "-", spec.window.left), ("window", "left")))
+            found.append(_window_side(read, "left", spec.window.left, "k >= q - amount", "k >= q"))
         if spec.window.right is not None:
-            found.append(Piece("k <= " + _offset("q", "+", spec.window.right), ("window", "right")))
+            found.append(_window_side(read, "right", spec.window.right, "k <= q + amount", "k <= q"))
     if spec.block_sparse is not None:
         # Blocks count the rows of q, not the key positions that rows are aligned to.
         row = "q" if spec.align == "top_left" else "(q - (kv_len - q_len))"
         block = f"block_mask[b, h, {row} // {spec.block_sparse.block_q}, k // {spec.block_sparse.block_kv}]"
-        found.append(Piece(block, ("block_sparse",)))
+        found.append(read(("block_sparse",), block))
     if spec.mask is not None:
-        found.append(Piece(spec.mask, ("mask",)))
+        found.append(read(("mask",), spec.mask))
     return tuple(found)
 
 
-def score_text(pieces: tuple[Piece, ...]) -> str:
+def _window_side(read: Read, side: str, amount: str, bound: str, at_zero: str) -> Piece:
+    path = ("window", side)
+    size = read(path, amount).syntax
+    if isinstance(size, Literal) and size.value == 0:
+        return read(path, at_zero)
+    return read(path, bound).with_names(amount=size)
+
+
+def score_text(pieces: Sequence[Piece]) -> str:
     """The whole score as one text."""
-    text = "score"
+    score: Syntax = Name(Location(""), "score")
     for piece in pieces:
-        text = with_score(piece.text, text)
-    return text
+        score = with_names(piece.syntax, {"score": score})
+    return written(score)
 
 
-def mask_text(pieces: tuple[Piece, ...]) -> str:
+def mask_text(pieces: Sequence[Piece]) -> str:
     """The whole mask as one text."""
-    texts = list(dict.fromkeys(one_line(piece.text) for piece in pieces)) or ["True"]
-    return texts[0] if len(texts) == 1 else " & ".join(f"({text})" for text in texts)
-
-
-def with_score(text: str, score: str) -> str:
-    """The text of an expression with `score` spelled out."""
-    return re.sub(r"\bscore\b", lambda _: atom(score), one_line(text))
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def atom(text: str) -> str:
-    """The text in parentheses, unless it is a number or a name."""
-    text = one_line(text)
-    return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
-
-
-def _offset(position: str, sign: str, amount: str) -> str:
-    return position if amount == "0" else f"{position} {sign} {atom(amount)}"
+    distinct = list({written(piece.syntax): piece.syntax for piece in pieces}.values())
+    if not distinct:
+        return "True"
+    whole = distinct[0]
+    for syntax in distinct[1:]:
+        whole = Operation(syntax.at, "&", (whole, syntax))
+    return written(whole)
 
 
 def _blocks(length: str, block: int) -> str:

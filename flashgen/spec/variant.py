@@ -25,8 +25,8 @@ class Param:
 class Dim:
     """One dimension of an input. `size` is an integer expression of sizes, params and named dimensions.
 
-    `text` is how the spec wrote it. `binds` names the dimension that this one defines, if it does: then `size`
-    is that variable. `may_be_one` lets the caller pass size 1 instead, read at index 0 (block_mask alone).
+    `text` is how the spec wrote it, from its syntax. `binds` names the dimension that this one defines, if it does:
+    then `size` is that variable. `may_be_one` lets the caller pass size 1 instead, read at index 0 (block_mask alone).
     """
 
     text: str
@@ -37,13 +37,17 @@ class Dim:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that the caller passes. `default` names what stands in when it is None: "alibi_slopes" or nothing."""
+    """A tensor that the caller passes. `default` names what stands in when it is None: "alibi_slopes" or nothing.
+
+    `range` has the least and the greatest value that proof, tuning and benchmarks draw; kernels assume nothing.
+    """
 
     name: str
     dims: tuple[Dim, ...]
     dtype: str
     grad: bool = False
     default: str | None = None
+    range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,6 @@ class Sample:
 
     segments: int | None = None
     density: float | None = None
-    range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,11 @@ class Variant:
 
     `score` is a float expression of the scaled dot product `score`; `mask` is a bool expression, `TRUE` where the
     spec has none. `lets` are the named subexpressions in order, for readers that want the names back. `texts` are
-    the expressions as a person would write them ("score", "mask", each let), sugar spelled out. `sink` says that
-    the input `sinks` adds one logit to each row. `source` is the spec's path as given.
-    `samples` are pairs of input name and Sample. `allow_tf32`: products of float32 inputs may round them to TF32.
-    `approximate`: for 16-bit inputs, tanh may come from an instruction of the GPU that is right to 11 bits.
+    the expressions as a person would write them ("score", "mask", each let), sugar spelled out, from their syntax.
+    `sink` says that the input `sinks` adds one logit to each row. `source` is the spec's path as given, printable.
+    `samples` are pairs of input name and Sample. `warnings` say what may not be meant, each with its place.
+    `allow_tf32`: products of float32 inputs may round them to TF32. `approximate`: for 16-bit inputs, tanh may come
+    from an instruction of the GPU that is right to 11 bits.
     """
 
     name: str
@@ -95,6 +99,7 @@ class Variant:
     texts: tuple[tuple[str, str], ...]
     tune_shapes: tuple[TuneShape, ...]
     samples: tuple[tuple[str, Sample], ...] = ()
+    warnings: tuple[str, ...] = ()
     allow_tf32: bool = False
     approximate: bool = True
 

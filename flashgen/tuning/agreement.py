@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import records_below
+from flashgen.runtime.record_files import records_below
 from flashgen.runtime.records import Key, Record
 from flashgen.tuning.outcome import timed
 from flashgen.tuning.table import Table, load

@@ -17,8 +17,10 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from flashgen.errors import EnvironmentProblem, UsageError
-from flashgen.runtime.lookup import forget, read_record, records_below, user_root
-from flashgen.runtime.records import Record
+from flashgen.files import write_file
+from flashgen.runtime.lookup import NoCacheFolder, forget, user_root
+from flashgen.runtime.record_files import read_record, records_below
+from flashgen.runtime.records import NewerFormat, Record
 
 LOCK_SECONDS = 60.0
 
@@ -36,25 +38,37 @@ def write_record(record: Record, root: Path | None = None, replace: bool = False
     """Store a record under `root` (the user's cache when None) and return the one that is there afterwards.
 
     Where two writers have measured the same key, the lower median stays, then the newer measurement; `replace`
-    stores this one whatever was there. Raises EnvironmentProblem, with the old record intact, when the folder
-    cannot be written.
+    stores this one whatever was there, but for what a newer flashgen wrote. Raises EnvironmentProblem, with what is
+    there intact, when that cannot be read or the folder not be written.
     """
-    path = (user_root() if root is None else root) / record.key.path
+    path = (user_folder() if root is None else root) / record.key.path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=LOCK_SECONDS):
-            present = read_record(path)
-            if present is not None and not replace and _rank(present) <= _rank(record):
+            present = read_record(path, strict=True)
+            if present is not None and present.key == record.key and not replace and _rank(present) <= _rank(record):
                 return present
             _replace(path, record.to_json())
     except Timeout as error:
         raise EnvironmentProblem(
             f"the lock {path}.lock has been held for {LOCK_SECONDS:.0f} s; end the process that holds it"
         ) from error
+    except NewerFormat as error:
+        raise EnvironmentProblem(
+            f"{path} stays as it is: {error}; tune with that one, or name another folder in FLASHGEN_CACHE_DIR"
+        ) from error
     except OSError as error:
         raise _unwritable(path, error) from error
     forget()
     return record
+
+
+def user_folder() -> Path:
+    """The folder of the user's own records; EnvironmentProblem where there is none."""
+    try:
+        return user_root()
+    except NoCacheFolder as error:
+        raise EnvironmentProblem(str(error)) from error
 
 
 def _unwritable(path: Path, error: OSError) -> EnvironmentProblem:
@@ -91,7 +105,7 @@ def list_records(roots: Mapping[str, Path] | None = None, **filters: str) -> lis
 
     Each filter names a field of Key and a pattern for its text: `list_records(variant="alibi", gpu="*H200*")`.
     """
-    roots = {"user cache": user_root()} if roots is None else roots
+    roots = {"user cache": user_folder()} if roots is None else roots
     stored = [
         Stored(record, root / record.key.path, source)
         for source, root in roots.items()
@@ -111,7 +125,7 @@ def find_record(text: str, roots: Mapping[str, Path] | None = None) -> Stored:
 
 def clear_records(root: Path | None = None, **filters: str) -> int:
     """Delete the records that match, and what was set aside as damaged; return how many records went."""
-    root = user_root() if root is None else root
+    root = user_folder() if root is None else root
     gone = list_records({"": root}, **filters)
     leftovers = [] if filters else [*root.rglob("*.json.damaged"), *root.rglob("*.json.lock")]
     try:
@@ -128,11 +142,7 @@ def export_records(records: Iterable[Stored], folder: Path) -> list[Path]:
     paths = []
     for entry in records:
         path = folder / entry.record.key.path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, entry.record.to_json())
-        except OSError as error:
-            raise _unwritable(path, error) from error
+        write_file(path, entry.record.to_json())
         paths.append(path)
     forget()
     return paths

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, portable_default
-from flashgen.runtime.lookup import neighbours, read_record
+from flashgen.runtime.lookup import neighbours
+from flashgen.runtime.record_files import read_record
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
 from flashgen.tuning.prune import Compiled
 from flashgen.tuning.space import STARTS, Space, Task, distance, search_space

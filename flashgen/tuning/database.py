@@ -20,7 +20,7 @@ def open_database(place: str) -> RDBStorage:
     """The storage at a URL; UsageError for what is none, EnvironmentProblem where its driver is not installed."""
     try:
         url = make_url(place)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise UsageError(f"--storage {place!r}; expected a URL such as postgresql://user@host/database") from error
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")

@@ -15,7 +15,7 @@ from flashgen.runtime.records import Device
 from flashgen.tuning import machine
 from flashgen.tuning.clocks import Observation, Sampler
 from flashgen.tuning.crew import Crew
-from flashgen.tuning.measure import ProofRequest, ReadyRequest, Request, TimeRequest, WorkRequest
+from flashgen.tuning.measure import ConcordRequest, ProofRequest, ReadyRequest, Request, TimeRequest, WorkRequest
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.prune import Compiled, CompileRequest
 from flashgen.tuning.timing import Timing
@@ -56,6 +56,9 @@ class GpuWorker:
 
     def prove(self, workload: Workload, config: Config) -> str:
         return self._ask(ProofRequest(workload, config))
+
+    def outliers(self, workload: Workload, configs: Sequence[Config], arbiter: Config) -> Mapping[Config, str]:
+        return self._ask(ConcordRequest(workload, tuple(configs), arbiter))
 
     def work(self, workload: Workload) -> Work:
         return self._ask(WorkRequest(workload))

@@ -22,7 +22,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
 from flashgen.errors import EnvironmentProblem
-from flashgen.runtime.lookup import RecordWarning
+from flashgen.runtime.record_files import RecordWarning
+from flashgen.tuning.entries import is_entry
+
+# A trial takes some five thousand.
+MOST_BYTES = 128 << 20
 
 
 class _Journal(BaseJournalBackend):
@@ -82,6 +86,10 @@ def _mend(path: Path) -> None:
     """Cut a damaged journal before its first damaged line; the whole of it is kept as `*.damaged`."""
     if not path.exists():
         return
+    if not path.is_file():  # To read a pipe would be to wait for its other end.
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    if path.stat().st_size > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB, as no study has", str(path))
     content = path.read_bytes()
     lines = list(takewhile(_is_sound, content.splitlines(keepends=True)))
     if not _replays(lines):
@@ -103,10 +111,14 @@ def _is_sound(line: bytes) -> bool:
 def _log(line: bytes) -> dict[str, Any] | None:
     """What a whole line says; None for one that is damaged."""
     try:
-        log = json.loads(line) if line.endswith(b"\n") else None
+        log = json.loads(line, parse_constant=_no_number) if line.endswith(b"\n") else None
     except (ValueError, RecursionError):
         return None
-    return log if isinstance(log, dict) else None
+    return log if isinstance(log, dict) and is_entry(log) else None
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 class _Lines(BaseJournalBackend):

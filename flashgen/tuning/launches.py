@@ -13,6 +13,7 @@ import torch
 from flashgen import runtime
 from flashgen.problems import Call
 from flashgen.runtime.config import Config
+from flashgen.tuning.concord import Result, Results, beside_dk, beside_dq
 
 Launch = Callable[[], object]
 
@@ -28,12 +29,37 @@ class Launches:
         """A launch of `kernel` in this config."""
         return getattr(self, f"_{kernel}")(config)
 
+    def results(self, kernel: str, config: Config, query_gradient: Config) -> Results:
+        """What `kernel` writes in this config, by name; a dQ that it leaves to backward_q in `query_gradient`."""
+        if kernel == "forward":
+            q, k, v = self._call.q, self._call.k, self._call.v
+            keywords = self._keywords(config)
+            out, lse = self._module.attention(q, k, v, **keywords, return_lse=True)
+            return {"out": Result(out), "lse": Result(lse)}
+        call, out = self._prepared, self._done[0]
+        if kernel == "backward_q":
+            gradients: Any = (self._backward_q(config)(), None, None)
+        else:
+            gradients = self._backward_kv(config)()
+        dq, dk, dv = gradients
+        if dq is None:
+            dq = self._backward_q(query_gradient)()
+        found = {"dQ": Result(dq, beside_dq(call.k, self.d_out, out, call.scale))}
+        if dv is not None:
+            found |= {"dK": Result(dk, beside_dk(call.q, call.v, dv, call.scale)), "dV": Result(dv)}
+        return found
+
+    def _keywords(self, config: Config) -> dict[str, Any]:
+        """The variant's own arguments, with the config and, of a variant that has them, a schedule."""
+        keywords: dict[str, Any] = {**self._call.keywords, "config": config}
+        if hasattr(self._module, "plan"):
+            keywords["plan"] = self._module.plan(self._call.q, self._call.k, self._call.v, **keywords)
+        return keywords
+
     def _forward(self, config: Config) -> Launch:
         """A schedule is made before, as its users do."""
         q, k, v = self._call.q, self._call.k, self._call.v
-        keywords: dict[str, Any] = {**self._call.keywords, "config": config}
-        if hasattr(self._module, "plan"):
-            keywords["plan"] = self._module.plan(q, k, v, **keywords)
+        keywords = self._keywords(config)
         return lambda: self._module.attention(q, k, v, **keywords)
 
     def _backward_q(self, config: Config) -> Launch:

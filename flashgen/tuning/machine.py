@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
+from flashgen.codegen.assembler import assembler
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.records import Device
@@ -42,10 +43,15 @@ def one_model(devices: Mapping[int, Device]) -> Device:
 
 
 def versions(index: int) -> dict[str, str]:
-    """The versions of triton, torch, flashgen, CUDA or ROCm, and the driver (where nvidia-smi tells it)."""
+    """The versions of triton, torch, flashgen, CUDA or ROCm, its assembler, and the driver (where nvidia-smi tells it).
+
+    Of the assembler also whether it is another one than Triton's own, named by a variable.
+    """
     names = ("triton", "torch", "flashgen")
     found = {name: _package_version(name) for name in names}
     found["toolkit"] = f"cuda {torch.version.cuda}" if torch.version.cuda else f"rocm {torch.version.hip}"
+    ptxas = assembler(current_device(index).capability)
+    found |= {"ptxas": str(ptxas)} if ptxas else {}
     driver = query(index, ["driver_version"])
     return found | ({"driver": driver["driver_version"]} if driver else {})
 

@@ -15,17 +15,19 @@ from typing import Any
 
 import torch
 
-from flashgen.codegen import load_module
+from flashgen.codegen import default_of, load_module
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime.config import Config
 from flashgen.spec.variant import Variant
+from flashgen.tuning.concord import Results, outliers
 from flashgen.tuning.launches import Launches
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
 from flashgen.verify import rehearse_proof, verify_config
+from flashgen.verify.poison import poisoned
 from flashgen.work import CEILING_SIZE, density, least_bytes, useful_flops
 
 HOPELESS = 1.5  # times the best median known: what is slower after its first repetitions is not measured further
@@ -64,20 +66,30 @@ class ProofRequest:
 
 
 @dataclass(frozen=True)
+class ConcordRequest:
+    """Compare what configs compute of the workload's problem with one another, and with `arbiter` where they differ."""
+
+    workload: Workload
+    configs: tuple[Config, ...]
+    arbiter: Config
+
+
+@dataclass(frozen=True)
 class WorkRequest:
     """Count the visible pairs of the workload's problem, and measure what the GPU can do."""
 
     workload: Workload
 
 
-Request = ReadyRequest | TimeRequest | ProofRequest | WorkRequest
+Request = ReadyRequest | TimeRequest | ProofRequest | ConcordRequest | WorkRequest
 
 
 class KernelBench:
     """Times and proves the kernels of one generated module on one GPU. A factory for `worker.Worker`.
 
-    A TimeRequest gives a Timing, a ProofRequest what is wrong, empty if nothing is, a WorkRequest a Work, a
-    ReadyRequest None. Raises RequestFailed:
+    A TimeRequest gives a Timing, a ProofRequest what is wrong, empty if nothing is, a ConcordRequest the configs that
+    compute something else than the most, with what differs, a WorkRequest a Work, a ReadyRequest None. Raises
+    RequestFailed:
     "out of resources", "out of memory", "does not compile", "illegal access", or the name of another exception.
     """
 
@@ -99,7 +111,7 @@ class KernelBench:
         """Loaded with the first request: this process may have started before the file was there."""
         return load_module(self._path)
 
-    def __call__(self, request: Request) -> Timing | str | Work | None:
+    def __call__(self, request: Request) -> Timing | str | dict[Config, str] | Work | None:
         try:
             if isinstance(request, ReadyRequest):
                 self._get_ready(request.problem)
@@ -108,6 +120,8 @@ class KernelBench:
                 return self._work(request.workload)
             if isinstance(request, ProofRequest):
                 return self._prove(request.workload, request.config)
+            if isinstance(request, ConcordRequest):
+                return self._outliers(request)
             replay = captured(self._launches(request.workload).of(request.workload.key.kernel, request.config))
             return timed(replay, self._scratch, request.milliseconds, request.best_us)
         except Exception as error:
@@ -125,6 +139,18 @@ class KernelBench:
         problem, kernel = workload.problem, workload.key.kernel
         result = verify_config(self._module, self._variant, problem, config, str(self._device), kernel)
         return "" if result.ok else str(result)
+
+    def _outliers(self, request: ConcordRequest) -> dict[Config, str]:
+        key, launches = request.workload.key, self._launches(request.workload)
+        sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        query_gradient = default_of(self._variant, "backward_q")(*sizes)
+
+        def run(config: Config) -> Results:
+            # What a kernel leaves unwritten is not what another one has left there.
+            with poisoned():
+                return launches.results(key.kernel, config, query_gradient)
+
+        return outliers(request.configs, run, request.arbiter)
 
     def _work(self, workload: Workload) -> Work:
         """The ceilings are measured once in each dtype, warm as the kernel was."""

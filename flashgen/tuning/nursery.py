@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
+from flashgen.child import end_with
 from flashgen.tuning import worker
 
 
@@ -41,7 +42,7 @@ class Nursery:
                 raise OSError("the nursery is closed")
             if self._process is None or self._process.poll() is not None:
                 self._pipe, theirs = Pipe()
-                self._process = worker.spawned("from flashgen.tuning.nursery import main; main()", theirs, None)
+                self._process = worker.spawned("flashgen.tuning.nursery:main", theirs, None)
                 self._pipe.send(self._task)
 
     def fork(self, theirs: Connection, errors: int) -> Forked:
@@ -90,23 +91,24 @@ def main() -> None:
     try:
         answer = worker.made(*pipe.recv())
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for those that end.
+        nursery = os.getpid()
         while True:
             theirs, errors = recv_handle(pipe), recv_handle(pipe)
             if os.fork() == 0:
-                _serve(pipe, theirs, errors, answer)
+                _serve(nursery, pipe, theirs, errors, answer)
             os.close(theirs)
             os.close(errors)
     except (EOFError, OSError):
         return
 
 
-def _serve(pipe: Connection, theirs: int, errors: int, answer: Any) -> None:
+def _serve(nursery: int, pipe: Connection, theirs: int, errors: int, answer: Any) -> None:
     """The life of a forked process."""
     try:
+        end_with(nursery)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # It waits for the assembler.
         os.dup2(errors, sys.stderr.fileno())
-        parent = os.getppid()
         pipe.close()
-        worker.serve(Connection(theirs), answer, parent)
+        worker.serve(Connection(theirs), answer)
     finally:
         os._exit(0)

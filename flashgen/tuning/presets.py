@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from flashgen.choices import check_choice
 from flashgen.errors import UsageError
 from flashgen.runtime.config import KERNELS
 
@@ -65,8 +66,7 @@ def chosen(name: str, trials: int | None = None, seconds: float | None = None, e
         if trials is not None or seconds is not None:
             raise UsageError("an exhaustive search has no limit of trials or seconds; expected one or the other")
         return EXHAUSTIVE
-    if name not in PRESETS:
-        raise UsageError(f"preset {name!r}; expected one of {', '.join(PRESETS)}")
+    check_choice("preset", name, PRESETS)
     for what, value in (("trials", trials), ("budget_seconds", seconds)):
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{what} is {value}; expected a positive number")

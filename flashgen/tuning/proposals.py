@@ -6,12 +6,10 @@ which believes in no model. What was asked for first comes before both.
 
 from __future__ import annotations
 
-import os
+import math
 import random
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -19,10 +17,11 @@ import optuna
 from optuna.trial import TrialState
 
 from flashgen.runtime.config import Config
+from flashgen.tuning.claims import CLAIM, Watch, claim
+from flashgen.tuning.storage import STRANGE, not_ours
 from flashgen.tuning.surrogate import most_promising
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.trial import Trial
-from flashgen.tuning.worker import runs
 
 # Proposals in a row that were known already, after which a config that was not is taken at random.
 STALE_PROPOSALS = 8
@@ -31,12 +30,8 @@ TPE_TURN = 3
 # The attribute of an Optuna trial that holds our own account of it; answers from memory have none.
 ATTRIBUTE = "flashgen"
 
-# The attribute that says which process has begun a trial.
-WORKER = "worker"
-
-# A trial that another host began longer ago has died with it; so has one whose process had not even signed it.
-DEAD_AFTER = timedelta(minutes=3)
-UNSIGNED_FOR = timedelta(seconds=5)
+# After so many in a row that are not like ours a study is taken for useless; each is passed over once.
+MOST_STRANGE = 30
 
 
 class Proposals:
@@ -50,6 +45,7 @@ class Proposals:
         self._space = dict.fromkeys(space)
         self._mine: set[Config] = set()
         self._others: dict[Config, int] = {}
+        self._watch = Watch()
         self._numbers: set[int] = set()
         self._random = random.Random(seed)
         self._turn = 0
@@ -62,7 +58,7 @@ class Proposals:
     def refresh(self) -> None:
         """Take in what an earlier run, or another process on the same study, has measured or measures now."""
         self._others = {}
-        for trial in self.study.get_trials(deepcopy=False):
+        for trial in self._trials():
             config = self._config(trial)
             if config is None or config in self.known:
                 continue
@@ -70,19 +66,24 @@ class Proposals:
                 restored = _restored(config, trial)
                 if restored is not None:
                     self.known[config] = restored
-            elif trial.state == TrialState.RUNNING and trial.number not in self._numbers and _alive(trial):
+            elif (
+                trial.state == TrialState.RUNNING and trial.number not in self._numbers and self._watch.is_alive(trial)
+            ):
                 self._others.setdefault(config, trial.number)
 
     def _config(self, trial: optuna.trial.FrozenTrial) -> Config | None:
         """The config of a trial; None for one that is not of this space. One that has just begun may lack params."""
         params = trial.system_attrs.get("fixed_params", trial.params)
-        if set(params) != set(self._distributions):
+        if not isinstance(params, Mapping) or set(params) != set(self._distributions):
             return None
         return self._named(params)
 
     def _named(self, params: Mapping[str, Any]) -> Config | None:
         """The config of the space that has these params; None where there is none."""
-        return self._by_params.get(tuple(params[name] for name in self._distributions))
+        try:
+            return self._by_params.get(tuple(params[name] for name in self._distributions))
+        except TypeError:  # A list, which is no value of any axis.
+            return None
 
     def _params(self, config: Config) -> dict[str, Any]:
         """A config as the study has it: None for an axis that other configs of the space have."""
@@ -120,6 +121,7 @@ class Proposals:
     def next(self) -> tuple[optuna.Trial, Config] | None:
         """A config of what is left; None where nothing is."""
         self._turn += 1
+        strange = 0
         for attempt in count():
             self.refresh()
             left = self.left
@@ -129,7 +131,13 @@ class Proposals:
                 ahead = self._random.choice(left) if attempt >= STALE_PROPOSALS else self._ahead(left)
                 if ahead is not None:
                     self.study.enqueue_trial(self._params(ahead))
-            asked = self.study.ask(self._distributions)
+            try:
+                asked = self.study.ask(self._distributions)
+            except STRANGE as error:
+                strange += 1
+                if strange > MOST_STRANGE:
+                    raise not_ours(error) from None
+                continue
             config = self._named(asked.params)
             if config is not None and self._claim(asked, config):
                 return asked, config
@@ -139,7 +147,7 @@ class Proposals:
     def _claim(self, asked: optuna.Trial, config: Config) -> bool:
         """Make a config this process's own, unless it is none of what is left: of two processes that begin the same
         config at the same moment the one with the lower trial number has it."""
-        asked.set_user_attr(WORKER, _worker())
+        asked.set_user_attr(CLAIM, claim())
         self._numbers.add(asked.number)
         self.refresh()
         if config in self.known or config in self._mine or self._others.get(config, asked.number) < asked.number:
@@ -160,7 +168,13 @@ class Proposals:
         self.known[trial.config] = trial
 
     def _waiting(self) -> list[optuna.trial.FrozenTrial]:
-        return self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        return self._trials(TrialState.WAITING)
+
+    def _trials(self, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
+        try:
+            return self.study.get_trials(deepcopy=False, states=states or None)
+        except STRANGE as error:
+            raise not_ours(error) from None
 
     def _answer(self, asked: optuna.Trial, config: Config | None) -> None:
         """Settle a proposal that needs no measurement: it is outside the space (None), known, or being measured."""
@@ -179,24 +193,20 @@ class Proposals:
             self.study.tell(asked, timing.median_us)
 
 
-def _worker() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid()}
-
-
-def _alive(trial: optuna.trial.FrozenTrial) -> bool:
-    """Whether the process that began a trial may still be at it."""
-    worker = trial.user_attrs.get(WORKER, {})
-    if worker.get("host") == socket.gethostname():
-        return worker["pid"] != os.getpid() and runs(worker["pid"])
-    limit = DEAD_AFTER if worker else UNSIGNED_FOR
-    return trial.datetime_start is not None and datetime.now() - trial.datetime_start < limit
-
-
 def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial | None:
-    """What we said of a trial; None where another version of flashgen said it in another way."""
+    """What we said of a trial; None where another version of flashgen, or somebody else, said it in another way."""
     try:
         fields = dict(trial.user_attrs[ATTRIBUTE])
         failure = fields.pop("failure")
-        return Trial(config, Timing(**fields) if fields else None, failure)
+        timing = Timing(**fields) if fields else None
     except (KeyError, TypeError, ValueError):
         return None
+    known = isinstance(failure, str) and bool(failure) == (timing is None)
+    return Trial(config, timing, failure) if known and (timing is None or _is_timing(timing)) else None
+
+
+def _is_timing(timing: Timing) -> bool:
+    numbers = (timing.median_us, timing.spread, timing.repetitions)
+    if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in numbers):
+        return False
+    return 0 < timing.median_us < 1e18 and 0 <= timing.spread < math.inf and isinstance(timing.hopeless, bool)

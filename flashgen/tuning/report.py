@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flashgen.errors import EnvironmentProblem
+from flashgen.figures import plain_figures
+from flashgen.files import png_of, write_file
 from flashgen.runtime.config import Config
 from flashgen.tuning.outcome import Entry, Outcome, Work, timed
 from flashgen.tuning.table import Table, file_name
@@ -20,6 +21,7 @@ CUT = 3.0
 SHOWN, NEAR, FEW = 16, 1.25, 4
 
 
+@plain_figures()
 def report(outcome: Outcome, folder: Path) -> list[Path]:
     """Save the pictures of an outcome below `folder` and return their paths; none where nothing was timed.
 
@@ -33,14 +35,10 @@ def report(outcome: Outcome, folder: Path) -> list[Path]:
     if table.work is not None:
         figures["roofline"] = roofline(table, table.work)
     paths = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            path = folder / file_name(table.workload, f"-{name}.png")
-            figure.savefig(path, dpi=150)
-            paths.append(path)
-    except OSError as error:
-        raise EnvironmentProblem(f"the report in {folder} cannot be written: {error.strerror or error}") from error
+    for name, figure in figures.items():
+        path = folder / file_name(table.workload, f"-{name}.png")
+        write_file(path, png_of(figure, dpi=150))
+        paths.append(path)
     return paths
 
 

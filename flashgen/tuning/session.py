@@ -14,7 +14,8 @@ from flashgen.problems import Problem
 from flashgen.runtime.backward import unfused
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, built_in
-from flashgen.runtime.lookup import cache_folder, read_record
+from flashgen.runtime.lookup import cache_folder
+from flashgen.runtime.record_files import read_record
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.candidates import Candidates, Group, group
@@ -99,8 +100,10 @@ class Session:
         with self._tools.observed() as observation:
             searched = self._search(workload, pruned, first, Budget(effort.trials, left, LEAST_TRIALS))
             finalists = settled(self._finals(workload, searched), first)
-        self._candidates.ranked(workload, [trial.config for trial in searched.ranking])
         lost: dict[str, int] = {}
+        odd, note = self._odd(workload, searched, finalists, lost)
+        finalists = [each for each in finalists if each[0] not in odd]
+        self._candidates.ranked(workload, [trial.config for trial in searched.ranking if trial.config not in odd])
         with ThreadPoolExecutor(1) as aside:
             # On another GPU than the proof, where there is one.
             work = aside.submit(self._work, workload)
@@ -113,7 +116,7 @@ class Session:
             return Outcome(workload, "failed", None, time.monotonic() - start, *found)
         outcome = Outcome(workload, "tuned", None, time.monotonic() - start, *found)
         timing, ties = dict(finalists)[winner], tied(finalists, winner)
-        record = self._record(outcome, winner, timing, ties, observation.state)
+        record = self._record(outcome, winner, timing, ties, observation.state, note)
         self._learn(workload, record)
         return Outcome(workload, "tuned", record, time.monotonic() - start, *found)
 
@@ -202,6 +205,26 @@ class Session:
             self._options.seed,
         )
 
+    def _odd(
+        self, workload: Workload, searched: Searched, finalists: Sequence[tuple[Config, Timing]], lost: dict[str, int]
+    ) -> tuple[Mapping[Config, str], str]:
+        """The finalists that do not compute what the others do, counted in `lost`, and what there is to note of it."""
+        configs = [config for config, _ in finalists]
+        if len(configs) < 2:
+            return {}, ""
+        key = workload.key
+        default = self._options.default(key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        others = (default, *(trial.config for trial in searched.ranking))
+        arbiter = next((config for config in others if config not in configs), default)
+        try:
+            odd = self._tools.gpus[0].outliers(workload, configs, arbiter)
+        except RequestFailed as failure:
+            return {}, f"its finalists were not compared: {failure.reason}"
+        if odd:
+            lost["outputs differ"] = len(odd)
+        said = [f"{config}: {why}" for config, why in odd.items()]
+        return odd, f"finalists whose outputs differ: {'; '.join(said)}" if said else ""
+
     def _proven(self, workload: Workload, finalists: Sequence[Config], lost: dict[str, int]) -> Config | None:
         """The fastest finalist that computes the variant's formula; the others are counted by reason in `lost`."""
         key, problem = workload.key, workload.problem
@@ -227,7 +250,13 @@ class Session:
             return None
 
     def _record(
-        self, outcome: Outcome, config: Config, timing: Timing, ties: Sequence[Config], clocks: Mapping[str, float]
+        self,
+        outcome: Outcome,
+        config: Config,
+        timing: Timing,
+        ties: Sequence[Config],
+        clocks: Mapping[str, float],
+        more: str,
     ) -> Record:
         note = [f"measured on {outcome.workload.problem}"]
         kernel = outcome.workload.key.kernel
@@ -237,6 +266,7 @@ class Session:
             note.append(f"with {self._dq_us[outcome.workload.problem]:.1f} us of backward_q")
         if ties:
             note.append(f"a tie with {', '.join(map(str, ties))}")
+        note += [more] if more else []
         if throttling(clocks):
             note.append(f"throttled: {throttling(clocks)}")
         record = Record(

@@ -16,6 +16,9 @@ from flashgen.tuning.journal import opened_journal
 
 Place = Path | str
 
+# What Optuna raises over a study that has what it would not have written.
+STRANGE = (ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError)
+
 
 @contextmanager
 def opened_storage(place: Place) -> Iterator[BaseStorage]:
@@ -61,10 +64,21 @@ def opened_study(place: Place | None, name: str, sampler: optuna.samplers.BaseSa
     with storage_errors(place), nullcontext() if place is None else opened_storage(place) as storage:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            study = optuna.create_study(
-                study_name=name, storage=storage, sampler=sampler, direction="minimize", load_if_exists=True
-            )
+            try:
+                study = optuna.create_study(
+                    study_name=name, storage=storage, sampler=sampler, direction="minimize", load_if_exists=True
+                )
+            except STRANGE as error:
+                raise not_ours(error) from None
         yield study
+
+
+def not_ours(error: Exception) -> StorageInternalError:
+    """What to raise for one of STRANGE."""
+    text = str(error).strip().splitlines() or [""]
+    return StorageInternalError(
+        f"it has what no search of these configs has written ({type(error).__name__}: {text[0][:200]})"
+    )
 
 
 def _unusable(place: Place, error: Exception) -> EnvironmentProblem:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.errors import UsageError
+from flashgen.files import write_file
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Bucket, Key
@@ -92,11 +93,7 @@ class Table:
 def save(outcome: Outcome, folder: Path) -> Path:
     """Write an outcome's table below `folder`; return its path. EnvironmentProblem where that cannot be done."""
     path = folder / file_name(outcome.workload)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(Table.of(outcome).to_json(), encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentProblem(f"the table {path} cannot be written: {error.strerror or error}") from error
+    write_file(path, Table.of(outcome).to_json())
     return path
 
 

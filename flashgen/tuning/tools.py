@@ -24,6 +24,9 @@ class Gpu(Protocol):
     def prove(self, workload: Workload, config: Config) -> str:
         """What is wrong with a config, empty if nothing is."""
 
+    def outliers(self, workload: Workload, configs: Sequence[Config], arbiter: Config) -> Mapping[Config, str]:
+        """Which of these configs compute something else than the others, with what differs; see `concord`."""
+
     def work(self, workload: Workload) -> Work: ...
 
 

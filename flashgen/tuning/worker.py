@@ -1,6 +1,6 @@
 """A worker process, so that what crashes, hangs or corrupts a GPU context costs one request only.
 
-`Worker` starts `python -c ...main` with one end of a pipe. The process resolves the name of a factory, calls it
+`Worker` starts `main` in a process with one end of a pipe. The process resolves the name of a factory, calls it
 once, and then answers each request with what the factory's function returns. A failure comes back as
 `RequestFailed`; after anything but a plain one the process is replaced at the next request.
 """
@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
+from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import IO, TYPE_CHECKING, Any
+
+from flashgen.processes import command, environment, start
 
 if TYPE_CHECKING:
     from flashgen.tuning.nursery import Nursery
@@ -44,11 +45,13 @@ class Worker:
 
     `factory` is "package.module:function"; it is called with `arguments` in the process and returns the function
     that answers. Arguments, requests and answers must pickle. With a `nursery` of the same factory the process is
-    forked from it.
+    forked from it; otherwise it has these variables in its environment, beside ours.
     """
 
-    def __init__(self, factory: str, *arguments: Any, nursery: Nursery | None = None) -> None:
-        self._task, self._nursery = (factory, arguments), nursery
+    def __init__(
+        self, factory: str, *arguments: Any, nursery: Nursery | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
+        self._task, self._nursery, self._variables = (factory, arguments), nursery, variables
         self._process: Any = None
         self._pipe: Connection | None = None
         self._ready = False
@@ -75,7 +78,7 @@ class Worker:
         if self._nursery is not None:
             self._process = self._nursery.fork(theirs, self._errors.fileno())
             return
-        self._process = spawned("from flashgen.tuning.worker import main; main()", theirs, self._errors)
+        self._process = spawned("flashgen.tuning.worker:main", theirs, self._errors, self._variables)
         self._pipe.send(self._task)
 
     def ask(self, request: Any, seconds: float) -> Any:
@@ -140,25 +143,25 @@ class Worker:
 
 
 def main() -> None:
-    """The worker's side: `argv` holds the pipe's file descriptor and the parent's process id."""
-    pipe, parent = Connection(int(sys.argv[1])), int(sys.argv[2])
+    """The worker's side: `argv` holds the pipe's file descriptor."""
+    pipe = Connection(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides.
     try:
-        serve(pipe, made(*pipe.recv()), parent)
+        serve(pipe, made(*pipe.recv()))
     except (EOFError, OSError):
         return
 
 
-def spawned(command: str, theirs: Connection, errors: IO[bytes] | None) -> subprocess.Popen[bytes]:
-    """A Python process that runs `command` with this end of a pipe, closed here, and our id as its arguments."""
-    # The process must find the modules that this one found, and not what happens to lie in the current folder.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONSAFEPATH": "1"}
+def spawned(
+    function: str, theirs: Connection, errors: IO[bytes] | None, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """A process that runs "module:function" with this end of a pipe, closed here, as its argument."""
     # Workers compile and launch kernels; triton reads this when it is imported.
-    environment.pop("TRITON_INTERPRET", None)
-    process = subprocess.Popen(
-        [sys.executable, "-c", command, str(theirs.fileno()), str(os.getpid())],
+    compiling = {name: value for name, value in environment().items() if name != "TRITON_INTERPRET"}
+    process = start(
+        command(function, str(theirs.fileno())),
+        env=compiling | dict(variables or {}),
         pass_fds=[theirs.fileno()],
-        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL if errors is None else errors,
@@ -172,9 +175,8 @@ def made(factory: str, arguments: tuple[Any, ...]) -> Any:
     return _guarded(lambda _: pkgutil.resolve_name(factory)(*arguments), None)
 
 
-def serve(pipe: Connection, answer: Any, parent: int) -> None:
-    """Tell our id, then answer requests until the pipe is closed, the parent gone, or this process spoiled."""
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+def serve(pipe: Connection, answer: Any) -> None:
+    """Tell our id, then answer requests until the pipe is closed or this process spoiled."""
     try:
         failed = isinstance(answer, RequestFailed)
         pipe.send(answer if failed else os.getpid())
@@ -205,10 +207,3 @@ def runs(pid: int) -> bool:
         # It runs, and is another user's.
         return True
     return True
-
-
-def _end_with(parent: int) -> None:
-    """End this process when the parent is gone, even while the main thread hangs in a kernel."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)

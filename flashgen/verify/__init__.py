@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
+from flashgen.choices import LEVELS, check_choice
 from flashgen.codegen import load_module, uses_schedule
 from flashgen.codegen.rehearsal import Wanted
-from flashgen.errors import UsageError
 from flashgen.runtime import Config
 from flashgen.spec.variant import Variant
-from flashgen.verify.cases import LEVELS, Case, cases_for, gradient_cases_for
+from flashgen.verify.cases import Case, cases_for, gradient_cases_for
 from flashgen.verify.isolated import run_isolated
 from flashgen.verify.report import CaseResult, Report
 from flashgen.verify.run import rehearse, rehearse_proof, run_case, run_cases, verify_config
@@ -56,8 +56,7 @@ def verify(
     what it leaves in Triton's cache they find there. The report says which cases failed; an interpreter that dies or
     hangs raises VerificationFailed.
     """
-    if level not in LEVELS:
-        raise UsageError(f"level is {level!r}; expected one of {', '.join(LEVELS)}")
+    check_choice("level", level, LEVELS)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.startswith("cuda")
     cases: Sequence[Case] = cases_for(variant, level, gpu, uses_schedule(variant))

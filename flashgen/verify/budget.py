@@ -38,7 +38,7 @@ from typing import Any, Protocol
 
 import torch
 
-from flashgen.problems import Call
+from flashgen.problems import Call, drawn
 from flashgen.verify.rounded import FastFunctions
 
 U32 = torch.finfo(torch.float32).eps / 2
@@ -77,7 +77,7 @@ def judge(
     if malformed:
         return Verdict(math.inf, 0.0, False, malformed)
     truth = _truth(call, reference, scale)
-    nonsense = _nonsense(truth)
+    nonsense = _nonsense(truth, call)
     if nonsense:
         return Verdict(math.inf, 0.0, False, nonsense)
     full = ~truth.empty
@@ -127,13 +127,19 @@ def _malformed(out: torch.Tensor, lse: torch.Tensor, call: Call) -> str | None:
     return None
 
 
-def _nonsense(truth: _Truth) -> str | None:
+def _nonsense(truth: _Truth, call: Call) -> str | None:
     """The formula itself may have no answer: then nothing can be said of the kernel, and nothing passes."""
     rows = truth.out.isfinite().all(-1) & truth.lse.isfinite()
     if bool((rows | truth.empty).all()):
         return None
     row = tuple((~(rows | truth.empty)).nonzero()[0].tolist())
-    return f"the formula itself is not finite at [batch, head, row] {list(row)}, in float64"
+    return f"the formula itself is not finite at [batch, head, row] {list(row)}, in float64{what_was_drawn(call)}"
+
+
+def what_was_drawn(call: Call) -> str:
+    """The end of a sentence on a formula that is not finite: with what, and what a spec can say."""
+    spans = drawn(call)
+    return f", with {spans}; an input's key `range: [low, high]` says what to draw" if spans else ""
 
 
 def _row_error(out: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:

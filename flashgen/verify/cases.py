@@ -11,8 +11,6 @@ from flashgen.problems import Problem
 from flashgen.runtime import Config
 from flashgen.spec.variant import Param, Variant
 
-LEVELS = ("quick", "full")
-
 # Constants up to this one get a case that is longer than they are.
 LONGEST_REACH = 8192
 

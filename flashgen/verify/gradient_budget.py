@@ -12,7 +12,8 @@ Let u be the unit roundoff of the kernel's dtype, u32 that of float32. Two thing
 - Row by row (one query, one key; of a learned input one element), relative to the row's N: at most 2 E + 4 u + f.
   E is what eager autograd loses in float32, in which a kernel computes whatever the dtype: the worst row, which
   stands for every rounding inside the expressions. 4 u: the weights, dS, out (in rowsum(P dP) = d_out . out) and the
-  result are each rounded to the dtype once.
+  result are each rounded to the dtype once. Each dS is rounded by itself, which N does not see where keys cancel in it:
+  q and k have 2 u sqrt(sum_j (dS_ij k_jd)^2) more, what such errors add up to.
 - As a whole, in the Euclidean norm: at most 2 E + f |truth| + 2 u |N|^2 / sum N, E now what eager autograd loses in the
   kernel's own dtype. The last term is for few rows, where what either loses is luck: of n alike, 2 u |N| / sqrt(n).
 
@@ -36,7 +37,7 @@ from dataclasses import dataclass
 import torch
 
 from flashgen.problems import Call
-from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude
+from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude, what_was_drawn
 from flashgen.verify.rounded import RoundedProducts
 
 RELATIVE = 2e-5
@@ -61,13 +62,14 @@ class Loss:
 
 @dataclass(frozen=True)
 class _Bound:
-    """Of one gradient: the truth, N and the absolute error of a right kernel, element by element; f, u, and what f
-    has more as a whole.
+    """Of one gradient: the truth, N, the absolute error of a right kernel and what roundings of dS add up to, element
+    by element; f, u, and what f has more as a whole.
     """
 
     truth: torch.Tensor
     magnitude: torch.Tensor
     absolute: torch.Tensor
+    walk: torch.Tensor | None
     float32: float
     u: float
     cut: float
@@ -88,7 +90,8 @@ def judge_gradients(
     verdicts = []
     for name, bound in bounds.items():
         if not bool(bound.truth.isfinite().all()):
-            return Verdict(math.inf, 0.0, False, f"d_{name} of the formula itself is not finite, in float64")
+            why = f"d_{name} of the formula itself is not finite, in float64{what_was_drawn(call)}"
+            return Verdict(math.inf, 0.0, False, why)
         if bound.truth.numel():
             of_row: OfRow = _last_axis if name in ("q", "k", "v") else _each
             answer = found[name].double()
@@ -177,8 +180,12 @@ def _bounds(call: Call, loss: Loss, reference: Reference, scale: float | None) -
     u, cut = roundoff(call.q), 2 * roundoff(call.q) if cut_off(call.q) else 0.0
     float32 = RELATIVE + 4 * U32 * scores
     absolute = _absolute(call, loss, leaves, spread, row, magnitudes, scale)
+    walk = _walk(call, leaves, spread, scale)
     own = {name: float32 + roundoff(call.inputs[name]) if name in loss.learned else float32 for name in loss.names}
-    return {name: _Bound(truth[name], magnitudes[name], absolute[name], own[name], u, cut) for name in loss.names}
+    return {
+        name: _Bound(truth[name], magnitudes[name], absolute[name], walk.get(name), own[name], u, cut)
+        for name in loss.names
+    }
 
 
 def _uncancelled(
@@ -194,6 +201,18 @@ def _uncancelled(
     out = weights @ _grouped(leaves["v"], call)
     row = (weights * d_weights).sum(-1) + (d_out * out).norm(dim=-1) + d_lse.abs()
     return weights * (d_weights + row[..., None]), row
+
+
+def _walk(
+    call: Call, leaves: Mapping[str, torch.Tensor], spread: torch.Tensor, scale: float | None
+) -> dict[str, torch.Tensor]:
+    """For q and k, what errors of each dS by its own size add up to."""
+    factor = 1 / math.sqrt(call.q.shape[3]) if scale is None else abs(scale)
+    batch, kv_heads, kv_len, head_dim = call.k.shape
+    with torch.no_grad():
+        squares = spread.square()
+        by_key = (squares.transpose(-1, -2) @ leaves["q"].square()).view(batch, kv_heads, -1, kv_len, head_dim).sum(2)
+        return {"q": factor * (squares @ _grouped(leaves["k"].square(), call)).sqrt(), "k": factor * by_key.sqrt()}
 
 
 def _absolute(
@@ -230,6 +249,8 @@ def _row_by_row(name: str, found: torch.Tensor, eager: torch.Tensor, bound: _Bou
     lost = torch.where((scale > 0) & lost.isfinite(), lost, 0.0)
     error = of_row((found - bound.truth).abs())
     budget = (2 * lost.max() + 4 * bound.u + bound.float32) * scale + of_row(bound.absolute)
+    if bound.walk is not None:
+        budget = budget + 2 * bound.u * of_row(bound.walk)
     share = torch.where(error == 0, 0.0, error / budget)
     # NaN compares false with everything: count it as the worst there is.
     share = share.where(~share.isnan(), math.inf)

@@ -1,22 +1,20 @@
 """Prove cases in a child process under Triton's interpreter, which must be chosen before triton is imported.
 
-The child is `python -m flashgen.verify MODULE`: it reads a pickled job from stdin and writes a report to stdout,
+The child runs `flashgen.verify MODULE`: it reads a pickled job from stdin and writes a report to stdout,
 as JSON. Both ends are this package; nothing that a user wrote is unpickled.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import flashgen
 from flashgen.errors import VerificationFailed
+from flashgen.processes import command, environment
 from flashgen.spec.variant import Variant
 from flashgen.verify.cases import Case
 from flashgen.verify.report import Report
@@ -38,11 +36,11 @@ class Job:
 def run_isolated(module_path: Path, variant: Variant, cases: Sequence[Case], *, level: str, seconds: float) -> Report:
     """Run the cases in a child process. VerificationFailed if it dies or hangs."""
     job = pickle.dumps(Job(variant, tuple(cases), level, seconds))
-    command = [sys.executable, "-m", "flashgen.verify", str(module_path)]
     try:
         child = subprocess.run(
-            command, input=job, env=_interpreting(), capture_output=True, timeout=seconds + GRACE_SECONDS, check=False
-        )
+            command("flashgen.verify", str(module_path)), input=job, env=_interpreting(), capture_output=True,
+            timeout=seconds + GRACE_SECONDS, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise VerificationFailed(
             f"{module_path}: the interpreter did not end within {error.timeout:.0f} s; expected at most {seconds:.0f} s"
@@ -55,12 +53,6 @@ def run_isolated(module_path: Path, variant: Variant, cases: Sequence[Case], *, 
     return Report.from_dict(json.loads(child.stdout))
 
 
-def child_environment() -> dict[str, str]:
-    """This environment, with this very flashgen importable."""
-    here = str(Path(flashgen.__file__).resolve().parent.parent)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)}
-
-
 def _interpreting() -> dict[str, str]:
     # One thread: the tensors are small, and several verifications may share the machine.
-    return child_environment() | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    return environment() | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

@@ -25,12 +25,13 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Report:
-    """All cases of one level. `device` says where they ran."""
+    """All cases of one level. `device` says where they ran, `note` what else there is to say of what they drew."""
 
     level: str
     device: str
     cases: tuple[CaseResult, ...]
     seconds: float
+    note: str = ""
 
     @property
     def passed(self) -> bool:
@@ -62,4 +63,4 @@ class Report:
             CaseResult(**{**case, "error": math.inf if case["error"] is None else case["error"]})
             for case in values["cases"]
         )
-        return cls(values["level"], values["device"], cases, values["seconds"])
+        return cls(values["level"], values["device"], cases, values["seconds"], values["note"])

@@ -13,9 +13,11 @@ from types import ModuleType
 import torch
 
 from flashgen.codegen.rehearsal import Wanted, rehearsal
+from flashgen.positive import note_of
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
-from flashgen.runtime.lookup import RecordWarning, current_device
+from flashgen.runtime.lookup import current_device
+from flashgen.runtime.record_files import RecordWarning
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Backward, Case
@@ -49,7 +51,7 @@ def run_cases(
         results.append(result)
         if progress is not None:
             progress(result)
-    return Report(level, _device_name(device), tuple(results), time.monotonic() - start)
+    return Report(level, _device_name(device), tuple(results), time.monotonic() - start, note_of(variant))
 
 
 def rehearse(module: ModuleType, variant: Variant, cases: Sequence[Case], device: str) -> Iterator[Wanted]:

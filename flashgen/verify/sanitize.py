@@ -34,10 +34,11 @@ from dataclasses import asdict, dataclass
 from glob import glob
 from pathlib import Path
 
+from flashgen import processes
 from flashgen.codegen import generate
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+from flashgen.files import append_to
 from flashgen.spec import load
-from flashgen.verify.isolated import child_environment
 from flashgen.verify.sanitizer_log import judge, parsed
 
 # Together they have every form of every kernel.
@@ -67,7 +68,7 @@ class Job:
 
     @property
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "flashgen.verify.exercise", str(self.module), str(self.spec), self.part]
+        return processes.command("flashgen.verify.exercise", str(self.module), str(self.spec), self.part, anywhere=True)
 
 
 @dataclass(frozen=True)
@@ -145,11 +146,12 @@ class Runs:
     def run(self, job: Job, tool: str) -> Outcome:
         """One process, which is killed with its children when the time is up."""
         log = self.logs / f"{job.module.stem}-{job.part.replace(', ', '-')}-{tool or 'plain'}.log"
-        command = [self.sanitizer, "--tool", tool, *job.command] if tool else job.command
+        tooled = [self.sanitizer, "--tool", tool, *job.command] if tool else job.command
+        command = processes.command("exec", *tooled)
         start = time.monotonic()
         with log.open("w+", encoding="utf-8", errors="replace") as output:
             # Each tensor in memory of its own; a session of its own, as the tool starts the program as a child.
-            environment = child_environment() | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+            environment = processes.environment() | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
             process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
             try:
                 status = process.wait(self.limit)
@@ -270,9 +272,7 @@ def show(
             flush=True,
         )
         if rows is not None:
-            rows.parent.mkdir(parents=True, exist_ok=True)
-            with rows.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(each)) + "\n")
+            append_to(rows, json.dumps(asdict(each)) + "\n")
     expected = {kernel for job in jobs for kernel in kernels_of(job.source or "")}
     print()
     for cells in by_kernel(found, expected, tools):

@@ -14,12 +14,14 @@ import torch
 
 import flashgen.compiling
 import flashgen.verify
+from flashgen import choices
 from flashgen.cli import doctor, main
 from flashgen.codegen import load_module
 from flashgen.compiling import Compiled, Job
 from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import user_root
 from flashgen.runtime.records import Bucket, Key, Record
+from flashgen.tuning import presets
 from flashgen.tuning.cache import write_record
 from flashgen.verify import CaseResult, Report
 
@@ -111,6 +113,22 @@ def test_an_unknown_target_is_refused_before_anything_is_written(run: Run) -> No
 
 
 @needs_no_gpu
+@pytest.mark.parametrize("command", ["build", "tune"])
+@pytest.mark.parametrize("arguments", [("--preset", "zzz"), ("--preset", "")])
+def test_an_unknown_preset_is_refused_also_where_nothing_is_tuned(
+    run: Run, command: str, arguments: tuple[str, ...]
+) -> None:
+    ended = run(command, "band", *arguments)
+    assert ended.code == 2
+    assert ended.err == f"error: --preset {arguments[1]!r}; expected one of quick, default, full\n"
+    assert not Path("generated").exists()
+
+
+def test_presets_are_those_of_the_option() -> None:
+    assert tuple(presets.PRESETS) == choices.PRESETS
+
+
+@needs_no_gpu
 @pytest.mark.slow
 def test_build_without_a_gpu_verifies_compiles_and_says_that_nothing_was_tuned(run: Run) -> None:
     ended = run("build", "band", "--target", "sm_80", "--target", "gfx942", "--json")
@@ -128,6 +146,10 @@ def test_build_without_a_gpu_verifies_compiles_and_says_that_nothing_was_tuned(r
     assert "`flashgen tune variants/band.yaml`" in ended.err
 
 
+def passed_report(*args: object, **kwargs: object) -> Report:
+    return Report("quick", "somewhere", (CaseResult("odd lengths", 0.1, 0.5, True, "out at [0, 0, 0]"),), 1.0)
+
+
 def failed_report(*args: object, **kwargs: object) -> Report:
     return Report("quick", "somewhere", (CaseResult("odd lengths", 1.0, 0.5, False, "out at [0, 0, 0]"),), 1.0)
 
@@ -139,6 +161,27 @@ def test_a_failed_verification_exits_with_1(run: Run, monkeypatch: pytest.Monkey
         assert ended.code == 1
         assert "error: generated/band.py does not compute its formula: 1 of 1 cases failed" in ended.err
         assert "odd lengths" in ended.err
+        assert "the module that failed is generated/band.failed.py; there is no generated/band.py now" in ended.err
+        assert not Path("generated/band.py").exists()
+
+
+def test_a_failed_proof_leaves_an_earlier_module_in_its_place(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("build", "band", *RENDER_ONLY)
+    module, failed = Path("generated/band.py"), Path("generated/band.failed.py")
+    earlier = module.read_text()
+    spec = Path("variants/band.yaml")
+    spec.write_text(spec.read_text().replace("W: 100", "W: 90"))
+    with monkeypatch.context() as patch:
+        patch.setattr(flashgen.verify, "verify", failed_report)
+        for command in ("build", "verify"):
+            ended = run(command, "band")
+            assert ended.code == 1
+            assert f"the module that failed is {failed}; {module} is what it was before" in ended.err
+            assert module.read_text() == earlier != failed.read_text()
+    monkeypatch.setattr(flashgen.verify, "verify", passed_report)
+    assert run("verify", "band").code == 0
+    assert module.read_text() != earlier
+    assert not failed.exists()
 
 
 def test_a_target_that_does_not_compile_exits_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +210,7 @@ def test_what_needs_a_gpu_says_so(run: Run, command: str) -> None:
         (("bench", "band", "--resume"), "--resume was given without --rows"),
         (("tune", "band", "--shape", "batch=1"), "heads, q_len not found"),
         (("tune", "band", "--dtype", "int8"), "--dtype 'int8'"),
-        (("verify", "band", "--level", "medium"), "level is 'medium'; expected one of"),
+        (("verify", "band", "--level", "medium"), "--level 'medium'; expected one of"),
         (("cache", "clear"), "expected --variant, --gpu or --all"),
     ],
 )
@@ -191,6 +234,21 @@ def test_explain_shows_the_spec_as_it_is_understood(run: Run) -> None:
     ):
         assert text in ended.out
     assert Path("pictures/band.png").read_bytes().startswith(b"\x89PNG")
+
+
+DOUBT = "'&' binds tighter than the comparisons beside it: this is 'k <= (q & k) > q - 5'; where tests are meant write"
+
+
+@pytest.mark.parametrize("command", [("build", *RENDER_ONLY), ("verify",), ("explain", "--length", "16")])
+def test_what_may_not_be_meant_is_said(run: Run, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("doubtful.yaml").write_text("name: doubtful\nmask: k <= q & k > q - 5\n")
+    monkeypatch.setattr(flashgen.verify, "verify", passed_report)
+    ended = run(*command, "doubtful.yaml", "--json")
+    assert ended.code == 0
+    assert ended.err.startswith(f"warning: doubtful.yaml:2:14: {DOUBT}")
+    (document,) = ended.documents
+    assert [text.startswith(f"doubtful.yaml:2:14: {DOUBT}") for text in document["warnings"]] == [True]
+    assert run(*command, "doubtful.yaml").err.startswith("warning: ")
 
 
 def test_explain_for_machines_counts_pairs_and_tiles(run: Run) -> None:

@@ -21,11 +21,9 @@ from flashgen.codegen import generate, load_module, render, uses_schedule
 from flashgen.errors import SpecError
 from flashgen.lang.check import Scope, TensorType
 from flashgen.lang.nodes import Type, var
-from flashgen.lang.triton_names import KERNEL_NAMES, user_name
 from flashgen.runtime import Config
 from flashgen.runtime.config import AXES
 from flashgen.spec import load
-from flashgen.spec.names import name_problem
 
 VARIANTS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -135,42 +133,6 @@ def test_alibi_takes_no_absolute_value_and_reads_its_slope_once() -> None:
     assert source(text_of("alibi"), "_forward").count("tl.load") == 1
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_name_that_host_code_binds_is_refused_in_a_spec(name: str) -> None:
-    variant = load(VARIANTS[name])
-    own = {t.name for t in variant.inputs} | {p.name for p in variant.params} | {n for n, _ in variant.lets}
-    host = [node for node in ast.parse(text_of(name)).body if not _is_kernel(node)]
-    bound = set[str]().union(*map(_stored, host))
-    # What is added up for a learned input gets a name that is free.
-    made = re.compile(r"_.*|t\d+|d_\w+_sums")
-    assert [n for n in sorted(bound - own) if not made.fullmatch(n) and name_problem(n) is None] == []
-
-
-# How kernels, and what they call, begin that may have what a spec names among their arguments.
-VARIANTS_OWN = (
-    "_forward", "_work", "_producer", "_consumer", "_classify", "_delta", "_backward", "_dq", "_wide", "_queries_of",
-    "_is_flat", "_ranked",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_name_that_a_kernel_binds_gives_way_or_is_given_way(name: str) -> None:
-    # What is computed for a spec gets a name that is free; of these, some of the gallery's.
-    computed = re.compile(r"([crtWh]|slopes_h|d_slopes|d_rel|rel|block_mask|doc|is_global|off|sinks|prefix)(_\w+)?")
-    for function in functions(text_of(name)).values():
-        if _is_kernel(function) and function.name.startswith(VARIANTS_OWN):
-            free = [n for n in _bound(function) - KERNEL_NAMES if name_problem(n) is None and not computed.fullmatch(n)]
-            assert free == []
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_name_that_a_kernel_finds_in_the_module_is_refused_in_a_spec(name: str) -> None:
-    for function in functions(text_of(name)).values():
-        if _is_kernel(function):
-            read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} - _bound(function)
-            assert [n for n in sorted(read) if not n.startswith("_") and name_problem(n) is None] == []
-
-
 def _bound(function: ast.AST) -> set[str]:
     """What a function assigns, and its arguments."""
     return _stored(function) | {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
@@ -264,58 +226,6 @@ def call(module: ModuleType, **arguments: Any) -> None:
     out, lse = module.attention(q, k, k, **arguments, return_lse=True, config=SMALL)
     expected = module.reference(q.double(), k.double(), k.double(), **arguments, return_lse=True)
     torch.testing.assert_close((out.double(), lse.double()), expected, rtol=1e-4, atol=1e-5)
-
-
-# Names that the kernels, the launches or what they compute use themselves.
-HOSTILE = [
-    *sorted(KERNEL_NAMES),
-    "c",
-    "r",
-    "t",
-    "t_2",
-    "x_base",
-    "x_row",
-    "x_b",
-    "x_at",
-    "m_",
-    "q_",
-    "num_warps",
-    "stop",
-]
-USABLE = [name for name in HOSTILE if name_problem(name) is None]
-
-
-@pytest.mark.parametrize("start", range(0, len(USABLE), 6))
-def test_a_user_may_take_any_name_that_is_not_refused(start: int, tmp_path: Path) -> None:
-    param, size, tensor, table, let, switch = (USABLE * 2)[start : start + 6]
-    variant = load(
-        {
-            "name": "hostile",
-            "params": {param: {"value": 3, "runtime": True}, switch: {"value": True, "runtime": True}},
-            "inputs": {
-                tensor: {"shape": ["batch", "kv_len"], "dtype": "int32"},
-                table: {"shape": ["heads", size], "dtype": "float32"},
-            },
-            "let": {let: f"{tensor}[b, k + 1] + {tensor}[b, q + 1] * {param}"},
-            "score": f"score + {table}[h, {let}] - {table}[h, {size} - 1] * {let}",
-            "mask": f"(k <= q + {param}) & (({let} > 2) | ({let} < {size})) & "
-            f"({switch} | ({tensor}[b, k] == {tensor}[b, q]))",
-        }
-    )
-    own = {param: 2, switch: False, tensor: (torch.arange(50) // 9).int().repeat(2, 1).tolist(), table: [[0.5] * 4] * 2}
-    own[tensor] = torch.tensor(own[tensor], dtype=torch.int32, device=DEVICE)
-    call(load_module(generate(variant, tmp_path)), **own)
-
-
-@pytest.mark.parametrize("score", ["score + {}", "tanh(score) * ({})"])
-@pytest.mark.parametrize("start", range(0, len(USABLE), 20))
-def test_no_kernel_assigns_what_a_spec_named(start: int, score: str) -> None:
-    names = USABLE[start : start + 20]
-    params = {name: {"value": 0.5, "runtime": True} for name in names}
-    text = render(load({"name": "hostile", "causal": True, "params": params, "score": score.format(" + ".join(names))}))
-    for function in filter(_is_kernel, functions(text).values()):
-        given = {user_name(name) for name in names} & {argument.arg for argument in function.args.args}
-        assert not given & _stored(function), function.name
 
 
 @pytest.mark.parametrize("param", ["other", "doc_b"])

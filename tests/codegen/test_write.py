@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from flashgen.codegen import generate, load_module, render
-from flashgen.codegen.write import write_if_changed
 from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.files import write_if_changed
 from flashgen.spec import load
 
 CAUSAL = load({"name": "mine", "causal": True})
@@ -81,7 +81,7 @@ WRITES_FOREVER = """
 import sys
 from itertools import cycle
 from pathlib import Path
-from flashgen.codegen.write import write_if_changed
+from flashgen.files import write_if_changed
 for letter in cycle("ab"):
     write_if_changed(Path(sys.argv[1]), letter * 3_000_000)
 """

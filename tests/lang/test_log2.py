@@ -11,13 +11,13 @@ from mask_strategies import drawn
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.log2 import LOG2E, QK, factored, is_uniform, logits, tilted
-from flashgen.lang.nodes import TRUE, Expr, Type, op, variables
+from flashgen.lang.nodes import TRUE, Expr, Type, op, variables, walk
 
 SCALES = st.sampled_from([0.125, 0.3, 1.0, 2.5])
 
 
 def check(score: str, mask: str, at: dict, scale: float, q_first: int) -> None:
-    """pair + row is log2(e) times the score wherever the mask shows the pair."""
+    """pair + row is the score, log2(e) times or as it is, wherever the mask shows the pair."""
     meaning, shown = compile(score, Type.FLOAT), compile(mask, Type.BOOL)
     found = logits(meaning, shown)
     event("row term" if found.row is not None else "no row term")
@@ -31,7 +31,8 @@ def check(score: str, mask: str, at: dict, scale: float, q_first: int) -> None:
         parts = [evaluate(part, kernel, TENSORS) for part in (found.pair, found.row) if part is not None]
         # What cancels between the parts is lost to rounding.
         largest = max(map(abs, [1.0, value, *parts]))
-        assert sum(parts) == pytest.approx(value * math.log2(math.e), rel=0, abs=1e-9 * largest)
+        unit = 1.0 if found.natural else math.log2(math.e)
+        assert sum(parts) == pytest.approx(value * unit, rel=0, abs=1e-9 * largest)
 
 
 def check_tilt(pair: Expr, kernel: dict) -> None:
@@ -127,10 +128,41 @@ def test_alibi_costs_one_product_and_no_absolute_value_a_pair() -> None:
     assert variables(found.row) == {"q", "q_first", "h"}
 
 
-def test_a_term_of_the_row_alone_leaves_the_loop() -> None:
-    found = logits(compile("score + rel[h, q]"), TRUE)
+def test_a_small_term_of_the_row_alone_leaves_the_loop() -> None:
+    found = logits(compile("score + 3 * tanh(rel[h, q])"), TRUE)
     assert found.scaled is not None
-    assert found.row is op("mul", compile("rel[h, q]"), LOG2E)
+    assert found.row is not None
+    assert variables(found.row) == {"h", "q"}
+
+
+@pytest.mark.parametrize("score", ["score + rel[h, q]", "score - 20000.0", "score + 100.0 * q"])
+def test_one_that_may_be_large_stays(score: str) -> None:
+    assert logits(compile(score), TRUE).row is None
+
+
+@pytest.mark.parametrize("term", ["({}) * -10000.0", "({})", "1e9 * ({})"])
+@pytest.mark.parametrize("inner", ["rel[h, q] - rel[h, k]", "rel[h, k] - 1.0", "q * 0.5 - k * 0.5"])
+def test_a_sum_without_the_score_stays_whole(term: str, inner: str) -> None:
+    found = logits(compile(f"score + {term.format(inner)}"), TRUE)
+    assert found.row is None
+    assert compile(inner) in set(walk(found.pair))
+
+
+@pytest.mark.parametrize(
+    ("score", "natural"),
+    [
+        ("score", False),
+        ("cap * tanh(score / cap)", False),
+        ("score - rel[h, 0] * abs(q - k)", False),
+        ("score + (1 - keep[b, k]) * -1e9", False),
+        ("score + (1 - keep[b, k]) * -3.4028234663852886e38", True),
+        ("score + rel[h, k]", True),
+        ("score if k < q else -1e38", True),
+        ("10 * tanh(score + rel[h, k])", False),
+    ],
+)
+def test_what_may_come_near_the_largest_float32_keeps_its_units(score: str, natural: bool) -> None:
+    assert logits(compile(score), TRUE).natural is natural
 
 
 @pytest.mark.parametrize(

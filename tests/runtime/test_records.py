@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.runtime import lookup as found_by
+from flashgen.runtime import record_files
 from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.lookup import Lookup, RecordWarning, cache_folder, lookup, read_record, records_below
+from flashgen.runtime.lookup import Lookup, cache_folder, lookup
+from flashgen.runtime.record_files import RecordWarning, read_record, records_below
 from flashgen.runtime.records import Bucket, Device, Key, Record
 
 DEFAULT = Config(BM=32, BN=32, num_warps=4, num_stages=1)
@@ -48,7 +50,7 @@ def answer(key: Key, roots: dict[str, Path], spec: str = "SPEC") -> tuple[Config
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """Each test is a process that has warned of nothing yet."""
-    monkeypatch.setattr(found_by, "_reported", set())
+    monkeypatch.setattr(record_files, "_reported", set())
     found_by.forget()
 
 
@@ -183,7 +185,8 @@ DAMAGE = {
     "median null": fields(median_us=None),
     "tried a float": fields(tried=1.5),
     "bucket of nonsense": fields(key={**json.loads(RECORD.to_json())["key"], "bucket": "big"}),
-    "another format": fields(format=99),
+    "a format that is no number": fields(format="1"),
+    "an older format": fields(format=0),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -194,11 +195,11 @@ def test_tuning_shapes_and_hints() -> None:
         "head_dim": 40,
         "inputs": {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}},
         "mask": "doc[b, q] == doc[b, k]",
-        "tune": {"shapes": [{"batch": 1, "heads": 8, "q_len": 100}], "inputs": {"doc": {"range": [0, 3]}}},
+        "tune": {"shapes": [{"batch": 1, "heads": 8, "q_len": 100}], "inputs": {"doc": {"segments": 3}}},
     }
     variant = load(spec)
     assert variant.tune_shapes == (TuneShape(1, 8, 8, 100, 100),)
-    assert variant.samples == (("doc", Sample(range=(0.0, 3.0))),)
+    assert variant.samples == (("doc", Sample(segments=3)),)
     assert (variant.dtypes, variant.head_dims) == (("float32",), (40,))
     assert set(variant.dtypes) <= set(DTYPES)
 
@@ -206,10 +207,16 @@ def test_tuning_shapes_and_hints() -> None:
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=40))
 def test_descriptions_are_carried_as_they_are(text: str) -> None:
     try:
-        assert load({"name": "a", "description": text}).description == text.strip()
+        lines = text.replace("\u2028", "\n").replace("\u2029", "\n")
+        assert load({"name": "a", "description": text}).description == lines.strip()
     except SpecError as error:
         assert error.expected == "text without control characters"
-        assert any(0x202A <= ord(c) <= 0x202E or 0x2066 <= ord(c) <= 0x2069 for c in text)
+        assert any(unicodedata.category(c) == "Cf" for c in text)
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029"])
+def test_what_ends_a_line_of_a_description_is_a_line_feed(end: str) -> None:
+    assert load({"name": "a", "description": f"one{end}two"}).description == "one\ntwo"
 
 
 def test_quotes_newlines_and_templates_in_a_description(tmp_path: Path) -> None:

@@ -11,6 +11,12 @@ from flashgen.spec import load
 
 INPUT = "inputs: {doc: {shape: [batch, kv_len], dtype: int32}}\n"
 
+
+def ranged(pair: str, dtype: str = "float32") -> str:
+    """A spec whose input has this range."""
+    return f"name: a\ninputs: {{r: {{shape: [heads], dtype: {dtype}, range: {pair}}}}}\nscore: score + r[h]\n"
+
+
 # id: (the spec's text, the message after the file's name)
 FORM = {
     "empty": ("", ":1:1: an empty file; expected keys such as name and score, each with a value"),
@@ -61,7 +67,18 @@ FORM = {
     "window as a number": ("name: a\nwindow: 3\n", ":2:9: 3; expected a mapping with the keys left, right"),
     "negative window": (
         "name: a\nwindow: {left: -1}\n",
-        ":2:16: -1; expected an integer >= 0 or an expression of params",
+        ":2:16: -1; expected an integer >= 0 or an expression of params; for a window that leaves out the query itself "
+        "write 'mask: k >= q + 1', joined with & to another mask",
+    ),
+    "negative window to the right": (
+        "name: a\nwindow: {left: 9, right: -8}\n",
+        ":2:26: -8; expected an integer >= 0 or an expression of params; for a window that leaves out the query itself "
+        "write 'mask: k <= q - 8', joined with & to another mask",
+    ),
+    "negative window by a param": (
+        "name: a\nparams: {W: 8}\nwindow: {left: -W}\n",
+        ":3:16: window left of -8; expected an integer >= 0; for a window that leaves out the query itself "
+        "write 'mask: k >= q + 8', joined with & to another mask",
     ),
     "block size": ("name: a\nblock_sparse: {block_q: 0, block_kv: 8}\n", ":2:25: 0; expected an integer >= 1"),
     "param as text": (
@@ -90,7 +107,7 @@ FORM = {
     ),
     "a choice of sizes": (
         "name: a\ninputs: {doc: {shape: [batch|1, kv_len], dtype: int32}}\n",
-        ":2:24: a dimension batch|1; expected one size, such as batch, or 1",
+        ":2:24: a dimension batch | 1; expected one size, such as batch, or 1",
     ),
     "two problems": (
         "name: a\nsink: 3\ncausal: 3\n",
@@ -114,7 +131,7 @@ FORM = {
     ),
     "two hints": (
         f"name: a\n{INPUT}tune: {{inputs: {{doc: {{segments: 1, density: 0.5}}}}}}\n",
-        ":3:22: a mapping; expected exactly one of segments, density and range",
+        ":3:22: a mapping; expected exactly one of segments and density",
     ),
     "hint for no input": (
         f"name: a\n{INPUT}mask: doc[b, k] > 0\ntune: {{inputs: {{dok: {{segments: 1}}}}}}\n",
@@ -122,7 +139,38 @@ FORM = {
     ),
     "hint of another dtype": (
         f"name: a\n{INPUT}mask: doc[b, k] > 0\ntune: {{inputs: {{doc: {{density: 0.5}}}}}}\n",
-        ":4:22: a hint that does not fit dtype int32; expected segments or range",
+        ":4:22: a hint that does not fit dtype int32; expected segments, or a range of the input",
+    ),
+    "range as a hint": (
+        f"name: a\n{INPUT}mask: doc[b, k] > 0\ntune: {{inputs: {{doc: {{range: [0, 5]}}}}}}\n",
+        ":4:23: the key 'range'; expected it under inputs, as a key of the input",
+    ),
+    "range and a hint": (
+        "name: a\ninputs: {doc: {shape: [batch, kv_len], dtype: int32, range: [0, 5]}}\nmask: doc[b, k] > 0\n"
+        "tune: {inputs: {doc: {segments: 3}}}\n",
+        ":4:17: a hint for 'doc', which has a range; expected the one or the other",
+    ),
+    "range of one number": (ranged("[1]"), ":2:53: a list of 1; expected a pair [low, high]"),
+    "range that is a number": (ranged("3"), ":2:53: 3; expected a pair [low, high]"),
+    "range the wrong way round": (
+        ranged("[2, 1]"),
+        ":2:53: a list of 2; expected a pair [low, high] with -3.4e+38 <= low <= high <= 3.4e+38, of dtype float32",
+    ),
+    "range without an end": (ranged("[0, .inf]"), ":2:57: inf; expected a number"),
+    "range of no number": (ranged("[.nan, 0]"), ":2:54: nan; expected a number"),
+    "range of bools": (ranged("[false, true]"), ":2:54: false; expected a number (and 1 more)"),
+    "range of texts": (ranged("['0', 1]"), ":2:54: '0'; expected a number"),
+    "range beyond the dtype": (
+        ranged("[0, 300]", "uint8"),
+        ":2:51: a list of 2; expected a pair [low, high] with 0 <= low <= high <= 255, of dtype uint8",
+    ),
+    "range of fractions for integers": (
+        ranged("[0, 1.5]", "int32"),
+        ":2:51: a list of 2; expected a pair of integers with dtype int32",
+    ),
+    "range of a bool": (
+        ranged("[0, 1]", "bool"),
+        ":2:50: a list of 2; expected no range with dtype bool; tune has a density for it",
     ),
 }
 
@@ -142,6 +190,10 @@ NAMES = {
     "param called lambda": (
         "name: a\nparams: {lambda: 3}\n",
         ":2:10: the param name 'lambda'; expected a name that is not a Python keyword",
+    ),
+    "param called like a number": (
+        "name: a\nparams: {inf: 3}\n",
+        ":2:10: the param name 'inf'; expected a name that is not a word of the expression language",
     ),
     "param called like an argument": (
         "name: a\nparams: {scale: 3}\n",
@@ -196,7 +248,7 @@ EXPRESSIONS = {
     "with carriage returns": ("name: a\r\nmask: k <= qq\r\n", ":2:12: the unknown name 'qq'; expected 'q'"),
     "in a dimension": (
         "name: a\ninputs: {rel: {shape: [heads, 2*head + 1], dtype: float32}}\nscore: rel[h, 0]\n",
-        ":2:33: the unknown name 'head'; expected 'heads', 'kv_heads' or 'head_dim'",
+        ":2:33: the unknown name 'head'; expected 'head_dim' or 'heads'",
     ),
     "in a window": ("name: a\nparams: {W: 3}\nwindow: {left: w + W}\n", ":3:16: the unknown name 'w'; expected 'W'"),
     "of the wrong type": (
@@ -230,7 +282,7 @@ EXPRESSIONS = {
     ),
     "attribute": (
         "name: a\nscore: score.real\n",
-        ":2:13: unexpected '.'; expected a plain name or number; there are no attributes",
+        ":2:8: 'score.real'; expected a plain name or number; there are no attributes",
     ),
     "Python call": (
         "name: a\nscore: __import__('os').system('true')\n",
@@ -244,7 +296,11 @@ EXPRESSIONS = {
         f"name: a\nscore: {'(' * 1_500}score{')' * 1_500}\n",
         ":2:72: an expression nested more than 64 deep; expected parts named with 'let'",
     ),
-    "infinite score": ("name: a\nscore: 1e999\n", ":2:8: the unknown name 'inf'; expected 'min'"),
+    "score of no number": (
+        "name: a\nscore: nan\n",
+        ":2:8: the unknown name 'nan'; expected 'b', 'h', 'head_dim', 'heads', 'k', 'kv_h', 'kv_heads', 'kv_len', 'q', "
+        "'q_len' or 'score'",
+    ),
 }
 
 HOSTILE = {

@@ -61,6 +61,9 @@ class Replay:
         factor = math.exp(self._chance.gauss(0, self.noise))
         return Timing(entry.timing.median_us * factor, entry.timing.spread, entry.timing.repetitions)
 
+    def outliers(self, workload, configs, arbiter):
+        return {}
+
     def prove(self, workload, config):
         return ""
 

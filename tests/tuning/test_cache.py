@@ -1,5 +1,6 @@
 """Writing records: whole or not at all, and nothing is lost when many write."""
 
+import errno
 import multiprocessing
 import os
 import random
@@ -8,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.runtime import record_files
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import RecordWarning, read_record, records_below
+from flashgen.runtime.record_files import RecordWarning, read_record, records_below
 from flashgen.runtime.records import Bucket, Key, Record
 from flashgen.tuning.cache import clear_records, export_records, find_record, list_records, write_record
 
@@ -171,3 +173,48 @@ def test_exported_records_are_the_same_text_elsewhere(three, tmp_path_factory):
     assert len(paths) == 2
     assert all(path.read_text() == (three / path.relative_to(shipped)).read_text() for path in paths)
     assert sorted(p.name for p in shipped.rglob("*") if p.is_file()) == sorted(p.name for p in paths)
+
+
+def test_what_a_newer_flashgen_wrote_is_not_written_over(tmp_path):
+    path = tmp_path / KEY.path
+    path.parent.mkdir(parents=True)
+    path.write_text('{"format": 2}')
+    for replaced in (False, True):
+        with pytest.raises(EnvironmentProblem, match=r"format is 2, of a newer flashgen.*FLASHGEN_CACHE_DIR"):
+            write_record(RECORD, tmp_path, replace=replaced)
+    assert path.read_text() == '{"format": 2}'
+
+
+def test_a_record_that_cannot_be_read_now_is_not_written_over(tmp_path, monkeypatch):
+    """It may be the better one."""
+    write_record(CONTENDERS[1], tmp_path)
+
+    def fails(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched, pytest.raises(EnvironmentProblem, match="Too many open files"):
+        patched.setattr(record_files.os, "fdopen", fails)
+        write_record(RECORD, tmp_path)
+    assert read_record(tmp_path / KEY.path) == CONTENDERS[1]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_is_named_and_left(tmp_path, make):
+    path = tmp_path / KEY.path
+    path.parent.mkdir(parents=True)
+    make(path)
+    with pytest.raises(EnvironmentProblem, match=f"{path} cannot be written: it is not a file"):
+        write_record(RECORD, tmp_path)
+
+
+def test_a_record_of_another_key_in_its_place_is_no_rival(tmp_path):
+    """Two models may have one folder: "NVIDIA-H200" is not "NVIDIA H200"."""
+    write_record(replace(CONTENDERS[1], key=replace(KEY, gpu="NVIDIA-H200")), tmp_path)
+    assert write_record(RECORD, tmp_path) == RECORD == read_record(tmp_path / KEY.path)
+
+
+def test_without_a_home_the_remedy_is_named(monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", "~nobody-of-this-name/cache")
+    for use in (lambda: write_record(RECORD), list_records, clear_records):
+        with pytest.raises(EnvironmentProblem, match="name one in FLASHGEN_CACHE_DIR, in full"):
+            use()

@@ -17,7 +17,8 @@ from flashgen import spec
 from flashgen.codegen import generate, load_module
 from flashgen.errors import EnvironmentProblem
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import RecordWarning, read_record, user_root
+from flashgen.runtime.lookup import user_root
+from flashgen.runtime.record_files import RecordWarning, read_record
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.session import journal_path

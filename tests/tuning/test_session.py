@@ -50,6 +50,8 @@ class FakeTools:
     proven: list = field(default_factory=list)
     fails: dict = field(default_factory=dict)
     wrong: set = field(default_factory=set)
+    odd: set | str = field(default_factory=set)
+    compared: list = field(default_factory=list)
     compilation: dict = field(default_factory=dict)
     clocks: tuple = ("1965, 1980, 0x0000000000000000",)
 
@@ -65,6 +67,12 @@ class FakeTools:
         if config in self.fails or "all" in self.fails:
             raise RequestFailed(self.fails.get(config, "crashed"))
         return Timing(median_us(config), 0.01, 10)
+
+    def outliers(self, workload, configs, arbiter):
+        self.compared.append((tuple(configs), arbiter))
+        if isinstance(self.odd, str):
+            raise RequestFailed(self.odd)
+        return {config: "dV differs in 3 rows" for config in configs if config in self.odd}
 
     def prove(self, workload, config):
         self.proven.append(config)
@@ -116,6 +124,33 @@ def test_the_best_config_is_found_proven_and_recorded(cache):
         {"limits": 0.0, "sm_max_mhz": 1980.0, "sm_mhz": 1965.0},
     )
     assert "out of resources 1" in str(outcome) and "100.0 us" in str(outcome)
+
+
+def test_a_finalist_that_computes_something_else_than_the_others_is_dropped_and_said(cache):
+    """Though it is the fastest, and passes its proof, which is at a smaller size."""
+    tools = FakeTools(odd={BEST})
+    outcome = session(tools, cache).tune(workload(LONG), None)
+    ((configs, arbiter),) = tools.compared
+    assert configs[0] == BEST and len(configs) > 2 and arbiter not in configs
+    assert outcome.record.config == outcome.ranking[0].config == configs[1] and BEST not in tools.proven
+    assert outcome.failed["outputs differ"] == 1 and "outputs differ 1" in str(outcome)
+    assert f"{BEST}: dV differs in 3 rows" in outcome.record.note
+    on_disk = json.loads((cache / workload(LONG).key.path).read_text())
+    assert Config.of(on_disk["config"]) == configs[1] and on_disk["failed"]["outputs differ"] == 1
+    assert Record.from_json(json.dumps(on_disk)) == outcome.record
+
+
+def test_where_no_two_finalists_agree_nothing_is_recorded(cache):
+    tools = FakeTools()
+    tools.outliers = lambda workload, configs, arbiter: dict.fromkeys(configs, "out differs in 9 rows")
+    outcome = session(tools, cache).tune(workload(LONG), None)
+    assert (outcome.status, outcome.record, tools.proven) == ("failed", None, [])
+    assert outcome.lost["outputs differ"] > 1 and not (cache / workload(LONG).key.path).exists()
+
+
+def test_a_comparison_that_fails_is_noted(cache):
+    record = session(FakeTools(odd="out of memory"), cache).tune(workload(LONG), None).record
+    assert record.config == BEST and "not compared: out of memory" in record.note
 
 
 def test_a_throttled_run_is_marked_in_its_record(cache):

@@ -7,7 +7,6 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
-from datetime import timedelta
 from itertools import product
 from pathlib import Path
 
@@ -15,8 +14,8 @@ import pytest
 from fake_bench import median_us
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import RecordWarning
-from flashgen.tuning import proposals
+from flashgen.runtime.record_files import RecordWarning
+from flashgen.tuning import claims
 from flashgen.tuning.study import Budget, search
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
@@ -185,7 +184,7 @@ CORRUPT = {
 @pytest.mark.parametrize("line", CORRUPT.values(), ids=CORRUPT)
 def test_a_corrupt_line_costs_what_comes_after_it(tmp_path, line, monkeypatch):
     # The line may have been the end of a trial that seems to have just begun.
-    monkeypatch.setattr(proposals, "UNSIGNED_FOR", timedelta(seconds=0.5))
+    monkeypatch.setattr(claims, "UNSIGNED_FOR", 0.5)
     journal = tmp_path / "study.log"
     search(SPACE, [Fake()], place=journal, budget=Budget(trials=30))
     lines = journal.read_bytes().splitlines(keepends=True)

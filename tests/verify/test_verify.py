@@ -58,7 +58,7 @@ def test_the_time_limit_leaves_cases_unproven(module: Path) -> None:
 
 
 def test_an_unknown_level_is_refused(module: Path) -> None:
-    with pytest.raises(UsageError, match="level is 'slow'; expected one of quick, full"):
+    with pytest.raises(UsageError, match="level 'slow'; expected one of quick, full"):
         verify(module, load(SPEC), level="slow", device="cpu")
 
 

@@ -1,0 +1,114 @@
+"""Files whose names a user chose: written beside and renamed, onto nothing or a regular file, and never over a spec."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+
+SPEC_SUFFIXES = (".yaml", ".yml")
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_target(path: Path) -> None:
+    """UsageError where `path` is nothing to write a file to: no regular file, or a spec. A path of nothing is fine."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = stat.S_IFREG
+    except (OSError, ValueError) as error:
+        raise EnvironmentProblem(f"{path} cannot be written: {_reason(error)}") from error
+    if not stat.S_ISREG(mode):
+        what = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+        raise UsageError(f"{path} is {what}; expected the path of a file, there or not")
+    if path.suffix.lower() in SPEC_SUFFIXES or _is_spec(path):
+        raise UsageError(f"{path} is a spec's; expected the path of another file: what is written would replace it")
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Replace a file by `content` in one step, text as UTF-8; its folder is made.
+
+    UsageError as for `check_target`; EnvironmentProblem, with the old file intact, where the folder or the disk does
+    not let us.
+    """
+    check_target(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".flashgen-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except (OSError, ValueError) as error:
+        raise EnvironmentProblem(f"{path} cannot be written: {_reason(error)}") from error
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """The same, but a file that says this already is not touched."""
+    with suppress(OSError, ValueError):
+        if not path.is_symlink() and path.is_file() and path.read_bytes() == text.encode():
+            return
+    write_file(path, text)
+
+
+def append_to(path: Path, text: str) -> None:
+    """Add text to the end of a file in one write; otherwise as `write_file`."""
+    check_target(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A pipe that took the file's place since is refused, not waited for.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        with open(os.open(path, flags, 0o644), "a", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        raise EnvironmentProblem(f"{path} cannot be written: {_reason(error)}") from error
+
+
+def check_folder(path: Path) -> None:
+    """UsageError where `path`, or what it lies in, is there and no folder."""
+    for place in (path, *path.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise UsageError(f"{place} is no folder; expected the path of one, there or not")
+            return
+
+
+def png_of(figure: Any, dpi: int) -> bytes:
+    """A figure of matplotlib as the content of a PNG file."""
+    content = io.BytesIO()
+    figure.savefig(content, dpi=dpi, format="png")
+    return content.getvalue()
+
+
+def _is_spec(path: Path) -> bool:
+    """Whether a file is a spec by what it says, whatever its name."""
+    from flashgen.spec.model import SpecForm
+    from flashgen.spec.source import read
+
+    try:
+        return path.is_file() and {"name"} <= {*read(path).data} <= {*SpecForm.model_fields}
+    except FlashgenError:
+        return False
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,63 @@
+"""What parses but may not be what was meant: bitwise operators that take a comparison's operand from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flashgen.lang.syntax import Chain, Operation, Syntax, pieces
+from flashgen.lang.written import written
+
+BITWISE = frozenset({"&", "|", "^"})
+
+
+def doubts(syntax: Syntax) -> Iterator[str]:
+    """A sentence with its place for each comparison that has one of `&`, `|`, `^` in an operand without parentheses.
+
+    These bind tighter than comparisons, as in Python: `k <= q & k > q - 5` is `k <= (q & k) > q - 5`.
+    """
+    for piece in pieces(syntax):
+        if isinstance(piece, Chain):
+            operator = next((o for o in piece.operands if _is_open(o)), None)
+            if isinstance(operator, Operation):
+                yield (
+                    f"{operator.at}: '{operator.symbol}' binds tighter than the comparisons beside it: this is "
+                    f"'{_as_read(piece)}'; where tests are meant write '{_as_tests(piece)}', "
+                    "else parentheses as in the former"
+                )
+
+
+def _is_open(operand: Syntax) -> bool:
+    return isinstance(operand, Operation) and operand.symbol in BITWISE and not operand.bracketed
+
+
+def _as_read(chain: Chain) -> str:
+    texts = [f"({written(o)})" if _is_open(o) else _operand(o) for o in chain.operands]
+    return "".join([texts[0], *(f" {s} {t}" for s, t in zip(chain.symbols, texts[1:], strict=True))])
+
+
+def _as_tests(chain: Chain) -> str:
+    """The comparisons in parentheses, with the bitwise operators between them."""
+    tests: list[list[str]] = [[]]
+    between: list[str] = []
+    for index, operand in enumerate(chain.operands):
+        if index:
+            tests[-1].append(chain.symbols[index - 1])
+        for part, symbol in _parts(operand):
+            if symbol:
+                between.append(symbol)
+                tests.append([])
+            tests[-1].append(_operand(part))
+    texts = [f"({' '.join(test)})" if len(test) > 1 else test[0] for test in tests]
+    return " ".join([texts[0], *(f"{symbol} {text}" for symbol, text in zip(between, texts[1:], strict=True))])
+
+
+def _parts(operand: Syntax) -> list[tuple[Syntax, str]]:
+    """What bitwise operators join, each with the operator before it, empty for the first."""
+    if not isinstance(operand, Operation) or not _is_open(operand) or len(operand.operands) < 2:
+        return [(operand, "")]
+    left, right = operand.operands
+    return [*_parts(left), (right, operand.symbol)]
+
+
+def _operand(syntax: Syntax) -> str:
+    return f"({written(syntax)})" if isinstance(syntax, Chain) else written(syntax)

@@ -1,0 +1,119 @@
+"""Random specs held against an evaluation that shares no code with the compiler.
+
+    python -m flashgen.verify.soak --seed S --count N [--device cpu|cuda] [--seconds T] [--jobs J] [--rows FILE] ...
+
+Each case is a spec, sizes, tensors, configs and options drawn from the seed and its index alone. It is built and
+called in a process of its own; out, lse, gradients, the schedule and the module's reference are compared. What fails
+is made small and printed as YAML, with the command that repeats it. Exit status 0 where all passed, 1 where one failed
+or was left when the time was up, 2 where the command is wrong or there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+from flashgen.verify.soak.case import from_yaml, to_yaml
+from flashgen.verify.soak.crew import Soak, Trier, default_jobs
+from flashgen.verify.soak.draw import draw
+from flashgen.verify.soak.rows import Row, append, read, source_digest, table
+
+# Seconds for one case, compilation included.
+LIMITS = {"cpu": 180.0, "cuda": 300.0}
+# Trials to make a failing case small.
+STEPS = 150
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    try:
+        device = chosen.device or ("cuda" if _has_gpu() else "cpu")
+        if device == "cuda" and not _has_gpu():
+            raise EnvironmentProblem("there is no GPU that torch can use: `flashgen doctor` says what is missing")
+        if chosen.resume and chosen.rows is None:
+            raise UsageError("--resume was given without --rows; expected the file to resume from")
+        if chosen.case is not None:
+            return _replayed(chosen.case, device, chosen.limit or LIMITS[device])
+        indices = chosen.index or range(chosen.start, chosen.start + chosen.count)
+        if chosen.show:
+            print("\n".join(to_yaml(draw(chosen.seed, index, large=device == "cuda")) for index in indices))
+            return 0
+        soak = Soak(chosen.seed, device, chosen.jobs, chosen.limit or LIMITS[device], chosen.steps)
+        return _run(soak, indices, chosen.seconds, chosen.rows, read(chosen.rows) if chosen.resume else [])
+    except FlashgenError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m flashgen.verify.soak", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides every case, with its index")
+    parser.add_argument("--count", type=int, default=100, metavar="N", help="how many cases")
+    parser.add_argument("--start", type=int, default=0, metavar="I", help="index of the first")
+    parser.add_argument("--index", type=int, action="append", metavar="I", help="only this case; repeatable")
+    parser.add_argument("--case", type=Path, metavar="FILE", help="try a case that was printed, nothing else")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="cpu: Triton's interpreter; a GPU where there is one")
+    parser.add_argument("--jobs", type=int, default=default_jobs(), metavar="J", help="cases side by side")
+    parser.add_argument("--seconds", type=float, metavar="T", help="start no further case after this time")
+    parser.add_argument("--limit", type=float, metavar="T", help="time limit of each case")
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="trials to make a failure small")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="append what is found to this file, as JSON lines")
+    parser.add_argument("--resume", action="store_true", help="skip what passed according to the rows file")
+    parser.add_argument("--show", action="store_true", help="print the cases, try none")
+    return parser
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _run(soak: Soak, indices: Iterable[int], seconds: float | None, path: Path | None, known: Sequence[Row]) -> int:
+    """Try all indices that did not pass before, on this very code; the exit status."""
+    start = time.monotonic()
+    end = start + (seconds or float("inf"))
+    source = source_digest()
+    passed = {
+        r.index: r for r in known if r.passed and (r.seed, r.device, r.source) == (soak.seed, soak.device, source)
+    }
+    rows = [passed[index] for index in indices if index in passed]
+    left = 0
+    for row in soak.of([index for index in indices if index not in passed], lambda: time.monotonic() > end):
+        if row is None:
+            left += 1
+            continue
+        rows.append(row)
+        if path is not None:
+            append(path, row)
+        if not row.passed:
+            _show(row)
+    print()
+    print("\n".join(table(rows, time.monotonic() - start, left)), flush=True)
+    return 0 if not left and all(row.passed for row in rows) else 1
+
+
+def _show(row: Row) -> None:
+    print(f"FAILED  {row.kind}: {row.detail}\n")
+    print(row.small)
+    print(f"# python -m flashgen.verify.soak --device {row.device} --seed {row.seed} --index {row.index}\n", flush=True)
+
+
+def _replayed(path: Path, device: str, limit: float) -> int:
+    try:
+        case = from_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is no case ({error}); expected what a soak printed") from error
+    trier = Trier(device, limit)
+    found = trier(case, lenient=True)
+    trier.close()
+    print(f"{found['kind']}: {found['detail']}")
+    return 0 if found["kind"] == "passed" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

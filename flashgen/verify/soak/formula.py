@@ -1,0 +1,234 @@
+"""What an expression of a spec means: its text read by Python's own parser, evaluated by torch.
+
+Nothing of flashgen.lang is used. Values are tensors that broadcast: bool, int64, or float in the dtype asked for;
+what is the same for all pairs (constants, sizes, params) has no dimension.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+Tensor = torch.Tensor
+Kind = type
+
+# For 16-bit inputs a spec may have tanh from an instruction of the GPU: relative error 2**-11.
+TANH_BITS = 11
+
+
+@dataclass
+class Formula:
+    """Evaluates expressions where `names` have these values, in floats of `dtype`.
+
+    `lets` are texts that may name each other; each is evaluated once. `rough`: tanh is that of the GPU's instruction.
+    """
+
+    names: Mapping[str, Tensor]
+    inputs: Mapping[str, Tensor]
+    lets: Mapping[str, str]
+    dtype: torch.dtype
+    rough: bool = False
+    _known: dict[str, Tensor] = field(default_factory=dict)
+
+    def evaluate(self, text: str) -> Tensor:
+        return self._value(parsed(text))
+
+    def floating(self, text: str) -> Tensor:
+        return self._as_float(self.evaluate(text))
+
+    def _value(self, node: ast.expr) -> Tensor:
+        match node:
+            case ast.Constant(value=value):
+                return self._constant(value)
+            case ast.Name(id=name):
+                return self._name(name)
+            case ast.Subscript(value=ast.Name(id=name), slice=index):
+                return self._element(self.inputs[name], index.elts if isinstance(index, ast.Tuple) else [index])
+            case ast.Call(func=ast.Name(id=name), args=args):
+                return self._call(name, [self._value(arg) for arg in args])
+            case ast.UnaryOp(op=op, operand=operand):
+                return self._unary(op, self._value(operand))
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._binary(op, self._value(left), self._value(right), right)
+            case ast.BoolOp(op=op, values=values):
+                join = torch.logical_and if isinstance(op, ast.And) else torch.logical_or
+                return _chained(join, [self._value(value) for value in values])
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                return self._compare(ops, [self._value(each) for each in (left, *others)])
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self._where(self._value(test), self._value(body), self._value(orelse))
+        raise NotImplementedError(f"the soak has no {type(node).__name__}")
+
+    def _constant(self, value: object) -> Tensor:
+        if isinstance(value, bool):
+            return torch.tensor(value)
+        return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else self.dtype)
+
+    def _name(self, name: str) -> Tensor:
+        if name in ("true", "false"):
+            return torch.tensor(name == "true")
+        if name == "inf":
+            return torch.tensor(float("inf"), dtype=self.dtype)
+        if name in self.lets:
+            if name not in self._known:
+                self._known[name] = self.evaluate(self.lets[name])
+            return self._known[name]
+        value = self.names[name]
+        return value.to(self.dtype) if value.is_floating_point() else value
+
+    def _element(self, tensor: Tensor, indices: list[ast.expr]) -> Tensor:
+        """An index outside its axis reads the nearest element."""
+        places = [_as_int(self._value(index)).to(tensor.device) for index in indices]
+        places = [place.clamp(0, size - 1) for place, size in zip(places, tensor.shape, strict=True)]
+        found = tensor[tuple(torch.broadcast_tensors(*places))]
+        # Never without a dimension: an element is no bound that is the same for all pairs.
+        found = found.reshape(1) if found.ndim == 0 else found
+        if found.is_floating_point():
+            return found.to(self.dtype)
+        return found if found.dtype == torch.bool else found.to(torch.int64)
+
+    def _as_float(self, value: Tensor) -> Tensor:
+        return value.to(self.dtype)
+
+    def _common(self, *values: Tensor, least: int = 0) -> list[Tensor]:
+        """The values in the highest of their types; `least` 1: an int at least."""
+        if any(value.is_floating_point() for value in values):
+            return [self._as_float(value) for value in values]
+        if least or any(value.dtype == torch.int64 for value in values):
+            return [_as_int(value) for value in values]
+        return list(values)
+
+    def _call(self, name: str, values: list[Tensor]) -> Tensor:
+        if name == "where":
+            return self._where(*values)
+        if name in _REAL:
+            return self._real(name, self._as_float(values[0]))
+        values = self._common(*values, least=1)
+        if name == "floor":
+            return torch.floor(values[0]).to(torch.int64)
+        if name == "abs":
+            return values[0].abs()
+        if name == "clamp":
+            return _least(_greatest(values[0], values[1]), values[2])
+        return _chained(_greatest if name == "max" else _least, values)
+
+    def _real(self, name: str, value: Tensor) -> Tensor:
+        found = _REAL[name](value)
+        if name != "tanh" or not self.rough:
+            return found
+        # Rounded so, and with the slope that goes with it.
+        unit = torch.exp2(torch.floor(torch.log2(found.detach().abs().clamp_min(1e-30))) - TANH_BITS)
+        return found + (torch.round(found.detach() / unit) * unit - found.detach())
+
+    def _where(self, test: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
+        then, otherwise = self._common(then, otherwise)
+        if test.ndim == 0:
+            return then if bool(test) else otherwise
+        return torch.where(test, then.to(test.device), otherwise.to(test.device))
+
+    def _unary(self, op: ast.unaryop, value: Tensor) -> Tensor:
+        if isinstance(op, ast.Not):
+            return torch.logical_not(value)
+        if isinstance(op, ast.Invert):
+            return torch.bitwise_not(value)
+        (value,) = self._common(value, least=1)
+        return -value if isinstance(op, ast.USub) else value
+
+    def _binary(self, op: ast.operator, left: Tensor, right: Tensor, exponent: ast.expr) -> Tensor:
+        if isinstance(op, ast.BitAnd | ast.BitOr | ast.BitXor):
+            return _BITWISE[type(op)](*self._common(left, right))
+        if isinstance(op, ast.LShift | ast.RShift):
+            shift = torch.bitwise_left_shift if isinstance(op, ast.LShift) else torch.bitwise_right_shift
+            return shift(_as_int(left), _as_int(right).clamp(0, 63))
+        if isinstance(op, ast.Div):
+            return self._as_float(left) / self._as_float(right)
+        if isinstance(op, ast.Pow):
+            return self._power(left, right, exponent)
+        left, right = self._common(left, right, least=1)
+        if isinstance(op, ast.FloorDiv | ast.Mod):
+            return _divided(left, right, isinstance(op, ast.FloorDiv))
+        return _ARITHMETIC[type(op)](left, right)
+
+    def _power(self, base: Tensor, exponent: Tensor, written: ast.expr) -> Tensor:
+        """An int to the power of a constant that is no negative int is an int; every other power is a float."""
+        whole = not base.is_floating_point() and not exponent.is_floating_point() and exponent.ndim == 0
+        if whole and _is_fixed(written) and int(exponent) >= 0:
+            return torch.pow(_as_int(base), int(exponent))
+        return torch.pow(self._as_float(base), self._as_float(exponent))
+
+    def _compare(self, ops: list[ast.cmpop], values: list[Tensor]) -> Tensor:
+        links = []
+        for op, left, right in zip(ops, values, values[1:], strict=False):
+            least = 0 if isinstance(op, ast.Eq | ast.NotEq) else 1
+            links.append(_COMPARISONS[type(op)](*self._common(left, right, least=least)))
+        return _chained(torch.logical_and, links)
+
+
+def parsed(text: str) -> ast.expr:
+    """The syntax of an expression; text may go over several lines."""
+    return ast.parse(f"({text})", mode="eval").body
+
+
+def size(text: str | int, sizes: Mapping[str, int]) -> int:
+    """The value of an extent: a number or an integer expression of sizes and params."""
+    names = {name: torch.tensor(value) for name, value in sizes.items()}
+    return int(Formula(names, {}, {}, torch.float64).evaluate(str(text)))
+
+
+def _is_fixed(node: ast.expr) -> bool:
+    """Whether it is made of literals alone. (What params make of it the soak leaves to literals.)"""
+    return not any(isinstance(each, ast.Name | ast.Subscript) for each in ast.walk(node))
+
+
+def _as_int(value: Tensor) -> Tensor:
+    return value.to(torch.int64)
+
+
+def _chained(join: Callable[..., Tensor], values: list[Tensor]) -> Tensor:
+    whole = values[0]
+    for value in values[1:]:
+        whole = join(whole, value)
+    return whole
+
+
+def _greatest(left: Tensor, right: Tensor) -> Tensor:
+    """A bound that is the same for all pairs passes the gradient where it is met; of two equals each gets half."""
+    if left.ndim and right.ndim:
+        return torch.maximum(left, right)
+    value, bound = (left, right) if left.ndim else (right, left)
+    return value.clamp(min=bound.to(value.device))
+
+
+def _least(left: Tensor, right: Tensor) -> Tensor:
+    return -_greatest(-left, -right)
+
+
+def _divided(left: Tensor, right: Tensor, quotient: bool) -> Tensor:
+    """Rounded toward minus infinity; an int divided by zero gives 0."""
+    if left.is_floating_point():
+        whole = torch.floor(left.detach() / right.detach())
+        return whole if quotient else left - whole * right
+    none = right == 0
+    divisor = torch.where(none, 1, right)
+    found = torch.div(left, divisor, rounding_mode="floor") if quotient else torch.remainder(left, divisor)
+    return torch.where(none, 0, found)
+
+
+_REAL: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "exp": torch.exp, "exp2": torch.exp2, "log": torch.log, "log2": torch.log2, "tanh": torch.tanh,
+    "sqrt": torch.sqrt, "sigmoid": torch.sigmoid, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan,
+    "erf": torch.erf,
+}  # fmt: skip
+_BITWISE: Mapping[Kind, Callable[..., Tensor]] = {
+    ast.BitAnd: torch.bitwise_and, ast.BitOr: torch.bitwise_or, ast.BitXor: torch.bitwise_xor,
+}  # fmt: skip
+_ARITHMETIC: Mapping[Kind, Callable[..., Tensor]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+}  # fmt: skip
+_COMPARISONS: Mapping[Kind, Callable[..., Tensor]] = {
+    ast.Lt: torch.lt, ast.LtE: torch.le, ast.Gt: torch.gt, ast.GtE: torch.ge, ast.Eq: torch.eq, ast.NotEq: torch.ne,
+}  # fmt: skip

@@ -1,0 +1,7 @@
+"""What the language is to have and flashgen has not yet: the soak leaves it out."""
+
+from __future__ import annotations
+
+# "names": names of the kernels' own; "batch": that size in expressions; "functions": sin, cos, tan, erf; "huge
+# gradients": weights of rows whose scores are all huge, in the backward pass; "conversions": inputs in other dtypes.
+PENDING = frozenset({"names", "batch", "functions", "huge gradients", "conversions"})

@@ -1,0 +1,216 @@
+"""What a call gave beside the right answer: within its budget or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from flashgen.problems import Call
+from flashgen.verify.budget import Verdict, judge
+from flashgen.verify.gradient_budget import Loss, judge_gradients
+from flashgen.verify.soak.attend import Oracle
+from flashgen.verify.soak.case import Case
+
+# A row that ends beyond this has scores whose float32 neighbours are far apart: what float32 softmax gives is right.
+HUGE = 1e5
+# Of what a slightly other call loses, beside the factor of the budgets.
+LOSSES = 2
+# What their weights may lose in the backward pass.
+HUGE_ROUNDING = 0.05
+# Largest values that a 16-bit gradient may have and still say something.
+ROOM = 0.25
+# With fewer visible pairs a draw shows little.
+LEAST_VISIBLE = 0.02
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of a case.
+
+    `kind`: "passed"; "void", where the formula has no answer that could be compared; else what failed: "refused",
+    "error", "out", "lse", "reference", "schedule", "d_q" and so on, or "evaluation", the soak's own. `share` is the
+    largest error beside what is allowed.
+    """
+
+    kind: str
+    detail: str = ""
+    share: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        return self.kind not in ("passed", "void")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The right answer in float64: out, lse, which pairs are visible, and where rows end beyond HUGE."""
+
+    call: Call
+    out: torch.Tensor
+    lse: torch.Tensor
+    visible: torch.Tensor
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, oracle: Oracle, case: Case, call: Call) -> Truth:
+        wide = (call.q.double(), call.k.double(), call.v.double())
+        with torch.no_grad():
+            out, lse = oracle.reference(*wide, **call.keywords, scale=case.scale, return_lse=True)
+            visible = oracle.visible(call.keywords, call.q.device)
+        return cls(call, out, lse, visible, call.q.dtype)
+
+    @property
+    def huge(self) -> torch.Tensor:
+        return self.lse.isfinite() & (self.lse.abs() > HUGE)
+
+    def spared(self, loss: Loss) -> Loss:
+        """The loss without what comes down through rows of huge scores: `of_huge_gradients` looks at these."""
+        if not bool(self.huge.any()):
+            return loss
+        d_lse = None if loss.d_lse is None else loss.d_lse.masked_fill(self.huge, 0)
+        return Loss(loss.d_out.masked_fill(self.huge[..., None], 0), d_lse, loss.learned)
+
+    def void(self, lenient: bool) -> str:
+        """Why nothing can be compared, empty where it can."""
+        finite = self.out.isfinite().all(-1) & self.lse.isfinite()
+        if not bool((finite | (self.lse == -math.inf)).all()):
+            return "the formula is not finite"
+        if not lenient and float(self.visible.double().mean()) < LEAST_VISIBLE:
+            return "hardly any pair is visible"
+        return ""
+
+
+def of_outputs(out: torch.Tensor, lse: torch.Tensor, truth: Truth, oracle: Oracle, case: Case) -> Finding:
+    """out and lse: rows of ordinary scores by the budget; of huge ones what float32 softmax gives is right too."""
+    if out.shape != truth.out.shape or lse.shape != truth.lse.shape:
+        return Finding("out", f"out is {tuple(out.shape)}, lse {tuple(lse.shape)}", math.inf)
+    huge = truth.huge
+    answer = (torch.where(huge[..., None], truth.out.to(out.dtype), out), torch.where(huge, truth.lse.float(), lse))
+
+    def judged(noisy: bool) -> Finding:
+        patched = _Patched(oracle, truth, noisy=noisy)
+        return _finding(judge(*answer, truth.call, patched.reference, case.scale))
+
+    finding = _lucky(judged)
+    if finding.failed or not bool(huge.any()):
+        return finding
+    beyond = _beyond_values(out, lse, truth, huge)
+    return beyond or finding
+
+
+def _beyond_values(out: torch.Tensor, lse: torch.Tensor, truth: Truth, huge: torch.Tensor) -> Finding | None:
+    """Whatever weights a row of huge scores has, its output is a mean of values, and lse is as large as the scores."""
+    group = out.shape[1] // truth.call.v.shape[1]
+    most = truth.call.v.double().abs().amax(2).repeat_interleave(group, 1)[:, :, None] * 1.02 + 1e-4
+    wrong = (~(out.double().abs() <= most).all(-1)) & huge
+    if bool(wrong.any()):
+        return Finding("out", f"larger than every value at {wrong.nonzero()[0].tolist()}, scores are huge", math.inf)
+    near = (lse.double() - truth.lse).abs() <= 1e-5 * truth.lse.abs()
+    if not bool((near | ~huge).all()):
+        return Finding("lse", f"huge, and wrong at {(~near & huge).nonzero()[0].tolist()}", math.inf)
+    return None
+
+
+class _Patched:
+    """An oracle for the budgets, whose rows of huge scores are the truth whatever the precision: they widen none.
+
+    `flat`: the lse of such rows is 0, without a gradient. `noisy`: what is lost is that of a call whose products are
+    slightly others; few rows, or products of 0 beside terms that cancel, may lose nothing by luck.
+    """
+
+    def __init__(self, oracle: Oracle, truth: Truth, flat: bool = False, noisy: bool = False) -> None:
+        self._oracle, self._truth, self._flat, self._noisy = oracle, truth, flat, noisy
+
+    def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
+        both, exact = keywords.pop("return_lse", False), q.dtype == torch.float64
+        out, lse = self._noised(q, k, v, keywords) if self._noisy and not exact else self._plain(q, k, v, keywords)
+        huge = self._truth.huge
+        if bool(huge.any()):
+            if not exact and not self._flat:
+                out = torch.where(huge[..., None], self._truth.out.to(out.dtype), out)
+                lse = torch.where(huge, self._truth.lse.to(lse.dtype), lse)
+            lse = torch.where(huge, 0.0, lse) if self._flat else lse
+        return (out, lse) if both else out
+
+    def _plain(self, *given: Any, oracle: Oracle | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v, keywords = given
+        found: tuple[torch.Tensor, torch.Tensor] = (oracle or self._oracle).reference(
+            q, k, v, **keywords, return_lse=True
+        )
+        return found
+
+    def _noised(self, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The truth and, beside it, what the other call loses, twice: a kernel adds up in another order and units."""
+        q, k, v, keywords = given
+        wide = (q.double(), k.double(), v.double(), keywords)
+        noisy = Oracle(self._oracle.case, self._oracle.rough, noise=0.01)
+        truth, rounded = self._plain(*wide), self._plain(q, k, v, keywords, oracle=noisy)
+        exact = self._plain(*wide, oracle=noisy)
+        out = truth[0] + LOSSES * (rounded[0] - exact[0])
+        # Rows that see nothing lose nothing.
+        seen = truth[1].isfinite()
+        lse = torch.where(seen, truth[1] + torch.where(seen, LOSSES * (rounded[1] - exact[1]), 0.0), -math.inf)
+        return out, lse
+
+
+def _lucky(judged: Callable[[bool], Finding]) -> Finding:
+    """A finding of a call or, where it fails, beside what a slightly other call loses."""
+    finding = judged(False)
+    return judged(True) if finding.failed else finding
+
+
+def of_gradients(found: Mapping[str, torch.Tensor], truth: Truth, loss: Loss, oracle: Oracle, case: Case) -> Finding:
+    """Gradients of what comes down through rows of ordinary scores."""
+
+    def judged(noisy: bool) -> Finding:
+        patched = _Patched(oracle, truth, flat=True, noisy=noisy)
+        verdict = judge_gradients(found, truth.call, loss, patched.reference, case.scale)
+        nonsense = verdict.detail.endswith("not finite, in float64")
+        return Finding("void", verdict.detail) if nonsense else _finding(verdict)
+
+    finding = _lucky(judged)
+    limit = ROOM * torch.finfo(truth.dtype).max
+    if finding.failed and any(not bool((gradient.abs() <= limit).all()) for gradient in found.values()):
+        return Finding("void", "a gradient beyond what its dtype holds")
+    return finding
+
+
+def of_huge_gradients(d_v: torch.Tensor, truth: Truth) -> Finding:
+    """The gradient of v under ones in rows of huge scores, 0 elsewhere: the weights of a row add up to 1."""
+    group = truth.out.shape[1] // d_v.shape[1]
+    rows = truth.huge.sum(-1).unflatten(1, (d_v.shape[1], group)).sum(2).double()
+    error = (d_v.double().sum(2) - rows[..., None]).abs() / rows[..., None].clamp_min(1)
+    worst = float(error.max())
+    if worst <= HUGE_ROUNDING:
+        return Finding("passed", "weights of huge scores", worst / HUGE_ROUNDING)
+    return Finding("d_v", f"weights of rows with huge scores add up to {1 + worst:.3g} times what they should", worst)
+
+
+def of_reference(module: ModuleType, truth: Truth, case: Case) -> Finding:
+    """The module's eager reference in float64."""
+    call = truth.call
+    wide = (call.q.double(), call.k.double(), call.v.double())
+    with torch.no_grad():
+        out, lse = module.reference(*wide, **call.keywords, scale=case.scale, return_lse=True)
+    size = call.v.double().abs().max() + 1e-30
+    error = float((out - truth.out).abs().max() / size)
+    if not error <= 1e-6:
+        return Finding("reference", f"out is off by {error:.2g} of the largest value", error / 1e-6)
+    same = (lse.double() - truth.lse).abs() <= 1e-6 * (1 + truth.lse.abs())
+    if not bool((same | (lse.double() == truth.lse)).all()):
+        return Finding("reference", "lse", math.inf)
+    return Finding("passed")
+
+
+def _finding(verdict: Verdict) -> Finding:
+    share = verdict.error / verdict.budget if verdict.budget else math.inf if verdict.error else 0.0
+    if verdict.ok:
+        # Where every row that counts is exact, the worst is one that does not.
+        return Finding("passed", verdict.detail, min(share, 1.0))
+    kind = verdict.detail.split(" ", 1)[0] if verdict.detail.startswith(("out", "lse", "d_")) else "out"
+    return Finding(kind, f"{verdict.detail}: {verdict.error:.3g}, allowed {verdict.budget:.3g}", share)

@@ -1,0 +1,49 @@
+"""Bitwise operators that take an operand from a comparison are pointed out, with what is read and what may be meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashgen.errors import Location
+from flashgen.lang.doubts import doubts
+from flashgen.lang.parse import parse
+
+AT = Location("v.yaml", 2, 7)
+
+READ = {
+    "k <= q & k > q - 5": ("14: '&'", "k <= (q & k) > q - 5", "(k <= q) & (k > q - 5)"),
+    "k <= q | k < 4": ("14: '|'", "k <= (q | k) < 4", "(k <= q) | (k < 4)"),
+    "k < 3 ^ q < 3": ("13: '^'", "k < (3 ^ q) < 3", "(k < 3) ^ (q < 3)"),
+    "a & k <= q": ("9: '&'", "(a & k) <= q", "a & (k <= q)"),
+    "k <= q & a": ("14: '&'", "k <= (q & a)", "(k <= q) & a"),
+    "k <= q & a & q < 9": ("18: '&'", "k <= (q & a & q) < 9", "(k <= q) & a & (q < 9)"),
+    "a == b & c == d & e == f": (
+        "14: '&'", "a == (b & c) == (d & e) == f", "(a == b) & (c == d) & (e == f)",
+    ),
+    "where(k <= q & a, 1, 2)": ("20: '&'", "k <= (q & a)", "(k <= q) & a"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", READ)
+def test_what_is_read_and_what_may_be_meant(text: str) -> None:
+    place, read, meant = READ[text]
+    (said,) = doubts(parse(text, AT))
+    assert said.startswith(f"v.yaml:2:{place} binds tighter than the comparisons beside it: this is '{read}'; ")
+    assert f"write '{meant}', " in said
+    assert list(doubts(parse(read, AT))) == list(doubts(parse(meant, AT))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(k <= q) & (k > q - 5)",
+        "(k & 7) == 0",
+        "k <= q and k > q - 5",
+        "a & b",
+        "k <= q + 5",
+        "0 <= q - k < 5",
+        "a | b & c",
+    ],
+)
+def test_what_is_clear_is_not_doubted(text: str) -> None:
+    assert list(doubts(parse(text, AT))) == []

@@ -1,0 +1,81 @@
+"""What people write out of habit from PyTorch, NumPy and FlexAttention, and what the message says it is called here."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashgen.errors import ExpressionError, Location
+from flashgen.lang.check import Scope, TensorType, expression
+from flashgen.lang.nodes import Type, var
+from flashgen.lang.vocabulary import FUNCTIONS, MEANINGS, near
+
+NAMES = {name: var(name, Type.FLOAT if name == "score" else Type.INT) for name in MEANINGS if name != "batch"}
+SCOPE = Scope(NAMES | {"W": var("W", Type.INT)}, {"doc": TensorType(Type.INT, 2), "slopes": TensorType(Type.FLOAT, 1)})
+
+MESSAGES = {
+    "k <= kv_idx": "6: the unknown name 'kv_idx'; expected 'k', the position of the key",
+    "q_idx - 5": "1: the unknown name 'q_idx'; expected 'q', the position of the query",
+    "batch_idx": "1: the unknown name 'batch_idx'; expected 'b', the index of the sequence in its batch",
+    "head_idx": "1: the unknown name 'head_idx'; expected 'h', the query's head",
+    "kv_head": "1: the unknown name 'kv_head'; expected 'kv_h', the head of k and v",
+    "S": "1: the unknown name 'S'; expected 'kv_len', the number of keys",
+    "T": "1: the unknown name 'T'; expected 'q_len', the number of queries or 'kv_len', the number of keys",
+    "seqlen": "1: the unknown name 'seqlen'; expected 'q_len', the number of queries or 'kv_len', the number of keys",
+    "pos": "1: the unknown name 'pos'; expected 'q', the position of the query or 'k', the position of the key",
+    "i - j": "1: the unknown name 'i'; expected 'q', the position of the query",
+    "q - n": "5: the unknown name 'n'; expected 'k', the position of the key",
+    "num_heads": "1: the unknown name 'num_heads'; expected 'heads', the number of query heads",
+    "attn_score": "1: the unknown name 'attn_score'; expected 'score', the scaled dot product",
+    "pi * 2": "1: the unknown name 'pi'; expected '3.141592653589793'",
+    "w": "1: the unknown name 'w'; expected 'W'",
+    "kk": "1: the unknown name 'kk'; expected 'k'",
+    "Score": "1: the unknown name 'Score'; expected 'score'",
+    "scor": "1: the unknown name 'scor'; expected 'score'",
+    "absolut": "1: the unknown name 'absolut'; expected 'abs'",
+    "logical_and(q, k)": "1: the unknown function 'logical_and'; expected the operator '&'",
+    "maximum(q, k)": "1: the unknown function 'maximum'; expected 'max'",
+    "Where(q < k, 1, 2)": "1: the unknown function 'Where'; expected 'where'",
+    "sigmoyd(q)": "1: the unknown function 'sigmoyd'; expected 'sigmoid'",
+    "round(q / 2)": "1: the unknown function 'round'; expected 'floor(x + 0.5)'",
+    "torch.where(q < k, 1, 2)": "1: 'torch.where'; expected 'where', without 'torch.'",
+    "1 + jnp.exp(score)": "5: 'jnp.exp'; expected 'exp', without 'jnp.'",
+    "math.log(2)": "1: 'math.log'; expected 'log', without 'math.'",
+    "np.minimum(q, k)": "1: 'np.minimum'; expected 'min', without 'np.'",
+    "torch.nn.functional.softplus(score)": "1: 'torch.nn.functional.softplus'; expected 'log(1 + exp(x))', without "
+                                           "'torch.nn.functional.'",
+    "math.pi": "1: 'math.pi'; expected '3.141592653589793', without 'math.'",
+    "score.abs()": "1: 'score.abs'; expected 'abs': a plain name or number has no attributes",
+    "q.shape[0]": "1: 'q.shape'; expected a plain name or number; there are no attributes",
+    "q < k && k < q": "7: unexpected '&&'; expected '&' between tests in parentheses",
+    "q < k || k < q": "7: unexpected '||'; expected '|' between tests in parentheses",
+    "k ≤ q": "3: unexpected '≤'; expected '<='",
+    "q ? 1 : 2": "3: unexpected '?'; expected 'a if test else b'",
+    "scores[0]": "1: the unknown input 'scores' with an index; expected an input: 'doc' or 'slopes'",
+    "docs[b, k]": "1: the unknown input 'docs' with an index; expected an input: 'doc'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", MESSAGES)
+def test_what_a_word_is_called_here(text: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        expression(text, SCOPE, Location("v.yaml", 1, 1))
+    assert str(caught.value) == f"v.yaml:1:{MESSAGES[text]}"
+
+
+@pytest.mark.parametrize("text", ["zzz", "blocks", "xy", "QQQ", "offset"])
+def test_what_is_near_nothing_gets_the_whole_list(text: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        expression(text, SCOPE, Location("v.yaml", 1, 1))
+    assert caught.value.expected.count("'") == 2 * len([*SCOPE.names, *SCOPE.tensors])
+
+
+def test_a_function_that_is_near_none_gets_all_of_them() -> None:
+    with pytest.raises(ExpressionError) as caught:
+        expression("bessel(q)", SCOPE, Location("v.yaml", 1, 1))
+    assert all(f"'{name}'" in caught.value.expected for name in FUNCTIONS)
+
+
+def test_short_words_are_near_when_one_begins_the_other() -> None:
+    assert near("inf", FUNCTIONS) == near("foo", FUNCTIONS) == []
+    assert near("log", ["log2", "exp"]) == ["log2"]
+    assert near("k1", ["k", "q"]) == ["k"]

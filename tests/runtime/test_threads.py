@@ -1,0 +1,69 @@
+"""attention() and its gradients from several threads at once, their first calls too."""
+
+import pytest
+import torch
+from side_by_side import forward_and_backward, side_by_side
+
+THREADS = 8
+
+
+def made(seed):
+    """q, k and v of sizes that no other thread has: what they share cannot be right for two."""
+    draw = torch.Generator().manual_seed(seed)
+    q_len, kv_len = 17 + 3 * seed, 40 + 5 * seed
+    return [
+        torch.randn(1, heads, length, 16, generator=draw, requires_grad=True)
+        for heads, length in ((2, q_len), (1, kv_len), (1, kv_len))
+    ]
+
+
+@pytest.mark.parametrize("variant", ["causal", "document"])
+def test_threads_get_what_each_would_get_alone(gallery_module, variant):
+    module = gallery_module(variant)
+
+    def call(seed):
+        tensors = made(seed)
+        inputs = {"doc": torch.arange(tensors[1].shape[2])[None] // 9} if variant == "document" else {}
+        inputs = {name: tensor.int() for name, tensor in inputs.items()}
+        return forward_and_backward(lambda *args, **named: module.attention(*args, **inputs, **named), tensors)
+
+    together = side_by_side([lambda seed=seed: call(seed) for seed in range(THREADS)])
+    for seed, found in enumerate(together):
+        for one, other in zip(found, call(seed), strict=True):
+            assert torch.equal(one, other), seed
+
+
+def test_variants_and_their_copies_may_run_side_by_side(gallery_module, tmp_path):
+    """An exported file has a runtime of its own."""
+    from flashgen.codegen import load_module
+    from flashgen.codegen.export import export_module
+    from flashgen.spec import load
+
+    export_module(load({"name": "full", "head_dim": 16}), [], tmp_path / "alone.py")
+    modules = [gallery_module("causal"), load_module(tmp_path / "alone.py"), gallery_module("alibi")]
+    calls = [lambda seed=seed: forward_and_backward(modules[seed % 3].attention, made(seed)) for seed in range(6)]
+    for found, call in zip(side_by_side(calls), calls, strict=True):
+        for one, other in zip(found, call(), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_backward_pass_and_forward_passes_at_once(gallery_module):
+    attend = gallery_module("causal").attention
+    tensors = made(3)
+    alone = forward_and_backward(attend, tensors)
+    out, lse = attend(*tensors, return_lse=True)
+    loss = out.float().square().sum() + lse.sum()
+    gradients, *outs = side_by_side([lambda: torch.autograd.grad(loss, tensors), *[lambda: attend(*tensors)] * 3])
+    assert all(torch.equal(one, other) for one, other in zip(gradients, alone[2:], strict=True))
+    assert all(torch.equal(other, alone[0]) for other in outs)
+
+
+def test_a_module_may_be_imported_by_several_threads_at_once(gallery_module):
+    from flashgen.codegen import load_module
+
+    path = gallery_module("sliding_window").__file__
+    modules = side_by_side([lambda: load_module(path)] * 4)
+    alone = forward_and_backward(modules[0].attention, made(1))
+    for module in modules[1:]:
+        found = forward_and_backward(module.attention, made(1))
+        assert all(torch.equal(one, other) for one, other in zip(found, alone, strict=True))

@@ -1,0 +1,21 @@
+"""Stands in for the process that tries cases: does what a case's description says."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def answerer(device: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        what = request["case"]["spec"].get("description")
+        if what == "crash":
+            os._exit(3)
+        if what == "hang":
+            time.sleep(60)
+        failing = "SOAK_ANSWERS_FAIL" in os.environ
+        return {"kind": "out" if failing else "passed", "detail": "on purpose" if failing else "", "share": 0.1}
+
+    return answer

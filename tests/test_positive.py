@@ -1,0 +1,76 @@
+"""Inputs that a formula takes only positive are drawn so, and proof says it; where nothing helps, the message does."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashgen.codegen import generate, load_module
+from flashgen.explain.describe import describe
+from flashgen.positive import drawn_positive, note_of
+from flashgen.spec import load
+from flashgen.spec.variant import Variant
+from flashgen.verify import cases_for, gradient_cases_for, run_cases
+
+
+def learned(score: str, *names: str, **more: object) -> Variant:
+    inputs = {name: {"shape": ["heads"], "dtype": "float32", "grad": True} for name in names}
+    return load({"name": "mine", "dtype": "float32", "inputs": inputs, "score": score, **more})
+
+
+KERPLE = "score - r1[h] * log(1 + r2[h] * abs(q - k))"
+
+
+@pytest.mark.parametrize(
+    ("score", "positive"),
+    [
+        (KERPLE, ("r2",)),
+        ("score - r1[h] * abs(q - k) ** r2[h]", ("r2",)),
+        ("score + log(1.0 * (r1[h] > 0)) + r2[h]", ()),
+        ("score * r1[h] + r2[h]", ()),
+        ("score + sqrt(r1[h]) + r2[h]", ("r1",)),
+        ("score + log(r1[h]) * sqrt(r2[h])", ("r1", "r2")),
+        ("score + log(r1[h] * r2[h])", ("r1", "r2")),
+        ("score + log(1 + 0.001 * r2[h] * abs(q - k)) + r1[h]", ("r2",)),
+        ("score + sqrt(-2 - r1[h] * r1[h]) + r2[h]", ()),
+        ("score + where(r1[h] > 0, log(r1[h]), 0.0) + r2[h]", ()),
+        ("score + log(abs(r1[h]) / abs(r1[h])) + r2[h]", ()),
+    ],
+)
+def test_what_is_drawn_positive(score: str, positive: tuple[str, ...]) -> None:
+    variant = learned(score, "r1", "r2")
+    assert drawn_positive(variant) == positive
+    assert bool(note_of(variant)) == bool(positive)
+
+
+def test_pairs_that_the_mask_hides_need_no_score() -> None:
+    assert drawn_positive(learned("score + r[h] * sqrt(q - k)", "r", causal=True)) == ()
+
+
+def test_a_range_is_the_specs_own_choice() -> None:
+    inputs = {"r": {"shape": ["heads"], "dtype": "float32", "range": [-2, -1]}}
+    variant = load({"name": "mine", "inputs": inputs, "score": "score + log(r[h])"})
+    assert drawn_positive(variant) == ()
+    assert describe(variant, False).inputs == ("r: float32 [heads] (drawn from -2 to -1)",)
+
+
+def test_kerple_is_proven_with_gradients_and_says_what_was_drawn(tmp_path) -> None:
+    variant = learned(KERPLE, "r1", "r2")
+    module = load_module(generate(variant, tmp_path))
+    cases = [*cases_for(variant, "quick", False, False)[:2], *gradient_cases_for(variant, "quick", False, False)[:2]]
+    report = run_cases(module, variant, cases, level="quick", device="cpu")
+    assert report.passed, str(report)
+    assert report.note == (
+        "r2 was drawn positive, since the formula is not finite with values around 0; an input's key "
+        "`range: [low, high]` says what to draw"
+    )
+
+
+def test_a_formula_that_is_never_finite_says_what_was_drawn_and_what_to_write(tmp_path) -> None:
+    variant = learned("score + sqrt(-2.0 - abs(r[h]))", "r")
+    module = load_module(generate(variant, tmp_path))
+    report = run_cases(module, variant, cases_for(variant, "quick", False, False)[:1], level="quick", device="cpu")
+    (case,) = report.failures
+    assert case.detail.startswith(
+        "the formula itself is not finite at [batch, head, row] [0, 0, 0], in float64, with r "
+    )
+    assert case.detail.endswith("; an input's key `range: [low, high]` says what to draw")

@@ -1,0 +1,198 @@
+"""The soak finds mistakes, survives what it tries, goes on where it stopped; and a few hundred draws all pass."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from flashgen.codegen import load_module, render
+from flashgen.errors import SpecError
+from flashgen.runtime import Config
+from flashgen.runtime.schedule import Plan
+from flashgen.spec import load
+from flashgen.verify.soak import crew, trial
+from flashgen.verify.soak.__main__ import main
+from flashgen.verify.soak.case import Case, Recipe, from_yaml
+from flashgen.verify.soak.crew import Soak, Trier
+from flashgen.verify.soak.rows import Row, read
+from flashgen.verify.soak.schedules import classes_of, schedule_fault
+from flashgen.verify.soak.shrink import shrunk
+
+# What CI tries: so many draws of this seed, as far as they get in these seconds.
+SEED, COUNT, SECONDS = 18, 300, 90
+# Failing cases of the soak, made small, as it prints them.
+FOUND = Path(__file__).parent / "found"
+CAUSAL = Case({"name": "causal", "causal": True}, 1, 2, 1, 40, 70, 16, 16, "float32")
+DOCUMENT = Case(
+    {
+        "name": "document",
+        "softcap": 5.0,
+        "inputs": {
+            "doc": {"shape": ["batch", "kv_len"], "dtype": "int32"},
+            "rel": {"shape": ["heads", 9], "dtype": "float32", "grad": True},
+        },
+        "let": {"d": "clamp(q - k, -4, 4)"},
+        "score": "score + rel[h, d + 4]",
+        "mask": "(doc[b, q] == doc[b, k]) & (k % 40 < 35)",
+    },
+    2, 2, 1, 50, 60, 16, 16, "float32", planned=True,
+    recipes={"doc": Recipe("segments", 0, 3)},
+)  # fmt: skip
+
+
+def build_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    """From here on every module is built with a mistake where its text has `old`."""
+
+    def build(spec: Any, out: str, **_: object) -> ModuleType:
+        path = Path(out, "mutated.py")
+        path.write_text(render(load(spec)).replace(old, new))
+        return load_module(path)
+
+    monkeypatch.setattr(trial.flashgen, "build", build)
+
+
+@pytest.mark.parametrize("case", [CAUSAL, DOCUMENT], ids=["causal", "document"])
+def test_right_kernels_pass(case: Case) -> None:
+    found = trial.attempt(case, "cpu").finding
+    assert found.kind == "passed", found
+    assert 0 < found.share < 1
+
+
+@pytest.mark.parametrize(
+    ("case", "old", "new", "kinds"),
+    [
+        (CAUSAL, "alpha = tl.exp2(m - m_new)", "alpha = tl.exp2((m - m_new) * 0)", {"out", "lse"}),
+        (CAUSAL, "return k <= q", "return k <= q + 1", {"out", "lse"}),
+        (CAUSAL, "(m + tl.log2(l)) * 0.6931471805599453", "(m + tl.log2(l)) * 0.6932", {"lse"}),
+        (DOCUMENT, "state.to(tl.int8)", "(state * 0 + 2).to(tl.int8)", {"schedule"}),
+        (DOCUMENT, "state.to(tl.int8)", "tl.where(state == 2, 1, state).to(tl.int8)", {"schedule"}),
+        (DOCUMENT, "rel[h, d + 4].to", "rel[h, d + 3].to", {"reference"}),
+        (DOCUMENT, "_tanh(qk * qk_scale, PRECISE) *", "_tanh(qk * qk_scale * 1.001, PRECISE) *", {"out", "lse"}),
+    ],
+)
+def test_a_mistake_is_found(case: Case, old: str, new: str, kinds: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert old in render(load(dict(case.spec)))
+    build_with(monkeypatch, old, new)
+    assert trial.attempt(case, "cpu").finding.kind in kinds
+
+
+def test_a_mistake_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    build_with(monkeypatch, "tl.minimum(tl.maximum(q - k, -4), 4)", "tl.minimum(tl.maximum(q - k, -3), 4)")
+    kind = trial.attempt(DOCUMENT, "cpu").finding.kind
+    assert kind != "passed"
+    small = shrunk(DOCUMENT, kind, lambda case: trial.attempt(case, "cpu", lenient=True).finding.kind, steps=60)
+    assert trial.attempt(small, "cpu", lenient=True).finding.kind == kind
+    assert {"mask", "softcap"}.isdisjoint(small.spec)
+    assert "clamp" in json.dumps(small.spec)
+
+
+def test_gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = render(load(dict(DOCUMENT.spec)))
+    old = next(line.strip() for line in source.splitlines() if line.strip().startswith("ds = "))
+    build_with(monkeypatch, old, f"{old} * 1.01")
+    assert trial.attempt(DOCUMENT, "cpu").finding.kind.startswith("d_")
+
+
+def test_what_is_refused_or_raises_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SpecError(type("L", (), {"__str__": lambda _: "x:1:1"})(), "a mask", "another")
+
+    monkeypatch.setattr(trial.flashgen, "build", refuse)
+    found = trial.attempt(CAUSAL, "cpu").finding
+    assert (found.kind, found.failed) == ("refused", True)
+    build_with(monkeypatch, "def attention(", "def attention(missing, ")
+    assert trial.attempt(CAUSAL, "cpu").finding.kind == "error"
+
+
+def test_a_draw_of_which_nothing_can_be_said_is_void() -> None:
+    hidden = CAUSAL.with_spec(mask="k < 0")
+    assert trial.attempt(hidden, "cpu").finding.kind == "void"
+    assert trial.attempt(hidden, "cpu", lenient=True).finding.kind == "passed"
+
+
+def test_classes_of_tiles() -> None:
+    visible = torch.ones(1, 1, 5, 9, dtype=torch.bool)
+    visible[..., :4, 4:] = False
+    # Two rows of tiles of 4, three columns; the last column has one key, the second row one query.
+    assert classes_of(visible, 4, 4).tolist() == [[[[2, 0, 0], [2, 2, 1]]]]
+    assert classes_of(visible, 4, 4, ragged=True).tolist() == [[[[2, 0, 0], [1, 1, 1]]]]
+
+
+def test_a_wrong_schedule_is_named() -> None:
+    visible = torch.ones(1, 1, 8, 8, dtype=torch.bool)
+    visible[..., 0, 0] = False
+    counts = torch.tensor([[[[1, 0, 0]]]], dtype=torch.int32)
+    plan = Plan(counts, torch.zeros(1, 1, 1, 1, dtype=torch.int32), Config(16, 16, 4, 1))
+    assert schedule_fault(plan, visible) == ""
+    full = Plan(counts.flip(-1).roll(-1, -1), plan.tiles, plan.config)
+    assert schedule_fault(full, visible) == "tile [0, 0, 0, 0] is full, mixed is right"
+
+
+def test_what_crashes_or_hangs_costs_its_own_case_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    trier = Trier("cpu", limit=5)
+    monkeypatch.setattr(crew, "ANSWERER", "soak_answers:answerer")
+    answers = [trier(CAUSAL.with_spec(description=what))["kind"] for what in ("crash", "answer", "hang", "answer")]
+    trier.close()
+    assert answers == ["crashed", "passed", "timed out", "passed"]
+
+
+def test_rows_resume_and_join(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "ANSWERER", "soak_answers:answerer")
+    rows = tmp_path / "rows.jsonl"
+    command = ["--seed", "5", "--device", "cpu", "--jobs", "2", "--rows", str(rows)]
+    assert main([*command, "--count", "3"]) == 0
+    assert main([*command, "--count", "6", "--resume"]) == 0
+    found = read(rows)
+    assert sorted(row.index for row in found) == list(range(6))
+    assert "passed        6" in capsys.readouterr().out
+    assert main([*command, "--count", "9", "--resume", "--seconds", "0.000001"]) == 1
+    assert "left          3" in capsys.readouterr().out
+    with rows.open("a") as file:
+        file.write('{"cut off')
+    assert len(read(rows)) == 6
+
+
+def test_a_failure_is_printed_with_its_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOAK_ANSWERS_FAIL", "1")
+    monkeypatch.setattr(crew, "ANSWERER", "soak_answers:answerer")
+    assert main(["--seed", "5", "--device", "cpu", "--index", "2", "--jobs", "1", "--steps", "20"]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED  out: on purpose" in out
+    assert "# python -m flashgen.verify.soak --device cpu --seed 5 --index 2" in out
+    path = tmp_path / "case.yaml"
+    path.write_text(out.split("on purpose\n", 1)[1].split("# python", 1)[0])
+    assert from_yaml(path.read_text()).spec["name"] == "soak"
+    assert main(["--case", str(path), "--device", "cpu"]) == 1
+
+
+def test_wrong_commands_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--resume", "--device", "cpu"]) == 2
+    assert main(["--case", str(tmp_path / "none.yaml"), "--device", "cpu"]) == 2
+    assert "expected what a soak printed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted(FOUND.glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_was_found_before_passes(path: Path) -> None:
+    found = trial.attempt(from_yaml(path.read_text()), "cpu", lenient=True).finding
+    assert found.kind == "passed", found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 180)
+def test_some_hundred_draws_pass_in_the_interpreter() -> None:
+    end = time.monotonic() + SECONDS
+    soak = Soak(SEED, "cpu", crew.default_jobs(), limit=120.0, steps=0)
+    rows: list[Row] = [row for row in soak.of(range(COUNT), lambda: time.monotonic() > end) if row is not None]
+    failed = [row for row in rows if not row.passed]
+    assert not failed, "\n".join(f"{row.index} {row.kind}: {row.detail}\n{row.small}" for row in failed)
+    assert len(rows) >= 20
