@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from flashgen.codegen.forward import ForwardView, extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
 from flashgen.codegen.learned import LearnedView, learned_view
 from flashgen.codegen.limits import SCHEDULE, extremes, limit_lines, longest_first, scheduled_tiles
-from flashgen.codegen.pairs import Function, mask_function, pairs
+from flashgen.codegen.pairs import Function, mask_function, named_apart, pairs
 from flashgen.lang.bounds import KeyRange, key_range, row_range
 from flashgen.lang.derivative import gradients
 from flashgen.lang.linear import expression, linear
@@ -228,14 +228,6 @@ def score_function(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple
         x, narrow = body.results
         body = replace(body, results=(x, f"tl.broadcast({narrow}, qk)[0]"))
     return Function("_score_and_slope", body, f"{formula}{note}, and its derivative by score."), True, ""
-
-
-def named_apart(function: Function | None, known: Sequence[Function], *suffixes: str) -> Function | None:
-    """A function under the first name, its own or one with a suffix, by which no other one says something else."""
-    if function is None:
-        return None
-    candidates = [replace(function, name=function.name + suffix) for suffix in ("", *suffixes)]
-    return next(c for c in candidates if all(f.name != c.name or f.says_the_same(c) for f in known))
 
 
 def row_step(variant: Variant, prologue: Prologue) -> Body:

@@ -12,7 +12,6 @@ from flashgen.codegen.backward import (
     PAIR,
     Q_START,
     ROW_SCHEDULE,
-    named_apart,
     score_function,
     seen_rows,
 )
@@ -23,7 +22,7 @@ from flashgen.codegen.hopper_learned import HopperLearned, hopper_learned
 from flashgen.codegen.hopper_queries import QueryTiles, query_tiles
 from flashgen.codegen.hopper_rows import SeenRows, seen_rows_of
 from flashgen.codegen.limits import schedule_row
-from flashgen.codegen.pairs import Function
+from flashgen.codegen.pairs import Function, named_apart
 from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import TRUE, Gather, variables, walk
 from flashgen.lang.triton_emitter import ROW, level

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashgen.codegen.backward import PAIR, named_apart, score_function
+from flashgen.codegen.backward import PAIR, score_function
 from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
 from flashgen.codegen.hopper import HopperView
 from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon
 from flashgen.codegen.limits import SCHEDULE
-from flashgen.codegen.pairs import Function, pairs
+from flashgen.codegen.pairs import Function, named_apart, pairs
 from flashgen.lang.bounds import key_range
 from flashgen.lang.log2 import Q_FIRST, logits
 from flashgen.lang.triton_emitter import level

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashgen.codegen.backward import named_apart
 from flashgen.codegen.hopper_keys import in_gluon, renamed
 from flashgen.codegen.limits import clipped
-from flashgen.codegen.pairs import Function
+from flashgen.codegen.pairs import Function, named_apart
 from flashgen.lang.bounds import KeyRange, Q
 from flashgen.lang.nodes import TRUE, Expr, Gather, walk
 from flashgen.lang.show import show

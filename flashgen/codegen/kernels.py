@@ -55,16 +55,20 @@ class Kernels:
 def render_kernels(variant: Variant) -> Kernels:
     """Work out the views and render all kernels. A function that two kernels share is in the text of the first."""
     forward = forward_view(variant)
-    schedule = schedule_view(variant) if uses_schedule(variant) or rows_scheduled(variant) else None
-    ahead = schedule if uses_schedule(variant) else None
     hopper = hopper_view(variant, forward)
     own = [f for f in hopper.functions if f not in forward.functions]
+    by_rows = uses_schedule(variant)
+    schedule = schedule_view(variant, [*forward.functions, *own]) if by_rows or rows_scheduled(variant) else None
+    ahead = schedule if by_rows else None
+    defined = [*forward.functions, *own]
+    of_schedule = [f for f in ahead.functions if f.name not in {g.name for g in defined}] if ahead else []
     first = (
         environment()
         .get_template("kernels.py.jinja")
-        .render(forward=forward, hopper=hopper, hopper_functions=own, schedule=ahead)
+        .render(forward=forward, hopper=hopper, hopper_functions=own, schedule=ahead, schedule_functions=of_schedule)
     )
-    known = _Known({*forward.helpers, *hopper.helpers, *(ahead.helpers if ahead else ())}, [*forward.functions, *own])
+    helpers = {*forward.helpers, *hopper.helpers, *(ahead.helpers if ahead else ())}
+    known = _Known(helpers, [*defined, *of_schedule])
     for_q = backward_q_view(variant, forward)
     q = known.render("kernel_q", for_q)
     for_hopper_q = hopper_backward_q_view(variant, hopper, tuple(known.functions))
@@ -103,7 +107,8 @@ class _Known:
     ) -> str:
         """A part of the backward pass, in front of it what it needs and the text so far does not define."""
         wanted = {*view.helpers, *(schedule.helpers if schedule else ())}
-        functions = [f for f in view.functions if f.name not in {g.name for g in self.functions}]
+        called = {f.name: f for f in (*(schedule.functions if schedule else ()), *view.functions)}
+        functions = [f for name, f in called.items() if name not in {g.name for g in self.functions}]
         text = environment().get_template("backward_kernels.py.jinja").render(
             part=part, view=view, schedule=schedule, functions=functions, helpers=sorted(wanted - self.helpers)
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -61,6 +61,14 @@ class Function:
     @property
     def result(self) -> str:
         return ", ".join(self.body.results)
+
+
+def named_apart(function: Function | None, known: Sequence[Function], *suffixes: str) -> Function | None:
+    """A function under the first name, its own or one with a suffix, by which no other one says something else."""
+    if function is None:
+        return None
+    candidates = [replace(function, name=function.name + suffix) for suffix in ("", *suffixes)]
+    return next(c for c in candidates if all(f.name != c.name or f.says_the_same(c) for f in known))
 
 
 def mask_function(variant: Variant, prologue: Prologue, given: Given = NOTHING) -> Function | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
-from flashgen.codegen.pairs import Function, mask_function
+from flashgen.codegen.pairs import Function, mask_function, named_apart
 from flashgen.lang.nodes import FALSE, TRUE, Const, variables
 from flashgen.lang.tiles import TileTruth, tile_truth
 from flashgen.lang.triton_emitter import Body
@@ -42,10 +43,17 @@ class ScheduleView:
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
 
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Those that the kernel calls."""
+        return (self.mask,)
 
-def schedule_view(variant: Variant) -> ScheduleView:
+
+def schedule_view(variant: Variant, known: Sequence[Function]) -> ScheduleView:
+    """Work the holes out; `known` are the functions that the kernels before this one define."""
     prologue = new_prologue(variant)
-    mask = mask_function(variant, prologue)
+    # What is computed in front of the loop may go by other names here.
+    mask = named_apart(mask_function(variant, prologue), known, "_in_tile")
     assert mask is not None, "a variant without a mask has no schedule"
     truth = tile_truth(variant.mask, ranges_of(variant))
     body = prologue.body(truth.every, truth.some, inlined=True)

@@ -33,6 +33,8 @@ def _magnitude(node: Expr, parts: list[float]) -> float:
     if isinstance(node, Gather):
         return math.inf if variables(node) & _OF_PAIRS else _ONE_NUMBER
     assert isinstance(node, Op)
+    if node.name == "truediv" and variables(node.args[1]) & _OF_PAIRS:
+        return math.inf
     return _RULES.get(node.name, _unbounded)(*parts)
 
 
@@ -47,13 +49,12 @@ def _times(x: float, y: float) -> float:
 _RULES: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("add", "sub"), lambda x, y: x + y),
     "mul": _times,
-    # By something near zero: as large as what it divides, times what one number may be.
+    # By one number, which is as far from zero as from infinity.
     "truediv": lambda x, y: _times(x, _ONE_NUMBER),
     **dict.fromkeys(("neg", "abs", "to_float"), lambda x: x),
     **dict.fromkeys(("min", "max"), max),
     "where": lambda test, x, y: max(x, y),
     **dict.fromkeys(("tanh", "softcap", "sigmoid"), lambda x: 1.0),
     "sqrt": lambda x: max(1.0, x),
-    **dict.fromkeys(("log", "log2"), lambda x: _ONE_NUMBER),
     "mod": lambda x, y: y,
 }

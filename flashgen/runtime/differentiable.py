@@ -58,7 +58,8 @@ def attention_operator(
         of_rows = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2 if residue else 1))
         return q.new_empty((*q.shape[:3], v.shape[3])), *of_rows
 
-    gradients = _Gradients(name, tuple(names), 3 + tensors, places, planned, residue, launch_backward)
+    called = ("q", "k", "v", *identity.arguments)
+    gradients = _Gradients(name, tuple(names), called, 3 + tensors, places, planned, residue, launch_backward)
     backward = operator(
         f"{name}_backward",
         f"(Tensor d_out, Tensor? d_lse, {common}Tensor out, Tensor lse, {'Tensor residue, ' * residue}"
@@ -83,12 +84,14 @@ def attention_operator(
 
 @dataclass(frozen=True)
 class _Gradients:
-    """How gradients come about: `names` of q, k, v and extra, of which the first are `tensors`; `places` of those among
-    them that have a gradient. `planned`: there may be a schedule for the backward pass. `residue`: lse has one.
+    """How gradients come about: `names` of q, k, v and extra, of which the first are `tensors`, and what callers call
+    them; `places` of those among them that have a gradient. `planned`: there may be a schedule for the backward pass.
+    `residue`: lse has one.
     """
 
     operator_name: str
     names: tuple[str, ...]
+    called: tuple[str, ...]
     tensors: int
     places: tuple[int, ...]
     planned: bool
@@ -100,7 +103,7 @@ class _Gradients:
         tensors = inputs[: self.tensors]
         for place in range(3, self.tensors):
             if place not in self.places and tensors[place] is not None and tensors[place].requires_grad:
-                name = self.names[place]
+                name = self.called[place]
                 say_once(name, f"{name} requires a gradient and gets none; `grad: true` in the spec gives it one")
         ctx.set_materialize_grads(False)
         if self.residue:

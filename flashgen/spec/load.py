@@ -20,6 +20,9 @@ from flashgen.spec.model import SpecForm, beyond, parse
 from flashgen.spec.source import Document, KeyPath, read
 from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
 
+# Runtime params that the shapes of inputs may read.
+MAX_SIZING = 12
+
 
 def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
     """Read and check a spec: the path of a YAML file, or the same as a mapping.
@@ -61,6 +64,7 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
         approximate=spec.approximate,
     )
     _refuse_unused(document, variant)
+    _refuse_many_sizes(document, variant)
     return variant
 
 
@@ -165,6 +169,15 @@ def _refuse_unused(document: Document, variant: Variant) -> None:
         if param.name not in named:
             found = f"the runtime param {param.name!r}, which nothing reads"
             raise SpecError(document.key(("params", param.name)), found, "an expression with it, or no such param")
+
+
+def _refuse_many_sizes(document: Document, variant: Variant) -> None:
+    """An operator of torch takes 64 arguments, of which those that shapes read cannot travel in lists."""
+    read = variables(*(dim.size for tensor in variant.inputs for dim in tensor.dims))
+    sizing = [param.name for param in variant.runtime_params if param.name in read]
+    if len(sizing) > MAX_SIZING:
+        found = f"{len(sizing)} runtime params in the shapes of inputs"
+        raise SpecError(document.key(("params", sizing[MAX_SIZING])), found, f"at most {MAX_SIZING}")
 
 
 def _tune_shapes(spec: SpecForm) -> tuple[TuneShape, ...]:

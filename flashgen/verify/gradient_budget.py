@@ -7,6 +7,9 @@ of a loss. With P the weights, dP = d_out v^T and dS = P (dP - rowsum(P dP) + d_
     N = |truth| + |gradient of sum_i w_i lse_i|      for q, k and learned inputs: what a gradient is if nothing cancels
     N = gradient under |d_out|      for v
 
+An element of a learned input may be read as a query's and as a key's, with opposite signs: its N is the largest of some
+in which each w_i has a sign of its own.
+
 Let u be the unit roundoff of the kernel's dtype, u32 that of float32. Two things are asked of each gradient:
 
 - Row by row (one query, one key; of a learned input one element), relative to the row's N: at most 2 E + 4 u + f.
@@ -42,6 +45,8 @@ from flashgen.verify.rounded import RoundedProducts
 
 RELATIVE = 2e-5
 DERIVATIVE = 8 * U32
+# Draws of signs for learned inputs.
+SIGNS = 4
 
 
 @dataclass(frozen=True)
@@ -171,8 +176,7 @@ def _bounds(call: Call, loss: Loss, reference: Reference, scale: float | None) -
     with torch.no_grad():
         spread, row = _uncancelled(call, leaves, d_out, d_lse, reference, scale)
     others = {name: leaf for name, leaf in leaves.items() if name != "v"}
-    single = gradients_of((out, lse), others, Loss(torch.zeros_like(d_out), row), keep=True)
-    magnitudes = {name: truth[name].abs() + gradient.abs() for name, gradient in single.items()}
+    magnitudes = {name: truth[name].abs() + single for name, single in _singly((out, lse), others, row, loss).items()}
     magnitudes["v"] = gradients_of((out, lse), {"v": leaves["v"]}, Loss(d_out.abs(), None))["v"]
 
     seen = lse.detach()[lse.isfinite()]
@@ -186,6 +190,24 @@ def _bounds(call: Call, loss: Loss, reference: Reference, scale: float | None) -
         name: _Bound(truth[name], magnitudes[name], absolute[name], walk.get(name), own[name], u, cut)
         for name in loss.names
     }
+
+
+def _singly(
+    outputs: tuple[torch.Tensor, torch.Tensor], leaves: Mapping[str, torch.Tensor], row: torch.Tensor, loss: Loss
+) -> dict[str, torch.Tensor]:
+    """|gradient of sum_i w_i lse_i|; of learned inputs the largest over signs of the rows."""
+
+    def under(rows: torch.Tensor, names: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        nothing = torch.zeros_like(outputs[0])
+        return {n: g.abs() for n, g in gradients_of(outputs, names, Loss(nothing, rows), keep=True).items()}
+
+    found = under(row, leaves)
+    learned = {name: leaves[name] for name in loss.learned}
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(SIGNS if learned else 0):
+        signs = 1 - 2 * torch.randint(2, row.shape, generator=generator).to(row)
+        found |= {name: torch.maximum(found[name], other) for name, other in under(row * signs, learned).items()}
+    return found
 
 
 def _uncancelled(

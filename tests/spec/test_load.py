@@ -127,6 +127,17 @@ def test_lets_use_earlier_lets() -> None:
     assert [name for name, _ in variant.lets] == ["d", "near"]
 
 
+def test_shapes_read_so_many_runtime_params() -> None:
+    def spec(count: int) -> dict:
+        params = {f"n{i}": {"value": 2, "runtime": True} for i in range(count)}
+        inputs = {"t": {"shape": [" + ".join(params)], "dtype": "float32"}}
+        return {"name": "a", "params": params, "inputs": inputs, "score": "score + t[k]"}
+
+    assert len(load(spec(12)).runtime_params) == 12
+    with pytest.raises(SpecError, match="13 runtime params in the shapes of inputs; expected at most 12"):
+        load(spec(13))
+
+
 def test_nested_gathers_and_a_bound_dimension() -> None:
     spec = {
         "name": "a",

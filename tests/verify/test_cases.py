@@ -50,6 +50,14 @@ def test_a_constant_is_reached_and_passed() -> None:
     assert max(case.problem.q_len for case in top_left) > 1023 + 64
 
 
+@pytest.mark.parametrize("align", ["top_left", "bottom_right"])
+def test_a_long_reach_is_no_large_score_matrix(align: str) -> None:
+    cases = full_level({"name": "window", "window": {"left": 8000, "right": 8000}, "align": align})
+    assert max(case.problem.kv_len for case in cases) > 8000 + 64
+    assert max(case.problem.q_len for case in cases) > (8000 if align == "top_left" else 100)
+    assert max(case.problem.q_len * case.problem.kv_len for case in cases) < 2_000_000
+
+
 def test_runtime_params_vary_and_stay_within_the_keys() -> None:
     prefix = {"name": "prefix", "params": {"prefix": {"value": 1024, "runtime": True}}, "mask": "k < prefix"}
     cases = full_level(prefix)

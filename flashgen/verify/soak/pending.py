@@ -2,6 +2,5 @@
 
 from __future__ import annotations
 
-# "names": names of the kernels' own; "batch": that size in expressions; "functions": sin, cos, tan, erf;
-# "conversions": inputs in other dtypes.
-PENDING = frozenset({"names", "batch", "functions", "conversions"})
+# "names": names of the kernels' own; "batch": that size in expressions; "functions": sin, cos, tan, erf.
+PENDING = frozenset({"names", "batch", "functions"})

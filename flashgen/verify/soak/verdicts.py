@@ -211,6 +211,6 @@ def _finding(verdict: Verdict) -> Finding:
     share = verdict.error / verdict.budget if verdict.budget else math.inf if verdict.error else 0.0
     if verdict.ok:
         # Where every row that counts is exact, the worst is one that does not.
-        return Finding("passed", verdict.detail, min(share, 1.0))
+        return Finding("passed", verdict.detail, share if math.isfinite(share) else 0.0)
     kind = verdict.detail.split(" ", 1)[0] if verdict.detail.startswith(("out", "lse", "d_")) else "out"
     return Finding(kind, f"{verdict.detail}: {verdict.error:.3g}, allowed {verdict.budget:.3g}", share)
