@@ -135,6 +135,13 @@ def test_a_small_term_of_the_row_alone_leaves_the_loop() -> None:
     assert variables(found.row) == {"h", "q"}
 
 
+@pytest.mark.parametrize("term", ["3 * tanh(rel[h, q])", "0.5 * (k - q)"])
+def test_beside_what_may_be_huge_none_leaves_the_loop(term: str) -> None:
+    """A huge score is rounded as a whole: in parts it would be another number where the parts differ."""
+    found = logits(compile(f"score + rel[h, k] + {term}"), TRUE)
+    assert found.row is None and "q_first" not in variables(found.pair)
+
+
 @pytest.mark.parametrize("score", ["score + rel[h, q]", "score - 20000.0", "score + 100.0 * q"])
 def test_one_that_may_be_large_stays(score: str) -> None:
     assert logits(compile(score), TRUE).row is None
