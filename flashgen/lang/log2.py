@@ -12,8 +12,10 @@ query so that no precision is lost, and a row part.
 What is taken out of a sum must not lose what the sum would keep. `score + (1.0 - pad[b, k]) * -1e9` is the score itself
 where pad is 1, of which nothing is left once -1e9 is taken out. So a sum without the score stays whole, and a row term
 stays where it may be large. Where a score may come near the largest float32, as an additive mask does, nothing is
-multiplied by log2(e) before the maximum is off: `natural`. There no term is left out either: what the backward pass
-computes of a huge score must be the very number that the forward pass took the maximum of.
+multiplied by log2(e) before the maximum is off: `natural`. So it is where the text itself has a huge number, such as
+-1e9 for padding: a row may have no other score, and the backward pass makes up for what its log-sum-exp loses in those
+units alone. There no term is left out either: what the backward pass computes of a huge score must be the very number
+that the forward pass took the maximum of.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ class Logits:
 def logits(score: Expr, mask: Expr) -> Logits:
     """Rewrite a score expression for the kernel; it only has to hold where the mask shows the pair."""
     shown = _where_shown(score, mask)
-    natural = magnitude(shown) > _LARGEST_IN_LOG2
+    natural = magnitude(shown) > _LARGEST_IN_LOG2 or any(map(_is_huge, walk(shown)))
     pair_terms: list[Expr] = []
     row_terms: list[Expr] = []
     for term in _terms(_scaled(shown, const(1.0) if natural else LOG2E)):
@@ -90,6 +92,10 @@ def logits(score: Expr, mask: Expr) -> Logits:
         row_terms += [] if row is None else [row]
     pair = _sum(pair_terms) or const(0.0)
     return Logits(pair, _sum(row_terms), None if natural else _factor(pair), natural)
+
+
+def _is_huge(node: Expr) -> bool:
+    return isinstance(node, Const) and _LARGEST_ROW_TERM < abs(node.value) < math.inf
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -152,6 +153,18 @@ def test_a_log_sum_exp_that_is_rounded_up_makes_no_gradient_overflow(modules: Mo
     call = drawn(-1e8, torch.float16)
     call.d_out.mul_(4000)
     check(gradients(modules("plain"), "plain", call), truth("plain", call), torch.float16)
+
+
+@pytest.mark.parametrize("score", ["score if seen[b, k] else -1e9", "score + (0.0 if seen[b, k] else -1e9)"])
+def test_a_number_in_the_text_may_be_what_is_huge(tmp_path: Path, score: str) -> None:
+    """Each weight is 1/60."""
+    seen = {"seen": {"shape": ["batch", "kv_len"], "dtype": "bool"}}
+    module = load_module(generate(load({"name": "padded", "inputs": seen, "score": score}), tmp_path))
+    call = drawn(-1e9, torch.float32, kv_heads=2)
+    v = call.v.clone().requires_grad_()
+    out = module.attention(call.q, call.k, v, seen=call.pad != -1e9, config=CONFIG, backward_config=BACKWARD)
+    (d_v,) = torch.autograd.grad(out, v, call.d_out)
+    torch.testing.assert_close(d_v[0], call.d_out[0].sum(1, keepdim=True).expand_as(v[0]) / KV_LEN)
 
 
 def test_other_rows_keep_theirs_to_the_bit(modules: Modules) -> None:
