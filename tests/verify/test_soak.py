@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from triton import knobs
 
 from flashgen.codegen import load_module, render
 from flashgen.errors import SpecError
@@ -109,6 +110,25 @@ def test_what_is_refused_or_raises_is_a_failure(monkeypatch: pytest.MonkeyPatch)
     assert (found.kind, found.failed) == ("refused", True)
     build_with(monkeypatch, "def attention(", "def attention(missing, ")
     assert trial.attempt(CAUSAL, "cpu").finding.kind == "error"
+
+
+def test_kernels_that_would_lose_a_negation_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton tells of each kernel that it compiles, or has, with the files of all stages."""
+    ptx = tmp_path / "attention.ptx"
+    ptx.write_text("neg.s32 %r3, %r2;\nmax.s32 %r4, %r1, %r3;\nmax.s32 %r5, %r4, %r1;\n")
+    right = trial._compared
+
+    def compared(*given: Any) -> Any:
+        files = {ptx.name: str(ptx), "attention.json": str(tmp_path / "attention.json")}
+        knobs.compilation.listener(src=None, metadata={}, metadata_group=files, times=None, cache_hit=False)
+        return right(*given)
+
+    monkeypatch.setattr(trial, "_compared", compared)
+    found = trial.attempt(CAUSAL, "cpu").finding
+    assert (found.kind, found.detail) == ("lost negation", "attention: %r5")
+    ptx.write_text("max.s32 %r4, %r1, %r3;\nmax.s32 %r5, %r4, %r1;\n")
+    assert trial.attempt(CAUSAL, "cpu").finding.kind == "passed"
+    assert knobs.compilation.listener is None
 
 
 def test_a_draw_of_which_nothing_can_be_said_is_void() -> None:
