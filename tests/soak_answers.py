@@ -15,6 +15,9 @@ def answerer(device: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
             os._exit(3)
         if what == "hang":
             time.sleep(60)
+        if "SOAK_ANSWERS_LOG" in os.environ:
+            with open(os.environ["SOAK_ANSWERS_LOG"], "a") as log:
+                log.write(f"{os.getpid()} {request['lenient']}\n")
         failing = "SOAK_ANSWERS_FAIL" in os.environ
         return {"kind": "out" if failing else "passed", "detail": "on purpose" if failing else "", "share": 0.1}
 

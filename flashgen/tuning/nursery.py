@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
@@ -21,10 +22,13 @@ from flashgen.tuning import worker
 
 
 class Nursery:
-    """Forks processes that serve a factory, called once with `arguments`, as `worker.Worker` has it."""
+    """Forks processes that serve a factory, called once with `arguments`, as `worker.Worker` has it.
 
-    def __init__(self, factory: str, *arguments: Any) -> None:
-        self._task = (factory, arguments)
+    They all have these `variables` in their environment, beside ours.
+    """
+
+    def __init__(self, factory: str, *arguments: Any, variables: Mapping[str, str] | None = None) -> None:
+        self._task, self._variables = (factory, arguments), variables
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._lock = threading.Lock()
@@ -42,7 +46,7 @@ class Nursery:
                 raise OSError("the nursery is closed")
             if self._process is None or self._process.poll() is not None:
                 self._pipe, theirs = Pipe()
-                self._process = worker.spawned("flashgen.tuning.nursery:main", theirs, None)
+                self._process = worker.spawned("flashgen.tuning.nursery:main", theirs, None, self._variables)
                 self._pipe.send(self._task)
 
     def fork(self, theirs: Connection, errors: int) -> Forked:

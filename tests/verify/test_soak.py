@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from triton import knobs
 
 from flashgen.codegen import load_module, render
 from flashgen.errors import SpecError
 from flashgen.runtime import Config
 from flashgen.runtime.schedule import Plan
 from flashgen.spec import load
+from flashgen.verify.soak import __main__ as soak_main
 from flashgen.verify.soak import crew, trial
 from flashgen.verify.soak.__main__ import main
 from flashgen.verify.soak.case import Case, Recipe, from_yaml
@@ -110,6 +112,25 @@ def test_what_is_refused_or_raises_is_a_failure(monkeypatch: pytest.MonkeyPatch)
     assert trial.attempt(CAUSAL, "cpu").finding.kind == "error"
 
 
+def test_kernels_that_would_lose_a_negation_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton tells of each kernel that it compiles, or has, with the files of all stages."""
+    ptx = tmp_path / "attention.ptx"
+    ptx.write_text("neg.s32 %r3, %r2;\nmax.s32 %r4, %r1, %r3;\nmax.s32 %r5, %r4, %r1;\n")
+    right = trial._compared
+
+    def compared(*given: Any) -> Any:
+        files = {ptx.name: str(ptx), "attention.json": str(tmp_path / "attention.json")}
+        knobs.compilation.listener(src=None, metadata={}, metadata_group=files, times=None, cache_hit=False)
+        return right(*given)
+
+    monkeypatch.setattr(trial, "_compared", compared)
+    found = trial.attempt(CAUSAL, "cpu").finding
+    assert (found.kind, found.detail) == ("lost negation", "attention: %r5")
+    ptx.write_text("max.s32 %r4, %r1, %r3;\nmax.s32 %r5, %r4, %r1;\n")
+    assert trial.attempt(CAUSAL, "cpu").finding.kind == "passed"
+    assert knobs.compilation.listener is None
+
+
 def test_a_draw_of_which_nothing_can_be_said_is_void() -> None:
     hidden = CAUSAL.with_spec(mask="k < 0")
     assert trial.attempt(hidden, "cpu").finding.kind == "void"
@@ -135,10 +156,12 @@ def test_a_wrong_schedule_is_named() -> None:
 
 
 def test_what_crashes_or_hangs_costs_its_own_case_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    trier = Trier("cpu", limit=5)
     monkeypatch.setattr(crew, "ANSWERER", "soak_answers:answerer")
+    mother = crew.nursery("cpu")
+    trier = Trier("cpu", 5, mother)
     answers = [trier(CAUSAL.with_spec(description=what))["kind"] for what in ("crash", "answer", "hang", "answer")]
     trier.close()
+    mother.close()
     assert answers == ["crashed", "passed", "timed out", "passed"]
 
 
@@ -173,6 +196,29 @@ def test_a_failure_is_printed_with_its_command(
     path.write_text(out.split("on purpose\n", 1)[1].split("# python", 1)[0])
     assert from_yaml(path.read_text()).spec["name"] == "soak"
     assert main(["--case", str(path), "--device", "cpu"]) == 1
+
+
+def test_all_are_tried_by_one_process_before_any_is_made_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOAK_ANSWERS_FAIL", "1")
+    monkeypatch.setenv("SOAK_ANSWERS_LOG", str(tmp_path / "log"))
+    monkeypatch.setattr(crew, "ANSWERER", "soak_answers:answerer")
+    rows = tmp_path / "rows.jsonl"
+    command = ["--seed", "5", "--device", "cpu", "--jobs", "1", "--count", "4", "--steps", "3", "--rows", str(rows)]
+    assert main(command) == 1
+    tried = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    assert [lenient for _, lenient in tried][:4] == ["False"] * 4
+    assert {lenient for _, lenient in tried[4:]} == {"True"}
+    assert len({process for process, _ in tried[:4]}) == 1
+    # A failure is in the file as soon as it is found, and again when it is small.
+    assert len(rows.read_text().splitlines()) == 8
+    assert sorted(row.index for row in read(rows)) == [0, 1, 2, 3]
+
+
+def test_progress_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "ANSWERER", "soak_answers:answerer")
+    monkeypatch.setattr(soak_main, "PROGRESS", 0.0)
+    assert main(["--seed", "5", "--device", "cpu", "--jobs", "1", "--count", "2"]) == 0
+    assert "2 of 2 cases, 0 failed, " in capsys.readouterr().out
 
 
 def test_wrong_commands_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from flashgen.verify.soak.attend import Oracle, paper_slopes, softmax
 from flashgen.verify.soak.case import Case, Recipe
+from flashgen.verify.soak.draw import draw
 from flashgen.verify.soak.formula import Formula, size
 from flashgen.verify.soak.tensors import call_of
 
@@ -192,3 +193,17 @@ def test_scores_of_any_size_have_means_and_no_row_nan() -> None:
 def test_slopes_are_the_papers() -> None:
     assert paper_slopes(8) == [2.0**-i for i in range(1, 9)]
     assert paper_slopes(3) == [2.0**-4, 2.0**-8, 2.0**-2]
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_everything_is_made_where_the_tensors_are(first: int) -> None:
+    """Whatever is made without saying where is on another device, as on a machine with a GPU."""
+    for index in range(first, first + 20):
+        case = draw(12, index)
+        call = call_of(case, "cpu")
+        wide = (call.q.double().requires_grad_(), call.k.double(), call.v.double())
+        with torch.device("meta"):
+            found = Oracle(case, noise=0.01).reference(*wide, **call.keywords, scale=case.scale, return_lse=True)
+            assert [tensor.device.type for tensor in found] == ["cpu", "cpu"]
+            if found[0].requires_grad:
+                torch.autograd.grad(found[0].sum(), wide[0], allow_unused=True)

@@ -3,9 +3,9 @@
     python -m flashgen.verify.soak --seed S --count N [--device cpu|cuda] [--seconds T] [--jobs J] [--rows FILE] ...
 
 Each case is a spec, sizes, tensors, configs and options drawn from the seed and its index alone. It is built and
-called in a process of its own; out, lse, gradients, the schedule and the module's reference are compared. What fails
-is made small and printed as YAML, with the command that repeats it. Exit status 0 where all passed, 1 where one failed
-or was left when the time was up, 2 where the command is wrong or there is no GPU.
+called in a process beside this one; out, lse, gradients, the schedule and the module's reference are compared. Once
+all are tried, what failed is made small and printed as YAML, with the command that repeats it. Exit status 0 where all
+passed, 1 where one failed or was left when the time was up, 2 where the command is wrong or there is no GPU.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.verify.soak.case import from_yaml, to_yaml
-from flashgen.verify.soak.crew import Soak, Trier, default_jobs
+from flashgen.verify.soak.crew import Soak, Trier, default_jobs, nursery
 from flashgen.verify.soak.draw import draw
 from flashgen.verify.soak.rows import Row, append, read, source_digest, table
 
 # Seconds for one case, compilation included.
 LIMITS = {"cpu": 180.0, "cuda": 300.0}
-# Trials to make a failing case small.
-STEPS = 150
+# Trials to make a failing case small; on a GPU each compiles kernels.
+STEPS = {"cpu": 150, "cuda": 12}
+# Seconds between two lines that say how far it has got.
+PROGRESS = 20.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.show:
             print("\n".join(to_yaml(draw(chosen.seed, index, large=device == "cuda")) for index in indices))
             return 0
-        soak = Soak(chosen.seed, device, chosen.jobs, chosen.limit or LIMITS[device], chosen.steps)
+        steps = STEPS[device] if chosen.steps is None else chosen.steps
+        soak = Soak(chosen.seed, device, chosen.jobs, chosen.limit or LIMITS[device], steps)
         return _run(soak, indices, chosen.seconds, chosen.rows, read(chosen.rows) if chosen.resume else [])
     except FlashgenError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -60,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=default_jobs(), metavar="J", help="cases side by side")
     parser.add_argument("--seconds", type=float, metavar="T", help="start no further case after this time")
     parser.add_argument("--limit", type=float, metavar="T", help="time limit of each case")
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="trials to make a failure small")
+    parser.add_argument("--steps", type=int, metavar="N", help="trials to make a failure small")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="append what is found to this file, as JSON lines")
     parser.add_argument("--resume", action="store_true", help="skip what passed according to the rows file")
     parser.add_argument("--show", action="store_true", help="print the cases, try none")
@@ -82,19 +85,32 @@ def _run(soak: Soak, indices: Iterable[int], seconds: float | None, path: Path |
         r.index: r for r in known if r.passed and (r.seed, r.device, r.source) == (soak.seed, soak.device, source)
     }
     rows = [passed[index] for index in indices if index in passed]
-    left = 0
-    for row in soak.of([index for index in indices if index not in passed], lambda: time.monotonic() > end):
-        if row is None:
-            left += 1
-            continue
-        rows.append(row)
+    wanted = [index for index in indices if index not in passed]
+    tried = list(_told(soak.of(wanted, lambda: time.monotonic() > end), len(wanted), path))
+    rows += [row for row in tried if row is not None]
+    left = sum(row is None for row in tried)
+    for row in soak.made_small([row for row in rows if not row.passed], lambda: time.monotonic() > end):
         if path is not None:
             append(path, row)
-        if not row.passed:
-            _show(row)
+        _show(row)
     print()
     print("\n".join(table(rows, time.monotonic() - start, left)), flush=True)
     return 0 if not left and all(row.passed for row in rows) else 1
+
+
+def _told(rows: Iterable[Row | None], count: int, path: Path | None) -> Iterator[Row | None]:
+    """The rows as they come, written to the file; every now and then a line says how many there are."""
+    start = said = time.monotonic()
+    done = failed = 0
+    for row in rows:
+        if row is not None:
+            done, failed = done + 1, failed + (not row.passed)
+            if path is not None:
+                append(path, row)
+        if time.monotonic() - said > PROGRESS:
+            said = time.monotonic()
+            print(f"{done} of {count} cases, {failed} failed, {said - start:.0f} s", flush=True)
+        yield row
 
 
 def _show(row: Row) -> None:
@@ -108,9 +124,11 @@ def _replayed(path: Path, device: str, limit: float) -> int:
         case = from_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no case ({error}); expected what a soak printed") from error
-    trier = Trier(device, limit)
+    mother = nursery(device)
+    trier = Trier(device, limit, mother)
     found = trier(case, lenient=True)
     trier.close()
+    mother.close()
     print(f"{found['kind']}: {found['detail']}")
     return 0 if found["kind"] == "passed" else 1
 

@@ -38,7 +38,8 @@ class Oracle:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         product = (q @ k.transpose(-1, -2)).to(wide) * scale
         if self.noise:
-            draws = torch.randn(product.shape, generator=torch.Generator().manual_seed(case.values))
+            generator = torch.Generator("cpu").manual_seed(case.values)
+            draws = torch.randn(product.shape, generator=generator, device="cpu")
             product = product + self.noise * (1 + product.abs()) * draws.to(product)
         visible = self.visible(others, q.device)
         score = torch.full_like(product, -math.inf).masked_scatter(visible, self._scores(product, visible, others))
@@ -55,7 +56,7 @@ class Oracle:
         whole = torch.ones((), dtype=torch.bool, device=device)
         with torch.no_grad():
             for mask in self.masks:
-                whole = whole & formula.evaluate(mask).to(device)
+                whole = whole & formula.evaluate(mask)
         return whole.expand(case.batch, case.heads, case.q_len, case.kv_len)
 
     def _scores(self, product: Tensor, visible: Tensor, others: Mapping[str, Any]) -> Tensor:
@@ -63,25 +64,27 @@ class Oracle:
         b, h, q, k = visible.nonzero(as_tuple=True)
         formula = self._formula((b, h, self._position(q), k), product[visible], others, product.dtype)
         found = formula.floating(self.score)
-        return found.to(product.device).expand(b.shape)
+        return found.expand(b.shape)
 
     def _formula(
         self, places: tuple[Tensor, ...], score: Tensor | None, others: Mapping[str, Any], dtype: torch.dtype
     ) -> Formula:
         b, h, q, k = places
+        device = b.device
         kv_h = h // (self.case.heads // self.case.kv_heads)
         names = {"b": b, "h": h, "kv_h": kv_h, "q": q, "k": k}
-        names |= {name: torch.tensor(value) for name, value in self.case.sizes.items()}
+        names |= {name: torch.tensor(value, device=device) for name, value in self.case.sizes.items()}
         for name, form in self.case.spec.get("params", {}).items():
             value = others[name] if name in others else form["value"] if isinstance(form, dict) else form
-            names[name] = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+            dtype_of = torch.float64 if isinstance(value, float) else None
+            names[name] = torch.tensor(value, dtype=dtype_of, device=device)
         if score is not None:
             names["score"] = score
         inputs = {name: value for name, value in others.items() if isinstance(value, Tensor)}
         rough = self.rough and dtype != torch.float64
         if score is not None:
-            names["score"] = self._sugared(Formula(names, inputs, {}, dtype, rough))
-        return Formula(names, inputs, self.lets, dtype, rough)
+            names["score"] = self._sugared(Formula(names, inputs, {}, dtype, rough, device))
+        return Formula(names, inputs, self.lets, dtype, rough, device)
 
     def _sugared(self, formula: Formula) -> Tensor:
         """The score as the sugar leaves it."""
@@ -91,7 +94,8 @@ class Oracle:
             score = score - formula.floating("slopes[h] * abs(q - k)")
         if "softcap" in spec:
             cap = formula.floating(str(spec["softcap"]))
-            return cap * Formula({"x": score / cap}, {}, {}, formula.dtype, formula.rough).evaluate("tanh(x)")
+            inner = Formula({"x": score / cap}, {}, {}, formula.dtype, formula.rough, formula.device)
+            return cap * inner.evaluate("tanh(x)")
         return score
 
     def _position(self, row: Tensor) -> Tensor:

@@ -7,12 +7,13 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+from flashgen.tuning.nursery import Nursery
 from flashgen.tuning.worker import RequestFailed, Worker
-from flashgen.verify.soak.case import Case, as_dict, from_dict, to_yaml
+from flashgen.verify.soak.case import Case, as_dict, from_dict, from_yaml, to_yaml
 from flashgen.verify.soak.draw import draw
 from flashgen.verify.soak.rows import Row, source_digest
 from flashgen.verify.soak.shrink import shrunk
@@ -27,8 +28,11 @@ CASES_A_PROCESS = 150
 SHRINK_SECONDS = 90.0
 
 
+Item = TypeVar("Item")
+
+
 def answerer(device: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The worker's side: tries one case after another."""
+    """The worker's side: tries one case after another. `spoiled`: the GPU's context is of no use any more."""
     import torch
 
     from flashgen.verify.soak.trial import attempt
@@ -36,10 +40,29 @@ def answerer(device: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     torch.set_num_threads(1)
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
-        tried = attempt(from_dict(request["case"]), device, request["lenient"])
-        return {"kind": tried.finding.kind, "detail": tried.finding.detail, "share": tried.finding.share}
+        finding = attempt(from_dict(request["case"]), device, request["lenient"]).finding
+        found = {"kind": finding.kind, "detail": finding.detail, "share": finding.share}
+        return found | {"spoiled": device == "cuda" and finding.failed and _is_spoiled()}
 
     return answer
+
+
+def _is_spoiled() -> bool:
+    """Whether the GPU refuses everything after an error; if not, what the case allocated is given back."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except RuntimeError:
+        return True
+    return False
+
+
+def nursery(device: str) -> Nursery:
+    """What forks the processes of a soak: each would otherwise import torch again."""
+    variables = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
+    return Nursery(ANSWERER, device, variables={"OMP_NUM_THREADS": "1"} | variables)
 
 
 @dataclass
@@ -48,6 +71,7 @@ class Trier:
 
     device: str
     limit: float
+    nursery: Nursery
     _worker: Worker | None = None
     _asked: int = 0
 
@@ -55,14 +79,13 @@ class Trier:
         """What was found, as `trial.Finding` has it; "crashed" or "timed out" where the process did not survive."""
         if self._worker is None or self._asked >= CASES_A_PROCESS:
             self.close()
-            variables = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"} if self.device == "cpu" else {}
-            self._worker, self._asked = Worker(ANSWERER, self.device, variables=variables), 0
+            self._worker, self._asked = Worker(ANSWERER, self.device, nursery=self.nursery), 0
         self._asked += 1
         try:
             found: dict[str, Any] = self._worker.ask({"case": as_dict(case), "lenient": lenient}, self.limit)
         except RequestFailed as failure:
             return {"kind": failure.reason, "detail": failure.detail, "share": 0.0}
-        if found["kind"] == "error" and self.device != "cpu":
+        if found.get("spoiled"):
             # Whatever a kernel did to the context, the next case has another.
             self.close()
         return found
@@ -75,8 +98,8 @@ class Trier:
 
 @dataclass(frozen=True)
 class Soak:
-    """Indices of one seed, tried by so many processes; each case has at most `limit` seconds. 0 `steps`: failures
-    stay as they were drawn."""
+    """Indices of one seed, tried by so many processes; each case has at most `limit` seconds, and at most so many
+    `steps` to be made small once all have been tried."""
 
     seed: int
     device: str
@@ -86,17 +109,27 @@ class Soak:
 
     def of(self, indices: Iterable[int], time_is_up: Callable[[], bool] = lambda: False) -> Iterator[Row | None]:
         """A row for each index, as they come; None for one that would have begun when time was up."""
-        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for index in indices:
-            waiting.put(index)
-        count, answers = waiting.qsize(), queue.SimpleQueue[Any]()
+        return self._spread(list(indices), lambda index, trier: None if time_is_up() else self.row(index, trier))
+
+    def made_small(self, rows: Sequence[Row], time_is_up: Callable[[], bool] = lambda: False) -> Iterator[Row]:
+        """The rows of failures, as they come, each with its case as small as it gets while there is time."""
+        if not self.steps:
+            return iter(rows)
+        return self._spread(rows, lambda row, trier: replace(row, small=self.small(row, trier, time_is_up)))
+
+    def _spread(self, items: Sequence[Item], work: Callable[[Item, Trier], Any]) -> Iterator[Any]:
+        """What comes of each, in any order. A process serves as many as it survives."""
+        waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        for item in items:
+            waiting.put(item)
+        answers = queue.SimpleQueue[Any]()
+        mother = nursery(self.device)
 
         def serve() -> None:
-            trier = Trier(self.device, self.limit)
+            trier = Trier(self.device, self.limit, mother)
             try:
                 while True:
-                    index = waiting.get_nowait()
-                    answers.put(None if time_is_up() else self.row(index, trier, time_is_up))
+                    answers.put(work(waiting.get_nowait(), trier))
             except queue.Empty:
                 return
             except BaseException as error:  # noqa: BLE001 - the main thread raises it
@@ -104,47 +137,51 @@ class Soak:
             finally:
                 trier.close()
 
-        for _ in range(min(self.jobs, count)):
+        for _ in range(min(self.jobs, len(items))):
             threading.Thread(target=serve, daemon=True).start()
-        for _ in range(count):
-            answer = answers.get()
-            if isinstance(answer, BaseException):
-                raise answer
-            yield answer
+        try:
+            for _ in items:
+                answer = answers.get()
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+        finally:
+            mother.close()
 
-    def row(self, index: int, trier: Trier, time_is_up: Callable[[], bool] = lambda: False) -> Row:
-        """Draw and try one index until something can be said of it; make it small where it fails."""
+    def row(self, index: int, trier: Trier) -> Row:
+        """Draw and try one index until something can be said of it."""
         start = time.monotonic()
         for attempt in range(DRAWS):
             case = draw(self.seed, index, attempt, large=self.device != "cpu")
             found = trier(case)
             if found["kind"] != "void":
                 break
-        small = ""
-        if found["kind"] != "passed":
-            small = to_yaml(self.small(case, found, trier, time_is_up))
         return Row(
             self.seed, index, self.device, attempt, found["kind"], found["detail"], found["share"],
-            time.monotonic() - start, case.digest, source_digest(), small,
+            time.monotonic() - start, case.digest, source_digest(), "" if found["kind"] == "passed" else to_yaml(case),
         )  # fmt: skip
 
-    def small(self, case: Case, found: dict[str, Any], trier: Trier, time_is_up: Callable[[], bool]) -> Case:
-        """A hang is not waited for again and again: such a case stays as it is."""
-        if found["kind"] == "timed out":
-            return case
+    def small(self, row: Row, trier: Trier, time_is_up: Callable[[], bool] = lambda: False) -> str:
+        """The case of a row made small. A hang is not waited for again and again: such a case stays as it is."""
+        if row.kind in ("timed out", "void"):
+            return row.small
         end = time.monotonic() + SHRINK_SECONDS
 
         def signature(smaller: Case) -> str:
-            return "" if time_is_up() or time.monotonic() > end else _signature(trier(smaller, lenient=True))
+            return "" if time_is_up() or time.monotonic() > end else _of(trier(smaller, lenient=True))
 
-        return shrunk(case, _signature(found), signature, self.steps)
+        return to_yaml(shrunk(from_yaml(row.small), _signature(row.kind, row.detail), signature, self.steps))
 
 
-def _signature(found: dict[str, Any]) -> str:
+def _of(found: dict[str, Any]) -> str:
+    return _signature(found["kind"], found["detail"])
+
+
+def _signature(kind: str, detail: str) -> str:
     """What two failures of the same kind have in common: of messages the words, not names, numbers or places."""
-    if found["kind"] not in ("refused", "error"):
-        return str(found["kind"])
-    return f"{found['kind']} {re.sub(r'[0-9]+|[^ ]*[.][^ ]*|.[^ ]*_[^ ]*', '', found['detail'])[:60]}"
+    if kind not in ("refused", "error"):
+        return kind
+    return f"{kind} {re.sub(r'[0-9]+|[^ ]*[.][^ ]*|.[^ ]*_[^ ]*', '', detail)[:60]}"
 
 
 def default_jobs() -> int:

@@ -7,6 +7,7 @@ what is the same for all pairs (constants, sizes, params) has no dimension.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import torch
 
 Tensor = torch.Tensor
 Kind = type
+_CPU = torch.device("cpu")
 
 # For 16-bit inputs a spec may have tanh from an instruction of the GPU: relative error 2**-11.
 TANH_BITS = 11
@@ -25,6 +27,7 @@ class Formula:
     """Evaluates expressions where `names` have these values, in floats of `dtype`.
 
     `lets` are texts that may name each other; each is evaluated once. `rough`: tanh is that of the GPU's instruction.
+    Constants are made on `device`, where names and inputs are.
     """
 
     names: Mapping[str, Tensor]
@@ -32,6 +35,7 @@ class Formula:
     lets: Mapping[str, str]
     dtype: torch.dtype
     rough: bool = False
+    device: torch.device = _CPU
     _known: dict[str, Tensor] = field(default_factory=dict)
 
     def evaluate(self, text: str) -> Tensor:
@@ -65,14 +69,15 @@ class Formula:
 
     def _constant(self, value: object) -> Tensor:
         if isinstance(value, bool):
-            return torch.tensor(value)
-        return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else self.dtype)
+            return torch.tensor(value, device=self.device)
+        dtype = torch.int64 if isinstance(value, int) else self.dtype
+        return torch.tensor(value, dtype=dtype, device=self.device)
 
     def _name(self, name: str) -> Tensor:
         if name in ("true", "false"):
-            return torch.tensor(name == "true")
+            return torch.tensor(name == "true", device=self.device)
         if name == "inf":
-            return torch.tensor(float("inf"), dtype=self.dtype)
+            return torch.tensor(math.inf, dtype=self.dtype, device=self.device)
         if name in self.lets:
             if name not in self._known:
                 self._known[name] = self.evaluate(self.lets[name])
@@ -82,7 +87,7 @@ class Formula:
 
     def _element(self, tensor: Tensor, indices: list[ast.expr]) -> Tensor:
         """An index outside its axis reads the nearest element."""
-        places = [_as_int(self._value(index)).to(tensor.device) for index in indices]
+        places = [_as_int(self._value(index)) for index in indices]
         places = [place.clamp(0, size - 1) for place, size in zip(places, tensor.shape, strict=True)]
         found = tensor[tuple(torch.broadcast_tensors(*places))]
         # Never without a dimension: an element is no bound that is the same for all pairs.
@@ -128,7 +133,7 @@ class Formula:
         then, otherwise = self._common(then, otherwise)
         if test.ndim == 0:
             return then if bool(test) else otherwise
-        return torch.where(test, then.to(test.device), otherwise.to(test.device))
+        return torch.where(test, then, otherwise)
 
     def _unary(self, op: ast.unaryop, value: Tensor) -> Tensor:
         if isinstance(op, ast.Not):
@@ -175,7 +180,7 @@ def parsed(text: str) -> ast.expr:
 
 def size(text: str | int, sizes: Mapping[str, int]) -> int:
     """The value of an extent: a number or an integer expression of sizes and params."""
-    names = {name: torch.tensor(value) for name, value in sizes.items()}
+    names = {name: torch.tensor(value, device=_CPU) for name, value in sizes.items()}
     return int(Formula(names, {}, {}, torch.float64).evaluate(str(text)))
 
 
@@ -200,7 +205,7 @@ def _greatest(left: Tensor, right: Tensor) -> Tensor:
     if left.ndim and right.ndim:
         return torch.maximum(left, right)
     value, bound = (left, right) if left.ndim else (right, left)
-    return value.clamp(min=bound.to(value.device))
+    return value.clamp(min=bound)
 
 
 def _least(left: Tensor, right: Tensor) -> Tensor:

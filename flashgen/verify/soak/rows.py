@@ -39,14 +39,15 @@ class Row:
 
 
 def read(path: Path | None) -> list[Row]:
-    """The rows of a file, none where there is no such file; a line cut short is left out."""
-    found = []
+    """The rows of a file, of each case the last; none where there is no such file. A line cut short is left out."""
+    found = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else ():
         try:
-            found.append(Row(**json.loads(line)))
+            row = Row(**json.loads(line))
         except (ValueError, TypeError):
             continue
-    return found
+        found[row.seed, row.index, row.device, row.source] = row
+    return list(found.values())
 
 
 def append(path: Path, row: Row) -> None:

@@ -25,6 +25,7 @@ from flashgen.spec import load
 from flashgen.tuning.space import Task, search_space
 from flashgen.verify.gradient_budget import gradients_of, leaves_of
 from flashgen.verify.poison import poisoned
+from flashgen.verify.soak.assembly import watched
 from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case
 from flashgen.verify.soak.pending import PENDING
@@ -68,11 +69,14 @@ def _judged(case: Case, device: str, lenient: bool) -> Finding:
         except Exception as error:  # noqa: BLE001 - whatever a build raises is what was found
             return Finding("refused", _reason(error))
         try:
-            try:
-                return _compared(case, call, module, oracle, truth, device)
-            except OutOfResources:
-                # Of a search space the compiler judges the rest.
-                return _compared(replace(case, configs={}), call, module, oracle, truth, device)
+            with watched() as compiled:
+                try:
+                    finding = _compared(case, call, module, oracle, truth, device)
+                except OutOfResources:
+                    # Of a search space the compiler judges the rest.
+                    finding = _compared(replace(case, configs={}), call, module, oracle, truth, device)
+            lost = compiled.lost_negations()
+            return Finding("lost negation", lost) if lost else finding
         except Exception as error:  # noqa: BLE001 - the same of a call
             return Finding("error", _reason(error))
 

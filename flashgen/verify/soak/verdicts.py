@@ -33,8 +33,8 @@ class Finding:
     """What came of a case.
 
     `kind`: "passed"; "void", where the formula has no answer that could be compared; else what failed: "refused",
-    "error", "out", "lse", "reference", "schedule", "d_q" and so on, or "evaluation", the soak's own. `share` is the
-    largest error beside what is allowed.
+    "error", "out", "lse", "reference", "schedule", "d_q" and so on, "lost negation", or "evaluation", the soak's own.
+    `share` is the largest error beside what is allowed.
     """
 
     kind: str
