@@ -184,6 +184,7 @@ def of_huge_gradients(d_v: torch.Tensor, truth: Truth) -> Finding:
     """The gradient of v under ones in rows of huge scores, 0 elsewhere: the weights of a row add up to 1."""
     group = truth.out.shape[1] // d_v.shape[1]
     rows = truth.huge.sum(-1).unflatten(1, (d_v.shape[1], group)).sum(2).double()
+    rows = rows.sum(0, keepdim=True) if len(d_v) < len(rows) else rows
     error = (d_v.double().sum(2) - rows[..., None]).abs() / rows[..., None].clamp_min(1)
     worst = float(error.max())
     if worst <= HUGE_ROUNDING:
