@@ -21,7 +21,8 @@ and let u be the unit roundoff of the dtype of q, u32 that of float32. Relative 
   the scores that weigh anything end near lse).
 
 float16 also underflows: a weight below 2^-14 carries an absolute error of up to 2^-25, which kv_len of them times the
-largest |v| can add up. The other dtypes have float32's range.
+largest |v| can add up. The other dtypes have float32's range: there a weight below 2^-126, as a sink may leave it, may
+be off by as much.
 
 lse is compared absolutely: 2 E' + u32 (4 + 2 steps + 4 S). E' is what eager loses in float32; for 16-bit inputs with
 the fast forms of functions that a kernel may then take, whose absolute error, small beside the rounding of such inputs,
@@ -166,9 +167,8 @@ def cut_off(q: torch.Tensor) -> bool:
 
 
 def _underflow(call: Call) -> float:
-    if call.q.dtype != torch.float16:
-        return 0.0
-    return call.k.shape[2] * 2.0**-25 * float(call.v.abs().max())
+    least = 2.0**-25 if call.q.dtype == torch.float16 else 2.0**-126
+    return call.k.shape[2] * least * float(call.v.abs().max())
 
 
 def _worst(what: str, error: torch.Tensor, budget: torch.Tensor, rows: torch.Tensor) -> Verdict:

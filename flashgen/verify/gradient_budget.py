@@ -26,7 +26,8 @@ instead of rounding it: there f has 2 u more as a whole.
 
 Some errors are absolute. The derivative of a score is itself a difference (1 - tanh^2), good to some 8 u32 of the
 gradient that an unmodified score would have (for a learned input: of one heavy pair's); and what lies below the
-smallest normal number of a format may vanish.
+smallest normal number of a format may vanish. The truth itself is good to 8 u64 of a heavy pair's gradient: a learned
+input's may be so much where 1 - tanh^2 is 0 in float64.
 
 A gradient that is exactly 0 because no pair is visible must be exactly 0. NaN never passes.
 """
@@ -45,6 +46,8 @@ from flashgen.verify.rounded import RoundedProducts
 
 RELATIVE = 2e-5
 DERIVATIVE = 8 * U32
+# The truth loses as much of its own: where 1 - tanh^2 is 0 in float64, a kernel may keep digits.
+TRUTH = 8 * torch.finfo(torch.float64).eps / 2
 # Draws of signs for learned inputs.
 SIGNS = 4
 
@@ -230,10 +233,9 @@ def _walk(
 ) -> dict[str, torch.Tensor]:
     """For q and k, what errors of each dS by its own size add up to."""
     factor = 1 / math.sqrt(call.q.shape[3]) if scale is None else abs(scale)
-    batch, kv_heads, kv_len, head_dim = call.k.shape
     with torch.no_grad():
         squares = spread.square()
-        by_key = (squares.transpose(-1, -2) @ leaves["q"].square()).view(batch, kv_heads, -1, kv_len, head_dim).sum(2)
+        by_key = _summed(squares.transpose(-1, -2) @ leaves["q"].square(), call)
         return {"q": factor * (squares @ _grouped(leaves["k"].square(), call)).sqrt(), "k": factor * by_key.sqrt()}
 
 
@@ -243,23 +245,23 @@ def _absolute(
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """What is lost of a score's derivative, and below the smallest number of the formats."""
     factor = 1 / math.sqrt(call.q.shape[3]) if scale is None else abs(scale)
-    batch, kv_heads, kv_len, head_dim = call.k.shape
+    kv_heads, kv_len = call.k.shape[1:3]
     heads, q_len = call.q.shape[1:3]
     with torch.no_grad():
         unmodified = {
             "q": factor * spread @ _grouped(leaves["k"].abs(), call),
-            "k": (factor * spread.transpose(-1, -2) @ leaves["q"].abs())
-            .view(batch, kv_heads, heads // kv_heads, kv_len, head_dim)
-            .sum(2),
+            "k": _summed(factor * spread.transpose(-1, -2) @ leaves["q"].abs(), call),
         }
         # A weight or a gradient of a score below `least` may be off by as much, in each pair that is added up.
         least = 2.0**-25 if call.q.dtype == torch.float16 else 2.0**-125
         largest = max(1.0, float(spread.amax())) * max(1.0, factor)
         values = (leaves["q"], leaves["k"], leaves["v"], loss.d_out)
-        pairs = max(q_len * heads // kv_heads, kv_len)
+        pairs = max(q_len * heads // kv_heads * len(call.q) // len(call.k), kv_len)
         vanishing = least * (1 + pairs * largest * max(float(tensor.abs().max()) for tensor in values))
         return {
-            name: vanishing * (magnitude > 0) + DERIVATIVE * unmodified.get(name, row.max() * (magnitude > 0))
+            name: vanishing * (magnitude > 0)
+            + DERIVATIVE * unmodified.get(name, row.max() * (magnitude > 0))
+            + TRUTH * row.max() * (name in loss.learned)
             for name, magnitude in magnitudes.items()
         }
 
@@ -308,3 +310,9 @@ def _malformed(found: Mapping[str, torch.Tensor], call: Call, loss: Loss) -> str
 def _grouped(tensor: torch.Tensor, call: Call) -> torch.Tensor:
     """A tensor of the keys, repeated for each head of a group."""
     return tensor.repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=1)
+
+
+def _summed(tensor: torch.Tensor, call: Call) -> torch.Tensor:
+    """A tensor [batch, heads, kv_len, head_dim] added up over the heads, and batch elements, that share a key."""
+    found = tensor.unflatten(1, (call.k.shape[1], -1)).sum(2)
+    return found.sum(0, keepdim=True) if len(call.k) < len(call.q) else found

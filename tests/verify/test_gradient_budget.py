@@ -171,3 +171,15 @@ def test_eager_autograd_itself_passes() -> None:
     for dtype in DTYPES:
         call, loss = a_case(dtype)
         assert judge_gradients(eager_gradients(call, loss, reference, None, dtype), call, loss, reference).ok
+
+
+def test_a_derivative_that_float64_rounds_to_nothing_may_keep_digits() -> None:
+    """tanh of scores near 1000 / 20 has a slope of 1e-43, and 1 - tanh^2 is 0 there."""
+    call, loss = a_case(torch.float32)
+    call.inputs["rel"].add_(1000.0)
+    found = eager_gradients(call, loss, reference, None, torch.float32)
+    assert bool((found["rel"] == 0).all())
+    found["rel"][1, 3] = 2.5e-28
+    assert judge_gradients(found, call, loss, reference).ok
+    found["rel"][1, 3] = 1e-6
+    assert not judge_gradients(found, call, loss, reference).ok

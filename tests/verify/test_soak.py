@@ -59,7 +59,10 @@ def build_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     monkeypatch.setattr(trial.flashgen, "build", build)
 
 
-@pytest.mark.parametrize("case", [CAUSAL, DOCUMENT], ids=["causal", "document"])
+SHARED = Case(CAUSAL.with_spec(bias="alibi").spec, 3, 4, 2, 40, 70, 16, 24, "bfloat16", shared=True)
+
+
+@pytest.mark.parametrize("case", [CAUSAL, DOCUMENT, SHARED], ids=["causal", "document", "shared"])
 def test_right_kernels_pass(case: Case) -> None:
     found = trial.attempt(case, "cpu").finding
     assert found.kind == "passed", found

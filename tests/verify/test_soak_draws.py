@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from flashgen.codegen.words import words
 from flashgen.verify.soak.case import Case, from_yaml, to_yaml
 from flashgen.verify.soak.draw import draw
 from flashgen.verify.soak.formula import parsed
@@ -90,7 +91,17 @@ def test_all_kinds_of_inputs_and_calls_are_drawn() -> None:
 def test_large_cases_are_for_a_gpu() -> None:
     large = [draw(7, index, large=True) for index in range(100)]
     assert max(case.kv_len for case in large) > 1000
-    assert max(case.head_dim for case in large) == 256
+    assert max(case.head_dim for case in large) > 128
+    usual = [case for case in large if case.head_dim in (16, 32, 64, 128)]
+    assert 60 < len(usual) < 100
+    without = [case for case in large if case.d_out == "none"]
+    assert 35 < len(without) < 65
+
+
+def test_kernels_own_names_and_shared_keys_are_drawn() -> None:
+    names = {name for case in CASES for section in ("params", "inputs", "let") for name in case.spec.get(section, {})}
+    assert len(names & words()) > 100
+    assert any(case.shared and case.batch > 1 for case in CASES)
 
 
 def test_a_failing_case_is_made_small() -> None:

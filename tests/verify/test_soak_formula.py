@@ -207,3 +207,13 @@ def test_everything_is_made_where_the_tensors_are(first: int) -> None:
             assert [tensor.device.type for tensor in found] == ["cpu", "cpu"]
             if found[0].requires_grad:
                 torch.autograd.grad(found[0].sum(), wide[0], allow_unused=True)
+
+
+@pytest.mark.parametrize("text", ["score ** 2.5", "exp(score)", "log(score)", "2.0 ** score", "log2(score)"])
+def test_a_gpus_functions_are_off_by_some_units(text: str) -> None:
+    score = torch.linspace(0.5, 30, 1000)
+    exact, fast = (Formula({"score": score}, {}, {}, torch.float32, fast=fast).evaluate(text) for fast in (False, True))
+    off = (fast - exact).abs() / (1 + exact.abs())
+    assert 2.0**-23 < off.max() < 2.0**-15
+    wide = Formula({"score": score.double()}, {}, {}, torch.float64, fast=True).evaluate(text)
+    assert torch.equal(wide, Formula({"score": score.double()}, {}, {}, torch.float64).evaluate(text))

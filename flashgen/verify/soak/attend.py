@@ -21,11 +21,12 @@ class Oracle:
     """Answers as a generated module's `reference` does, for the budgets of `flashgen.verify`.
 
     `rough`: tanh of 16-bit inputs may be that of the GPU's instruction, and what is not the truth has it.
+    `fast`: so are exp, log and powers, whatever the inputs.
     `noise` moves the scaled products by about so much, relatively or absolutely, always by the same numbers.
     """
 
-    def __init__(self, case: Case, rough: bool = False, noise: float = 0.0) -> None:
-        self.case, self.rough, self.noise = case, rough, noise
+    def __init__(self, case: Case, rough: bool = False, noise: float = 0.0, fast: bool = False) -> None:
+        self.case, self.rough, self.noise, self.fast = case, rough, noise, fast
         self.score, self.masks, self.lets = written(case)
 
     def reference(
@@ -83,8 +84,8 @@ class Oracle:
         inputs = {name: value for name, value in others.items() if isinstance(value, Tensor)}
         rough = self.rough and dtype != torch.float64
         if score is not None:
-            names["score"] = self._sugared(Formula(names, inputs, {}, dtype, rough, device))
-        return Formula(names, inputs, self.lets, dtype, rough, device)
+            names["score"] = self._sugared(Formula(names, inputs, {}, dtype, rough, device, self.fast))
+        return Formula(names, inputs, self.lets, dtype, rough, device, self.fast)
 
     def _sugared(self, formula: Formula) -> Tensor:
         """The score as the sugar leaves it."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 from typing import Any
 
+from flashgen.codegen.words import words
+from flashgen.spec.names import name_problem
 from flashgen.verify.soak.case import Number, Recipe
 from flashgen.verify.soak.formula import size
 from flashgen.verify.soak.pending import PENDING
@@ -14,15 +17,16 @@ from flashgen.verify.soak.pieces import Piece, Scope, Tensor
 POSITIONS = ("b", "h", "kv_h", "q", "k")
 LENGTHS = ("q_len", "kv_len", "heads", "kv_heads", "head_dim")
 
-# Harmless names, and such as kernels have themselves: none of them is a word of the language.
+# Harmless names.
 NAMES = ("W", "n", "doc", "off", "table", "bias", "pad", "reach", "flag", "centre", "x", "lower", "ids", "Kept", "r2")
-KERNEL_NAMES = (
-    "q_start", "q_end", "k_start", "tile", "tiles", "kv_tiles", "acc", "m", "l", "p", "qk", "grid", "WIDTH", "BM", "BN",
-    "head", "group", "rows", "cols", "start", "stop", "first", "last", "full_end", "offset", "out", "lse", "delta",
-    "dq", "dk", "dv", "num_k_tiles", "t0", "visible", "state", "config", "call", "sizes", "heads_", "index", "turn",
-    "program", "tl", "gl", "torch", "math", "runtime", "float", "int", "range", "len", "sinks_", "counts", "own",
-    "scores", "weights", "step", "width", "bound", "low", "high", "stride_qb", "k_ptr", "d_out", "needs_q", "by_key",
-)  # fmt: skip
+# What the oracle reads as constants.
+_CONSTANTS = frozenset({"true", "false"})
+
+
+@cache
+def kernel_names() -> tuple[str, ...]:
+    """The words of generated code that a spec may use as names of its own."""
+    return tuple(sorted(word for word in words() - _CONSTANTS if name_problem(word) is None))
 
 
 @dataclass
@@ -72,8 +76,8 @@ class Builder:
     def name(self, *like: str) -> str:
         """A name that is not taken: one of these, any, or one of the kernels' own."""
         pool = list(like) if like and self.roll(0.6) else list(NAMES)
-        if "names" not in PENDING and self.roll(0.35):
-            pool = list(KERNEL_NAMES)
+        if self.roll(0.35):
+            pool = list(kernel_names())
         free = [name for name in pool if name not in self.taken] or [f"u{len(self.taken)}"]
         name = self.random.choice(free)
         self.taken.add(name)

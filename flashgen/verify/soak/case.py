@@ -34,6 +34,7 @@ class Recipe:
 class Case:
     """A spec as `flashgen.build` takes it, and one call.
 
+    `shared`: k and v have batch 1, whatever that of q.
     `dims` are sizes of named dimensions, `params` values of runtime params, `recipes` how inputs are drawn. `values`
     is the seed of all tensors; `gain` multiplies q. `layouts` are those of q, k and v: "bhsd", "bshd", "fused" (a third
     of wider rows), "wide" (rows that begin and end anywhere), "turned" (last dimension not contiguous), "alike" (one
@@ -54,6 +55,7 @@ class Case:
     head_dim: int
     v_head_dim: int
     dtype: str
+    shared: bool = False
     values: int = 0
     gain: float = 1.0
     scale: float | None = None

@@ -17,6 +17,8 @@ from flashgen.verify.soak.wild import Wild
 
 # Pairs of one call: what the interpreter is done with soon, and what a GPU holds of float64 many times over.
 MOST_PAIRS = {"small": 30_000, "large": 3_000_000}
+# Layouts of the gradient of out.
+D_OUT = ("dense", "dense", "dense", "transposed", "expanded", "none")
 SCORE = Piece("score", "float", -40.0, 40.0, exact=False, smooth=True, tight=True)
 
 
@@ -40,7 +42,7 @@ def draw(seed: int, index: int, attempt: int = 0, large: bool = False) -> Case:
         spec["approximate"] = False
     spec |= {"params": s.params, "inputs": s.inputs, "let": s.lets, "score": score, "mask": mask}
     spec = {key: value for key, value in spec.items() if value not in ({}, "", None)}
-    return _called(s, bound(needed(spec), s.dims), sizes)
+    return _called(s, bound(needed(spec), s.dims), sizes, large)
 
 
 def _sizes(random: Random, large: bool) -> dict[str, int]:
@@ -48,7 +50,8 @@ def _sizes(random: Random, large: bool) -> dict[str, int]:
         q_len, kv_len = (random.choice([1, 17, 64, 100, 128, 255, 256, 333, 500, 777, random.randint(1, 1500)])
                          for _ in range(2))  # fmt: skip
         kv_heads, group = random.choice([1, 1, 2, 3]), random.choice([1, 1, 2, 4])
-        dims: tuple[int, ...] = (16, 32, 40, 64, 64, 64, 80, 96, 128, 128, 192, 256, random.randint(1, 256))
+        # Each needs kernels of its own, and those for the largest take longest to compile.
+        dims: tuple[int, ...] = (16, 16, 32, 32, 64, 64, 64, 128) * 3 + (40, 80, 96, 192, 256, random.randint(1, 256))
     else:
         lengths = [1, 2, 15, 16, 17, 31, 33, 64, 65]
         q_len, kv_len = (random.choice([*lengths, random.randint(1, 100), random.randint(1, 150)]) for _ in range(2))
@@ -218,8 +221,8 @@ def _read(spec: dict[str, Any]) -> set[str]:
     return {node.id for text in texts for node in ast.walk(parsed(text)) if isinstance(node, ast.Name)}
 
 
-def _called(s: Builder, spec: dict[str, Any], sizes: dict[str, int]) -> Case:
-    """How the spec is called."""
+def _called(s: Builder, spec: dict[str, Any], sizes: dict[str, int], large: bool) -> Case:
+    """How the spec is called. Where `large`, half of the time without gradients, whose kernels take long to compile."""
     random = s.random
     bound = _extents(spec)
     layouts = ("bhsd", "bhsd", "bshd", "bshd", "fused", "wide", "turned", "alike")
@@ -227,7 +230,7 @@ def _called(s: Builder, spec: dict[str, Any], sizes: dict[str, int]) -> Case:
     kernels = [kernel for kernel in ("forward", "backward_q", "backward_kv") if s.roll(0.75)]
     return Case(
         spec, **sizes,
-        dtype=s.pick("bfloat16", "float16", "float32"),
+        dtype=s.pick("bfloat16", "float16", "float32"), shared=sizes["batch"] > 1 and s.roll(0.25),
         values=random.randrange(2**31),
         gain=s.pick(1.0, 1.0, 1.0, 1.0, 4.0, 30.0, 0.0),
         scale=s.pick(None, None, None, None, 0.3, 1.0, -0.3, 0.0, 0.001),
@@ -238,5 +241,5 @@ def _called(s: Builder, spec: dict[str, Any], sizes: dict[str, int]) -> Case:
         configs={kernel: round(random.random(), 6) for kernel in kernels},
         planned=s.roll(0.4), defaults=s.roll(0.4), broadcast=s.roll(0.3),
         converted=s.roll(0.12) and "conversions" not in PENDING, deterministic=s.roll(0.2),
-        d_out=s.pick("dense", "dense", "dense", "transposed", "expanded", "none"), d_lse=s.roll(0.7),
+        d_out=s.pick(*D_OUT, *(["none"] * 4 if large else ())), d_lse=s.roll(0.7),
     )  # fmt: skip

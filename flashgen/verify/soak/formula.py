@@ -20,6 +20,9 @@ _CPU = torch.device("cpu")
 
 # For 16-bit inputs a spec may have tanh from an instruction of the GPU: relative error 2**-11.
 TANH_BITS = 11
+# ex2.approx and lg2.approx: relative error.
+APPROXIMATE = 2.0**-22
+_LOG2E = math.log2(math.e)
 
 
 @dataclass
@@ -27,7 +30,8 @@ class Formula:
     """Evaluates expressions where `names` have these values, in floats of `dtype`.
 
     `lets` are texts that may name each other; each is evaluated once. `rough`: tanh is that of the GPU's instruction.
-    Constants are made on `device`, where names and inputs are.
+    Constants are made on `device`, where names and inputs are. `fast`: exp, log and powers are as good as those that a
+    GPU makes of its approximate exp2 and log2.
     """
 
     names: Mapping[str, Tensor]
@@ -36,6 +40,7 @@ class Formula:
     dtype: torch.dtype
     rough: bool = False
     device: torch.device = _CPU
+    fast: bool = False
     _known: dict[str, Tensor] = field(default_factory=dict)
 
     def evaluate(self, text: str) -> Tensor:
@@ -123,6 +128,11 @@ class Formula:
 
     def _real(self, name: str, value: Tensor) -> Tensor:
         found = _REAL[name](value)
+        if self.fast and name in ("exp", "exp2"):
+            return _unsettled(found, value * (_LOG2E if name == "exp" else 1.0))
+        if self.fast and name in ("log", "log2"):
+            # Near 1, where the logarithm is near 0, the error is absolute.
+            return found + (_unsettled(1 + found.detach().abs(), 0.0) - (1 + found.detach().abs()))
         if name != "tanh" or not self.rough:
             return found
         # Rounded so, and with the slope that goes with it.
@@ -163,7 +173,14 @@ class Formula:
         whole = not base.is_floating_point() and not exponent.is_floating_point() and exponent.ndim == 0
         if whole and _is_fixed(written) and int(exponent) >= 0:
             return torch.pow(_as_int(base), int(exponent))
-        return torch.pow(self._as_float(base), self._as_float(exponent))
+        base, exponent = self._as_float(base), self._as_float(exponent)
+        found = torch.pow(base, exponent)
+        # It is exp2(y * log2 x).
+        return (
+            _unsettled(found, 1 + exponent.abs() * base.detach().abs().clamp_min(1e-30).log2().abs())
+            if self.fast
+            else found
+        )
 
     def _compare(self, ops: list[ast.cmpop], values: list[Tensor]) -> Tensor:
         links = []
@@ -171,6 +188,16 @@ class Formula:
             least = 0 if isinstance(op, ast.Eq | ast.NotEq) else 1
             links.append(_COMPARISONS[type(op)](*self._common(left, right, least=least)))
         return _chained(torch.logical_and, links)
+
+
+def _unsettled(value: Tensor, argument: Tensor | float) -> Tensor:
+    """Off by 2**-22 times 1 + |argument| of itself, up or down as its last bit has it: the same every time."""
+    if value.dtype != torch.float32:
+        return value
+    sign = 1 - 2 * (value.detach().contiguous().view(torch.int32) & 1)
+    size = argument.detach().abs() if isinstance(argument, Tensor) else argument
+    error = sign * APPROXIMATE * (1 + size)
+    return value * (1 + torch.where(value.detach().isfinite(), error, 0.0))
 
 
 def parsed(text: str) -> ast.expr:

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-# "names": names of the kernels' own; "batch": that size in expressions; "functions": sin, cos, tan, erf.
-PENDING = frozenset({"names", "batch", "functions"})
+# "batch": that size in expressions; "functions": sin, cos, tan, erf.
+PENDING = frozenset({"batch", "functions"})

@@ -72,6 +72,7 @@ def _plainer(case: Case) -> Iterator[Case]:
     for name in (
         "configs",
         "layouts",
+        "shared",
         "gain",
         "scale",
         "planned",

@@ -33,7 +33,7 @@ def mask_offsets(s: Builder) -> None:
 
 def mask_prefix(s: Builder) -> None:
     """A prefix that all see, causal beyond: of one length, or one for each sequence."""
-    length = s.random.choice([0, 1, 16, -3, s.sizes["kv_len"] // 3, 10**6])
+    length = s.random.choice([0, 1, 16, -3, s.sizes["kv_len"] // 3, 10**6, 2**31 - 1, -(2**31)])
     prefix = s.param(length, "prefix", runtime=s.roll(0.7))
     s.masks.append(f"(k <= q) | (k < {prefix})")
 
@@ -101,14 +101,14 @@ def mask_stages(s: Builder) -> None:
 
 def mask_limit(s: Builder) -> None:
     """A limit that may be infinite."""
-    limit = s.param(s.pick(math.inf, -math.inf, 7.0, 30.5), "limit", "reach")
+    limit = s.param(s.pick(math.inf, -math.inf, 3e38, 1e30, 7.0, 30.5), "limit", "reach", runtime=s.roll(0.6))
     s.masks.append(s.pick(f"q - k < {limit}", f"(k <= q) | ({limit} > 20.0)", f"abs(q - k) <= max({limit}, 3)"))
 
 
 def score_limited(s: Builder) -> None:
     """Scores up to a limit that may be infinite, or hidden by minus infinity."""
     if s.roll(0.5):
-        cap = s.param(s.pick(math.inf, 2.0, 20.0), "cap", "limit")
+        cap = s.param(s.pick(math.inf, 3e38, 2.0, 20.0), "cap", "limit", runtime=s.roll(0.6))
         s.scores.append(s.pick(f"min({{}}, {cap})", f"clamp({{}}, -{cap}, {cap})", f"max({{}}, -{cap})"))
     else:
         low = s.param(s.pick(-math.inf, -1e30), "low")

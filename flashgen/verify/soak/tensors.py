@@ -24,8 +24,9 @@ def call_of(case: Case, device: str) -> Call:
     generator = torch.Generator().manual_seed(case.values)
     dtype = getattr(torch, case.dtype)
     q = torch.randn(case.batch, case.heads, case.q_len, case.head_dim, generator=generator)
-    k = torch.randn(case.batch, case.kv_heads, case.kv_len, case.head_dim, generator=generator)
-    v = torch.randn(case.batch, case.kv_heads, case.kv_len, case.v_head_dim, generator=generator)
+    kv_batch = 1 if case.shared else case.batch
+    k = torch.randn(kv_batch, case.kv_heads, case.kv_len, case.head_dim, generator=generator)
+    v = torch.randn(kv_batch, case.kv_heads, case.kv_len, case.v_head_dim, generator=generator)
     inputs = {}
     for name, (shape, kind, _) in input_forms(case).items():
         recipe = case.recipes.get(name, DENSITY if kind == "bool" else SLOPES)

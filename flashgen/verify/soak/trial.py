@@ -52,7 +52,7 @@ def attempt(case: Case, device: str, lenient: bool = False) -> Tried:
 
 
 def _judged(case: Case, device: str, lenient: bool) -> Finding:
-    oracle = Oracle(case, rough=_is_rough(case, device))
+    oracle = Oracle(case, rough=_is_rough(case, device), fast=device != "cpu")
     try:
         call = call_of(case, device)
         truth = Truth.of(oracle, case, with_defaults(case, call))
