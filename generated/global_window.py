@@ -41,7 +41,7 @@ from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "140621bb6211", "backward_q": "53027034f7bb", "backward_kv": "e176df2a641b"},
+    templates={"forward": "ee32033cd452", "backward_q": "53027034f7bb", "backward_kv": "89097d601434"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -96,8 +96,7 @@ def _next_turn(counter_ptr):
 @triton.jit
 def _visible(q, k, is_global_b_q, is_global_base):
     """abs(q - k) <= 256 or is_global[b, k] or is_global[b, q]."""
-    t = q - k
-    return (t <= 256) & (t >= -256) | tl.load(is_global_base + k) | is_global_b_q
+    return (tl.abs(q - k) <= 256) | tl.load(is_global_base + k) | is_global_b_q
 
 
 @triton.jit
@@ -228,8 +227,7 @@ def _forward(
 @triton.jit
 def _hopper_visible(q, k, is_global_b_k, is_global_b_q):
     """is_global[b, q] or (abs(q - k) <= 256 or is_global[b, k])."""
-    t = q - k
-    return is_global_b_q | ((t <= 256) & (t >= -256) | is_global_b_k)
+    return is_global_b_q | ((tl.abs(q - k) <= 256) | is_global_b_k)
 
 
 @gluon.jit
@@ -1442,8 +1440,7 @@ def _backward_q_hopper(
 @triton.jit
 def _visible_by_key(q, k, is_global_b_k, is_global_base):
     """abs(q - k) <= 256 or is_global[b, k] or is_global[b, q]."""
-    t = q - k
-    return (t <= 256) & (t >= -256) | is_global_b_k | tl.load(is_global_base + tl.maximum(q, 0))
+    return (tl.abs(q - k) <= 256) | is_global_b_k | tl.load(is_global_base + tl.maximum(q, 0))
 
 
 @triton.jit(

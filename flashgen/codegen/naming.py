@@ -9,9 +9,6 @@ from flashgen.codegen.words import inner_name
 from flashgen.lang.nodes import Expr, Gather, Var, gather, rebuild, var, walk
 from flashgen.spec.variant import Dim, Input, Variant
 
-# Inputs that sugar adds, by the names that the templates know them by.
-_OF_TEMPLATES = frozenset({"sinks"})
-
 
 def inner(variant: Variant) -> Variant:
     """The same variant under the names of its generated code; itself where these are those of its spec."""
@@ -34,10 +31,9 @@ def inner(variant: Variant) -> Variant:
 
 def inner_names(variant: Variant) -> dict[str, str]:
     """What generated code calls each input, runtime param, dimension and let, by its name in the spec."""
-    kept = _OF_TEMPLATES if variant.sink else frozenset()
     spec = [t.name for t in variant.inputs] + [p.name for p in variant.runtime_params]
     spec += [*variant.dim_names, *(name for name, _ in variant.lets)]
-    return {name: name if name in kept else inner_name(name) for name in spec}
+    return {name: inner_name(name) for name in spec}
 
 
 def _input(tensor: Input, sizes: Sequence[Expr], names: dict[str, str]) -> Input:

@@ -20,6 +20,8 @@ from flashgen import lang
 from flashgen.codegen.templates import environment
 
 _WORD = re.compile(r"[A-Za-z]\w*")
+# What templates call an input of sugar by, where the spec has that sugar: then it has no other input of this name.
+_OF_SUGAR = frozenset({"sinks", "sinks_ptr"})
 # Docstrings, comments, and what inline assembly says of registers.
 _NO_CODE = re.compile(r'""".*?"""|(?<![^\s])#[^\n]*|"=[^"\n]*"', re.DOTALL)
 # Modules whose strings are not emitted.
@@ -34,7 +36,7 @@ def words() -> frozenset[str]:
     found = {*_of_templates(), *keyword.kwlist, *dir(builtins), *_OTHERS}
     for folder in (Path(__file__).parent, *map(Path, lang.__path__)):
         found.update(_of_modules(folder))
-    return frozenset(found)
+    return frozenset(found - _OF_SUGAR)
 
 
 def inner_name(name: str) -> str:

@@ -8,7 +8,7 @@ of floats keep theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 from flashgen.lang.fold import simplify
@@ -24,10 +24,19 @@ def without_negated_operands(root: Expr, fits_int32: Callable[[Expr], bool]) -> 
 
     An absolute value counts as the maximum of a value and its negation, which compilers make of it.
     """
-    if not any(_is_absolute(node) or _negated(node) is not None for node in walk(root)):
+    nodes = list(walk(root))
+    if not any(_is_absolute(node) or _negated(node) is not None for node in nodes) or _compares_one_distance(nodes):
         return root
     asked = transform(root, lambda node: _asked_of_operands(node, fits_int32))
     return transform(asked, lambda node: _as_sum(node, fits_int32))
+
+
+def _compares_one_distance(nodes: Sequence[Expr]) -> bool:
+    """Whether an absolute value in the only comparison there is, is all: nothing is there to join it with."""
+    joined = [node for node in nodes if isinstance(node, Op) and node.type is Type.INT and node.name in _OTHER]
+    negated = [node for node in nodes if _negated(node) is not None]
+    orders = [node for node in nodes if isinstance(node, Op) and node.name in _ORDERS]
+    return len(orders) == 1 and not joined and not negated
 
 
 def _asked_of_operands(node: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:

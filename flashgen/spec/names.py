@@ -11,7 +11,7 @@ POSITIONS = ("b", "h", "kv_h", "q", "k")
 
 # The language's own words.
 LANGUAGE = frozenset({
-    "score", *POSITIONS, *SIZES, "v_head_dim",
+    "score", "true", "false", *POSITIONS, *SIZES, "v_head_dim",
     "abs", "min", "max", "clamp", "where", "exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid", "floor", "inf",
 })  # fmt: skip
 

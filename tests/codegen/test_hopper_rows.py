@@ -32,7 +32,7 @@ MASKS: dict[str, dict[str, Any]] = {
         "inputs": {"t": {"shape": ["heads"], "dtype": "int32"}},
     },
     "dilated": {"mask": "(k <= q) & ((q - k) % 4 == 0)"},
-    "with a score": {"mask": "k <= q", "score": "score + q * 0.5"},
+    "with a score": {"mask": "k <= q", "score": "abs(score)"},
 }
 LENGTHS = [(1, 1), (64, 64), (150, 150), (150, 64), (40, 150), (129, 97)]
 BM, BN = 16, 32
@@ -57,6 +57,7 @@ GL = SimpleNamespace(
     maximum=_both(torch.maximum), minimum=_both(torch.minimum), int64=torch.int64, int32=torch.int32,
     constexpr=int, where=lambda c, a, b: torch.where(c, torch.as_tensor(a), torch.as_tensor(b)),
     arange=lambda first, last, layout: torch.arange(first, last), load=lambda p: p.values.flatten()[p.at],
+    cast=lambda x, dtype: torch.as_tensor(x, dtype=dtype),
 )  # fmt: skip
 
 

@@ -164,8 +164,8 @@ def test_a_variant_without_a_schedule_has_no_plan(gallery_module: Callable[[str]
 def test_planning_checks_its_arguments(gallery_module: Callable[[str], ModuleType]) -> None:
     with pytest.raises(TypeError, match=r"^doc is list; expected a torch.Tensor$"):
         gallery_module("document").plan(Q, K, K, doc=[1])
-    with pytest.raises(TypeError, match=r"^doc has dtype torch.int64; expected torch.int32$"):
-        gallery_module("document").plan(Q, K, K, doc=DOC.long())
+    with pytest.raises(TypeError, match=r"^doc has dtype torch.float32; expected torch.int32"):
+        gallery_module("document").plan(Q, K, K, doc=DOC.float())
 
 
 def test_nothing_to_plan(gallery_module: Callable[[str], ModuleType]) -> None:
