@@ -17,7 +17,6 @@ from flashgen.codegen.layout import formatted
 from flashgen.codegen.learned import learned_view
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.codegen.templates import environment
-from flashgen.codegen.words import inner_name
 from flashgen.codegen.write import load_module
 from flashgen.lang.evaluate import evaluate
 from flashgen.runtime import exact
@@ -131,10 +130,10 @@ class Problem:
         return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
     def computed(self, deterministic: bool, rest: bool = False) -> torch.Tensor:
-        values: dict[str, Any] = {name if name in SIZES else inner_name(name): n for name, n in self.sizes.items()}
+        values: dict[str, Any] = dict(self.sizes)
         for name, tensor in self.inputs.items():
-            values[f"{inner_name(name)}_ptr"] = tensor
-            values |= {f"stride_{inner_name(name)}_{axis}": tensor.stride(axis) for axis in range(tensor.dim())}
+            values[f"{name}_ptr"] = tensor
+            values |= {f"stride_{name}_{axis}": tensor.stride(axis) for axis in range(tensor.dim())}
         buffers, ways, turns = [], [], {""}
         for site in self.view.sites:
             apart = bool(site.apart) and eval(site.apart, {}, self.sizes)  # noqa: S307
