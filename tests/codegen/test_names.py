@@ -114,7 +114,7 @@ def test_it_computes_what_the_formula_says(tmp_path: Path, chunk: int) -> None:
 
 def test_every_name_that_generated_code_binds_gives_way() -> None:
     """What a spec of the gallery names, and what is made for it, is its own; the rest is a word of generated code."""
-    own = ("slopes", "block_mask", "doc", "is_global", "off", "prefix", "rel")
+    own = ("slopes", "sinks", "block_mask", "doc", "is_global", "off", "prefix", "rel")
     made = re.compile(rf"(d_|stride_|_d_)?({'|'.join(own)})(_.*)?|[crth]_\w+|t\d+|_.*")
     assert [name for name in sorted(stored_in_gallery() - words()) if not made.fullmatch(name)] == []
 
