@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-# "batch": that size in expressions; "functions": sin, cos, tan, erf; "huge params": -1e30 as a runtime param that a score
-# is set to or grows by, which counts as moderate, so that gradients of rows with nothing else come out too large.
+# "batch": that size in expressions; "functions": sin, cos, tan, erf; "huge params": -1e30 as a runtime param that a
+# score is set to or grows by: it counts as moderate, and gradients of rows with nothing else come out too large.
 PENDING = frozenset({"batch", "functions", "huge params"})
