@@ -140,9 +140,10 @@ def look_at_assemblers() -> Iterator[Finding]:
         if not one.loses_negations:
             yield Finding("ptxas", OK, text)
             continue
+        also = "; it also gets some sums of 64 bits wrong, which flashgen looks for" if one.doubles_words else ""
         yield Finding(
             "ptxas", OPTIONAL, f"{text} loses the minus of max(max(t, -u), v) of signed integers, silently; flashgen's "
-            "kernels are written without that form, but Triton kernels of others that have it are wrong",
+            f"kernels are written without that form, but Triton kernels of others that have it are wrong{also}",
             f"name the ptxas of CUDA 13 in {one.variable}, or install a later triton",
         )  # fmt: skip
 

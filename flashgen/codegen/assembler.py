@@ -10,6 +10,8 @@ from triton.backends.nvidia.compiler import get_ptxas
 
 # Releases of CUDA whose ptxas takes the minus out of max(max(t, -u), v), and of such minima, of signed integers.
 LOSES_NEGATIONS = ("12.8", "12.9")
+# Those whose ptxas, in some sums of 64 bits, takes both words of an operand from the same register.
+DOUBLES_WORDS = ("12.8",)
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Assembler:
     @property
     def loses_negations(self) -> bool:
         return self.version in LOSES_NEGATIONS
+
+    @property
+    def doubles_words(self) -> bool:
+        return self.version in DOUBLES_WORDS
 
     def __str__(self) -> str:
         return f"{self.version}, named by {self.variable}" if self.is_named else self.version

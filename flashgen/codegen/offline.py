@@ -28,8 +28,10 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from flashgen.codegen.assembler import assembler
 from flashgen.codegen.ptx import joined_negations
 from flashgen.codegen.rehearsal import Wanted
+from flashgen.codegen.sass import disassembled, doubled_words
 from flashgen.codegen.words import inner_name
 from flashgen.codegen.write import load_module
 from flashgen.errors import UsageError
@@ -37,6 +39,7 @@ from flashgen.runtime import Config, options
 from flashgen.runtime.hopper import product_width, value_width
 from flashgen.runtime.hopper_backward import block_width, hopper_backward_types, hopper_wide_types, wide_blocks
 from flashgen.runtime.hopper_backward_q import hopper_query_types, query_blocks
+from flashgen.runtime.widths import tile_widths
 
 __all__ = ["Resources", "compile_kernel", "compile_wanted"]
 
@@ -94,8 +97,10 @@ def compile_kernel(
     portable = config.backend == "portable"
     sums = [*(["dq_ptr"] if config.fuse_dq and portable else []), *(["dk_ptr", "dv_ptr"] if grouped else [])]
     types = _argument_types(module.IDENTITY.arguments, dtype) | dict.fromkeys(sums, "*fp32")
-    width = product_width if config.backend == "hopper" else _tile_width
-    widths = width(head_dim), (value_width if kernel == "forward" and not portable else width)(v_head_dim)
+    if portable:
+        widths = tile_widths(head_dim, v_head_dim, getattr(torch, dtype).itemsize)
+    else:
+        widths = product_width(head_dim), (value_width if kernel == "forward" else product_width)(v_head_dim)
     constants: dict[str, int | None] = dict(zip(("HEAD_DIM", "V_HEAD_DIM"), widths, strict=True))
     constants |= {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
     constants |= {name.upper(): value for name, value in config.compiled.further.items() if name != "backend"}
@@ -183,8 +188,19 @@ def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any]) -> Re
         return Resources(None, None, 0, False, time.perf_counter() - start, _complaint(error))
     registers, spills, serialized = _assembler_report(compiled.asm, log.getvalue())
     seconds = time.perf_counter() - start
+    if wrong := wrong_sums(compiled.asm, target):
+        return Resources(registers, spills, compiled.metadata.shared, serialized, seconds, wrong)
     lost = len(joined_negations(compiled.asm.get("ptx", "")))
     return Resources(registers, spills, compiled.metadata.shared, serialized, seconds, lost_negations=lost)
+
+
+def wrong_sums(asm: Mapping[str, Any], target: str) -> str:
+    """What the assembler is known to have got wrong in machine code for a target; empty where that is nothing."""
+    used = assembler(target)
+    if used is None or not used.doubles_words or "cubin" not in asm:
+        return ""
+    found = doubled_words(disassembled(asm["cubin"]))
+    return f"ptxas {used.version} has got a sum of 64 bits wrong: {found[0]}" if found else ""
 
 
 def _complaint(error: BaseException) -> str:
@@ -206,10 +222,6 @@ def _assembler_log() -> Iterator[io.StringIO]:
     with triton.knobs.nvidia.scope(), contextlib.redirect_stdout(io.StringIO()) as log:
         triton.knobs.nvidia.dump_ptxas_log = True
         yield log
-
-
-def _tile_width(dim: int) -> int:
-    return max(16, triton.next_power_of_2(dim))
 
 
 def _argument_types(arguments: Mapping[str, str], dtype: str) -> dict[str, str]:

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
 
 from flashgen.runtime.arguments import Sizes, kernel_ready, refuse_unstrided, row_strides, shown, sizes_of
 from flashgen.runtime.config import Config
@@ -22,6 +21,7 @@ from flashgen.runtime.defaults import (
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.lookup import Lookup, choices, current_device
 from flashgen.runtime.memory import remember
+from flashgen.runtime.widths import tile_widths
 
 FLOAT32 = torch.finfo(torch.float32)
 _BACKWARD = ("backward_kv", "backward_q")
@@ -120,7 +120,7 @@ def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
     q, k, v = kernel_ready("q", q), kernel_ready("k", k), kernel_ready("v", v)
     copies = any(ready is not each for ready, each in zip((q, k, v), given, strict=True))
     lengths = (sizes.heads, sizes.kv_heads, sizes.q_len, sizes.kv_len, sizes.head_dim, sizes.v_head_dim)
-    width, v_width = (max(16, triton.next_power_of_2(size)) for size in (sizes.head_dim, sizes.v_head_dim))
+    width, v_width = tile_widths(sizes.head_dim, sizes.v_head_dim, q.dtype.itemsize)
     strides = (*row_strides(q), *row_strides(k), *row_strides(v))
     return Call(q, k, v, Layout(float(scale), sizes, strides, lengths, width, v_width, copies))
 

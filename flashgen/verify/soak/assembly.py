@@ -1,4 +1,4 @@
-"""What the assembler is known to get wrong, in the PTX of kernels that a block compiled."""
+"""What the assembler is known to get wrong, in kernels that a block compiled."""
 
 from __future__ import annotations
 
@@ -10,19 +10,28 @@ from typing import Any
 
 from triton import knobs
 
+from flashgen.codegen.offline import wrong_sums
 from flashgen.codegen.ptx import joined_negations
 
 
 @dataclass
 class Compiled:
-    """The files of PTX of kernels, each with the kernel's name."""
+    """The files of kernels, PTX and machine code, each with the kernel's name."""
 
-    files: list[tuple[str, Path]] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
 
     def lost_negations(self) -> str:
         """The kernels in which a maximum or minimum would lose a minus, empty where there are none."""
-        wrong = [(name, joined_negations(path.read_text(encoding="utf-8"))) for name, path in self.files]
+        wrong = [(path.stem, joined_negations(path.read_text(encoding="utf-8"))) for path in self._with(".ptx")]
         return ", ".join(f"{name}: {' '.join(registers)}" for name, registers in wrong if registers)
+
+    def wrong_sums(self, capability: str) -> str:
+        """The kernels in which the assembler for this GPU got a sum wrong, empty where there are none."""
+        wrong = [(path.stem, wrong_sums({"cubin": path.read_bytes()}, capability)) for path in self._with(".cubin")]
+        return ", ".join(f"{name}: {what}" for name, what in wrong if what)
+
+    def _with(self, suffix: str) -> Iterator[Path]:
+        return (path for path in self.files if path.suffix == suffix)
 
 
 @contextmanager
@@ -33,7 +42,7 @@ def watched() -> Iterator[Compiled]:
     def note(*, metadata_group: Mapping[str, str], **others: Any) -> None:
         if before is not None:
             before(metadata_group=metadata_group, **others)
-        compiled.files += [(Path(name).stem, Path(at)) for name, at in metadata_group.items() if name.endswith(".ptx")]
+        compiled.files += map(Path, metadata_group.values())
 
     knobs.compilation.listener = note
     try:

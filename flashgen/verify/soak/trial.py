@@ -25,7 +25,7 @@ from flashgen.spec import load
 from flashgen.tuning.space import Task, search_space
 from flashgen.verify.gradient_budget import gradients_of, leaves_of
 from flashgen.verify.poison import poisoned
-from flashgen.verify.soak.assembly import watched
+from flashgen.verify.soak.assembly import Compiled, watched
 from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case
 from flashgen.verify.soak.pending import PENDING
@@ -75,10 +75,18 @@ def _judged(case: Case, device: str, lenient: bool) -> Finding:
                 except OutOfResources:
                     # Of a search space the compiler judges the rest.
                     finding = _compared(replace(case, configs={}), call, module, oracle, truth, device)
-            lost = compiled.lost_negations()
-            return Finding("lost negation", lost) if lost else finding
+            return _assembled(compiled, device) or finding
         except Exception as error:  # noqa: BLE001 - the same of a call
             return Finding("error", _reason(error))
+
+
+def _assembled(compiled: Compiled, device: str) -> Finding | None:
+    """What the assembler got wrong, whether or not it shows in the results."""
+    lost = compiled.lost_negations()
+    if lost:
+        return Finding("lost negation", lost)
+    wrong = "" if device == "cpu" else compiled.wrong_sums(current_device(0).capability)
+    return Finding("wrong sum", wrong) if wrong else None
 
 
 def _is_rough(case: Case, device: str) -> bool:

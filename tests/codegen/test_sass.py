@@ -1,0 +1,32 @@
+"""Sums of 64 bits that the assembler gets wrong are found in machine code, and only those."""
+
+from __future__ import annotations
+
+from flashgen.codegen.sass import doubled_words
+
+# As nvdisasm prints what ptxas 12.8 made of the address of V's tile.
+WRONG = """
+        /*49a0*/                   UIADD3 UR4, UP0, UR8, 0x20, URZ ;
+        /*49b0*/                   FFMA R25, R48, UR12, R4.reuse ;
+        /*49c0*/                   UIADD3.X UR5, UR8, -0x3ffffff0, URZ, UP0, !UPT ;
+"""
+
+
+def test_a_sum_of_one_register_with_itself_is_found():
+    assert doubled_words(WRONG) == ("UIADD3.X UR5, UR8, -0x3ffffff0, URZ, UP0, !UPT ;",)
+    assert doubled_words(WRONG.replace("UR", "R").replace("UP", "P")) != ()
+
+
+def test_two_registers_are_two_words():
+    assert doubled_words(WRONG.replace("UIADD3.X UR5, UR8", "UIADD3.X UR5, UR9")) == ()
+
+
+def test_a_register_written_in_between_holds_another_word():
+    for between in ("UMOV UR8, URZ ;", "@UP1 UIADD3 UR8, UR8, 0x800, URZ ;", "ULDC.64 UR8, c[0x0][0x210] ;"):
+        assert doubled_words(WRONG.replace("FFMA R25, R48, UR12, R4.reuse ;", between)) == ()
+
+
+def test_a_carry_of_another_sum_or_of_another_block_is_no_sum():
+    assert doubled_words(WRONG.replace("URZ, UP0, !UPT", "URZ, UP1, !UPT")) == ()
+    between = "        /*49b0*/                   FFMA R25, R48, UR12, R4.reuse ;"
+    assert doubled_words(WRONG.replace(between, ".L_x_53:")) == ()
