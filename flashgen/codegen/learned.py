@@ -17,7 +17,7 @@ from flashgen.lang.log2 import is_uniform, of_qk, slope
 from flashgen.lang.nodes import TRUE, Expr, Gather, Op, Var, const, inputs, walk
 from flashgen.lang.show import show
 from flashgen.lang.torch_emitter import emit
-from flashgen.lang.triton_emitter import Prologue
+from flashgen.lang.triton_emitter import Body, Prologue
 from flashgen.spec.variant import Variant
 
 _SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
@@ -201,6 +201,9 @@ class SiteTexts:
         self.epilogue = prologue.fork()
         self.functions: list[Function] = []
         self.free: set[str] = set()
+        # Names of values in the loop. A name that two branches of an if give, or one inside and one before it, has to
+        # have one type.
+        self._inside: set[str] = set()
         scalars = [*(param.name for param in variant.runtime_params), *variant.dim_names]
         taken = [*(tensor.name for tensor in variant.inputs), *scalars, *(name for name, _ in variant.lets)]
         self._names = {*taken, *words()}
@@ -272,8 +275,7 @@ class SiteTexts:
             function = Function(f"_{name}_at", body, f"The element {read}, for queries at q_first.")
             self.functions.append(function)
             return (), function.call_with({"k": "along"})
-        body = self._prologue.body(of_qk(found.offset), inlined=True)
-        self.free |= {*body.free}
+        body = self._inlined(of_qk(found.offset))
         return body.lines, body.results[0]
 
     def _uniform(self, name: str, found: Placement) -> tuple[Function | None, tuple[str, ...], str]:
@@ -283,9 +285,16 @@ class SiteTexts:
         read = show(found.site.gather, self._variant.lets)
         function = Function(f"_{name}_is_one", body, f"Whether all pairs of a tile read the same element, {read}.")
         self.functions.append(function)
-        corner = self._prologue.body(found.corner, inlined=True)
-        self.free |= {*body.free, *corner.free}
+        self.free |= {*body.free}
+        corner = self._inlined(found.corner)
         return function, corner.lines, corner.results[0]
+
+    def _inlined(self, root: Expr) -> Body:
+        """Statements in the loop."""
+        body = self._prologue.body(root, inlined=True, hidden=self._inside)
+        self.free |= {*body.free}
+        self._inside |= {*body.defined}
+        return body
 
 
 def _own(name: str, own: Own | None) -> tuple[str, str]:

@@ -23,11 +23,14 @@ __all__ = ["COL", "ROW", "Body", "Level", "Prologue", "Tensor", "level"]
 
 @dataclass(frozen=True)
 class Body:
-    """Statements and the value they lead to; `free` are the names that they take from outside, `q k` included."""
+    """Statements and the value they lead to; `free` are the names that they take from outside, `q k` included, and
+    `defined` those that they make.
+    """
 
     lines: tuple[str, ...]
     results: tuple[str, ...]
     free: tuple[str, ...]
+    defined: tuple[str, ...] = ()
 
 
 class Prologue:
@@ -86,15 +89,22 @@ class Prologue:
         self._writer.take_apart(expr)
         return self._statements.names.get(expr) or str(self._writer.spelled_out(expr))
 
-    def body(self, *roots: Expr, inlined: bool = False, given: Mapping[Expr, str] = MappingProxyType({})) -> Body:
+    def body(
+        self,
+        *roots: Expr,
+        inlined: bool = False,
+        given: Mapping[Expr, str] = MappingProxyType({}),
+        hidden: Collection[str] = (),
+    ) -> Body:
         """Statements that compute the roots from q, k, qk, what the prologue holds, and what is `given` by name.
 
-        They are for a function of their own, or `inlined` for the kernel itself, where they must hide nothing.
+        They are for a function of their own, or `inlined` for the kernel itself, where they must hide nothing, nor take
+        a name that is `hidden` from the prologue: one that other inlined statements made.
         """
         roots = tuple(floats_at_leaves(self._facts.plain(root), self.ranges) for root in roots)
         given = {self._facts.plain(expr): name for expr, name in given.items()}
         # Written twice: once all that the body takes from the prologue has a name, none of its own may hide it.
-        avoid = {*self._written(roots, given).free}
+        avoid = {*self._written(roots, given).free, *hidden}
         return self._written(roots, given, avoid | self.free | self._statements.taken if inlined else avoid)
 
     def fork(self) -> Prologue:
@@ -109,4 +119,5 @@ class Prologue:
         for node in shared(roots, self._facts.lets, self._facts.walked, given):
             statements.assign(node, suggest(node, self._facts.lets), str(writer.spelled_out(node)))
         results = tuple(str(writer.text(root)) for root in roots)
-        return Body(tuple(statements.lines), results, tuple(sorted(statements.free)))
+        free, defined = tuple(sorted(statements.free)), tuple(statements.names.values())
+        return Body(tuple(statements.lines), results, free, defined)

@@ -26,7 +26,8 @@ DRAWS = 30
 CASES_A_PROCESS = 150
 # What making one failure small may take.
 SHRINK_SECONDS = 90.0
-
+# What torch and Triton say of a GPU that is full.
+_OUT_OF_MEMORY = "out of memory"
 
 Item = TypeVar("Item")
 
@@ -108,8 +109,20 @@ class Soak:
     steps: int
 
     def of(self, indices: Iterable[int], time_is_up: Callable[[], bool] = lambda: False) -> Iterator[Row | None]:
-        """A row for each index, as they come; None for one that would have begun when time was up."""
-        return self._spread(list(indices), lambda index, trier: None if time_is_up() else self.row(index, trier))
+        """A row for each index, as they come; None for one that would have begun when time was up.
+
+        What ran out of memory beside others is tried again when they are done, alone.
+        """
+        crowded = []
+        for row in self._rows(list(indices), time_is_up):
+            if row is not None and self.jobs > 1 and _OUT_OF_MEMORY in row.detail:
+                crowded.append(row.index)
+            else:
+                yield row
+        yield from replace(self, jobs=1)._rows(crowded, time_is_up)
+
+    def _rows(self, indices: Sequence[int], time_is_up: Callable[[], bool]) -> Iterator[Row | None]:
+        return self._spread(indices, lambda index, trier: None if time_is_up() else self.row(index, trier))
 
     def made_small(self, rows: Sequence[Row], time_is_up: Callable[[], bool] = lambda: False) -> Iterator[Row]:
         """The rows of failures, as they come, each with its case as small as it gets while there is time."""

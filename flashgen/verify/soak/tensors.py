@@ -40,6 +40,11 @@ def call_of(case: Case, device: str) -> Call:
     return Call(q, k, v, inputs, dict(case.params))
 
 
+def elements(case: Case) -> int:
+    """Those of the largest input."""
+    return max((math.prod(shape) for shape, _, _ in input_forms(case).values()), default=0)
+
+
 def loss_of(case: Case, call: Call) -> Loss:
     """Standard normal gradients of out, and of lse where the case has them."""
     generator = torch.Generator().manual_seed(case.values + 1)
