@@ -12,7 +12,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
-@pytest.mark.parametrize(("name", "after"), [("build", 3.0), ("build", 7.0), ("search", 3.5)])
-def test_a_killed_run_leaves_nothing_behind(name, after, number):
-    assert kill_once(name, after, number) == []
+@pytest.mark.parametrize(
+    ("number", "name", "after"),
+    [("KILL", "build", 3.0), ("INT", "build", 6.0), ("KILL", "search", 3.5), ("INT", "search", 3.0)],
+)
+def test_a_killed_run_leaves_nothing_behind(number, name, after):
+    assert kill_once(name, after, signal.Signals[f"SIG{number}"]) == []

@@ -59,7 +59,7 @@ def test_an_edit_without_its_text_is_an_error_not_a_technique_that_brings_nothin
     assert {edit for _, edit in EDITED} == set(EDITS)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_kernel_compiles(edit: str, tmp_path: Path, compiled: Compile) -> None:
     place = next(each.place for each in COMPARISONS if each.without.edit == edit)

@@ -1,4 +1,4 @@
-"""Lets that each read the one before them twice: written as a tree, sixty of them would have 2**60 nodes."""
+"""Lets that each read the one before them twice: written as a tree, forty of them would have 2**40 nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flashgen.explain.describe import describe
 from flashgen.spec import load
 from flashgen.spec.digest import digest
 
-LEVELS = 60
+LEVELS = 40
 T = {"t": {"shape": ["heads", "n"], "dtype": "float32", "grad": True}}
 U = {"u": {"shape": ["m"], "dtype": "int32"}}
 

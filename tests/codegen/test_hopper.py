@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import triton
+from covering import covering
 from offline_compiler import Compile
 
 from flashgen.codegen import default_of, generate
@@ -29,23 +30,22 @@ def default(name: str, head_dim: int, v_head_dim: int = 0) -> Config:
     return default_of(VARIANTS[name], "forward")("sm_90", "bfloat16", head_dim, v_head_dim or head_dim)
 
 
-@pytest.mark.parametrize("name", ["full", "causal", "sliding_window"])
-def test_a_simple_variant_keeps_its_registers(name: str, tmp_path: Path, compiled: Compile) -> None:
+@pytest.mark.parametrize(("name", "dim"), [("full", 128), ("causal", 64), ("sliding_window", 256)])
+def test_a_simple_variant_keeps_its_registers(name: str, dim: int, tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS[name], tmp_path)
-    for dim in (64, 128, 256):
-        found = compiled(path, "forward", "sm_90", "bfloat16", dim, dim, default(name, dim))
-        assert found.error is None
-        assert not found.serialized_wgmma
-        few = FEW_AT_256 if dim == 256 else FEW
-        assert found.spills <= (few if OLDEST else FEW_ON_NEWER)
-        assert found.shared <= SHARED_LIMIT["sm_90"]
+    found = compiled(path, "forward", "sm_90", "bfloat16", dim, dim, default(name, dim))
+    assert found.error is None
+    assert not found.serialized_wgmma
+    few = FEW_AT_256 if dim == 256 else FEW
+    assert found.spills <= (few if OLDEST else FEW_ON_NEWER)
+    assert found.shared <= SHARED_LIMIT["sm_90"]
 
 
 def test_q_stays_in_registers_for_full_tiles_of_two_consumers_at_64(tmp_path: Path, compiled: Compile) -> None:
     holding = {name for name, variant in VARIANTS.items() if hopper_view(variant, forward_view(variant)).holds_q}
     assert holding == {*VARIANTS} - {"full", "relative_bias"}
     path = generate(VARIANTS["alibi"], tmp_path)
-    for dim in (16, 32, 64):
+    for dim in (16, 64):
         found = compiled(path, "forward", "sm_90", "bfloat16", dim, dim, Config(128, 128, 4, 3, "hopper", ping_pong=1))
         assert found.error is None
         assert not found.serialized_wgmma
@@ -64,21 +64,21 @@ def test_a_softcap_is_multiplied_by_its_cap_where_the_maximum_is_subtracted() ->
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS[name], tmp_path)
-    jobs = [("float16", dim, dim, default(name, dim)) for dim in (40, 64, 96, 128, 192, 256)]
-    jobs.append(("bfloat16", 192, 128, default(name, 192, 128)))
-    for job in jobs:
-        found = compiled(path, "forward", "sm_90", *job)
-        assert found.error is None
-        assert not found.serialized_wgmma
-        assert found.shared <= SHARED_LIMIT["sm_90"]
+    dims = [(40, 40), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128)]
+    # One in turn.
+    dim, v_dim = dims[list(VARIANTS).index(name) % len(dims)]
+    found = compiled(path, "forward", "sm_90", "float16", dim, v_dim, default(name, dim, v_dim))
+    assert found.error is None
+    assert not found.serialized_wgmma
+    assert found.shared <= SHARED_LIMIT["sm_90"]
 
 
 @pytest.mark.matrix
-def test_every_config_of_the_space_compiles(tmp_path: Path, compiled: Compile) -> None:
+def test_configs_with_all_that_the_space_has_compile(tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS["causal"], tmp_path)
     for dim in (64, 128, 256):
         space = search_space(Task("forward", "sm_90", "bfloat16", dim, dim, 8192, 8192)).configs
-        configs = [config for config in space if config.backend == "hopper"]
+        configs = covering([config for config in space if config.backend == "hopper"])
         assert configs
         for config in configs:
             found = compiled(path, "forward", "sm_90", "bfloat16", dim, dim, config)

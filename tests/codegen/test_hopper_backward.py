@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+from covering import covering
 from offline_compiler import Compile
 from packaging.version import Version
 
@@ -44,8 +45,11 @@ BM, BN = 16, 32
 # Bytes a thread that may be spilled at head dimensions 64 and 128.
 FEW_BYTES = {"full": 96, "causal": 56, "sliding_window": 112, "alibi": 136, "block_sparse": 240, "document": 272}
 FEW_BYTES |= {"relative_bias": 208, "prefix_lm": 80, "softcap": 232}
+# And by any variant: the roles have fixed shares of the registers. At head_dim 64 it is up to 0.9 KB with Triton 3.6,
+# where it was measured, and up to 1.2 KB with 3.9.
+HOPPER_SPILLS = 1280
 # Bytes a thread that the kernel for wide heads may spill; it was measured with Triton 3.6.
-FEW_SPILLS = 16 if Version(triton.__version__) < Version("3.7") else 32
+FEW_SPILLS = 16 if Version(triton.__version__) < Version("3.7") else 48
 
 
 def variant_of(mask: str, align: str):
@@ -102,15 +106,16 @@ def default(name: str, head_dim: int, v_head_dim: int) -> Config:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS[name], tmp_path)
-    dims = [(40, 40), (64, 64), (128, 128), (128, 64), (64, 128), (256, 256), (192, 128), (64, 160)]
-    jobs = [("float16", dim, v_dim, default(name, dim, v_dim)) for dim, v_dim in dims]
-    assert all(config.backend == "hopper" for *_, config in jobs)
-    for job in jobs:
-        found = compiled(path, "backward_kv", "sm_90", *job)
-        assert found.error is None
-        assert not found.serialized_wgmma
-        assert found.spills <= FEW_SPILLS or max(job[1:3]) <= 128
-        assert found.shared <= SHARED_LIMIT["sm_90"]
+    dims = [(64, 160), (40, 40), (128, 64), (64, 128), (256, 256), (192, 128), (128, 128), (64, 64)]
+    configs = [default(name, dim, v_dim) for dim, v_dim in dims]
+    assert all(config.backend == "hopper" for config in configs)
+    # One in turn.
+    turn = list(VARIANTS).index(name) % len(dims)
+    found = compiled(path, "backward_kv", "sm_90", "float16", *dims[turn], configs[turn])
+    assert found.error is None
+    assert not found.serialized_wgmma
+    assert found.spills <= (FEW_SPILLS if max(dims[turn]) > 128 else HOPPER_SPILLS)
+    assert found.shared <= SHARED_LIMIT["sm_90"]
 
 
 @pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="other versions have other assemblers")
@@ -121,17 +126,20 @@ def test_few_registers_are_spilled(name: str, most: int, tmp_path: Path, compile
         assert compiled(path, "backward_kv", "sm_90", "bfloat16", dim, dim, default(name, dim, dim)).spills <= most
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "dims"),
     [*(("causal", dims) for dims in [(64, 64), (128, 128), (192, 128), (256, 256)]), ("document", (64, 64))],
     ids=str,
 )
-def test_every_config_of_the_space_fits(name: str, dims: tuple[int, int], tmp_path: Path, compiled: Compile) -> None:
+def test_configs_with_all_that_the_space_has_fit(
+    name: str, dims: tuple[int, int], tmp_path: Path, compiled: Compile
+) -> None:
     path, scheduled = generate(VARIANTS[name], tmp_path), "backward_kv" in scheduled_kernels(VARIANTS[name])
     space = search_space(Task("backward_kv", "sm_90", "bfloat16", *dims, 8192, 8192, scheduled)).configs
     configs = list(dict.fromkeys(config.compiled for config in space if config.backend == "hopper"))
     assert {config.fuse_dq for config in configs} == ({0, 1, 2} if max(dims) <= 128 else {0})
-    for config in configs:
+    for config in covering(configs):
         found = compiled(path, "backward_kv", "sm_90", "bfloat16", *dims, config)
         assert found.error is None
         assert not found.serialized_wgmma

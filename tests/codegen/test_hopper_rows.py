@@ -34,7 +34,7 @@ MASKS: dict[str, dict[str, Any]] = {
     "dilated": {"mask": "(k <= q) & ((q - k) % 4 == 0)"},
     "with a score": {"mask": "k <= q", "score": "abs(score)"},
 }
-LENGTHS = [(1, 1), (64, 64), (150, 150), (150, 64), (40, 150), (129, 97)]
+LENGTHS = [(1, 1), (64, 64), (110, 64), (40, 110), (97, 97)]
 BM, BN = 16, 32
 FAR = 1 << 40
 

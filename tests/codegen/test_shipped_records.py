@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,12 @@ GPUS = sorted(path.name for path in (GENERATED / "tuned").glob("*") if path.is_d
 GALLERY = sorted((REPOSITORY / "variants").glob("*.yaml"))
 
 
+@cache
 def read(path: Path) -> Record:
     return Record.from_json(path.read_text(encoding="utf-8"))
 
 
+@cache
 def identity(variant: str) -> Identity:
     return identity_of((GENERATED / f"{variant}.py").read_text(encoding="utf-8"))
 

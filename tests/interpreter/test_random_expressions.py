@@ -108,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("drawn")
 
 
-@settings(max_examples=settings().max_examples // 2, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
 @given(
     score=st.one_of(st.just("score"), expressions(Type.FLOAT, SCORE_SCOPE)),
     drawn=st.one_of(st.just("True"), expressions(Type.BOOL, MASK_SCOPE)),

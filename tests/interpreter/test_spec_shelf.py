@@ -25,6 +25,7 @@ GRADIENTS = Backward(kv=replace(SMALL, fuse_dq=0), q=SMALL)
 def test_it_is_the_formula(tmp_path: Path, what: str) -> None:
     variant = load({"name": "shelf", **SPECS[what]})
     module = load_module(generate(variant, tmp_path))
-    for case in (WIDE, TALL, replace(WIDE, backward=GRADIENTS)):
+    other = TALL if list(SPECS).index(what) % 2 else WIDE
+    for case in (other, replace(WIDE, backward=GRADIENTS)):
         result = run_case(module, variant, case, "cpu")
         assert result.ok, result

@@ -37,7 +37,8 @@ def test_tile_sizes_change_nothing(gallery_module: Callable[[str], ModuleType], 
     variant = load(path)
     sizes = tile_sizes(uses_schedule(variant))
     assert len(sizes) >= 12
-    for BM, BN in sorted(sizes):
+    # Every other one, in turn.
+    for BM, BN in sorted(sizes)[GALLERY.index(path) % 2 :: 2]:
         case = Case(f"{BM}x{BN}", PROBLEM, Config(BM, BN, 4, 1))
         params = {p.name: 40 for p in variant.runtime_params if type(p.value) is int}
         result = run_case(gallery_module(path.stem), variant, replace(case, params=tuple(params.items())), "cpu")

@@ -40,3 +40,33 @@ def test_products_of_bfloat16() -> None:
     out = torch.zeros(16, 16)
     _product[(1,)](a, b, out, SIZE=16)
     torch.testing.assert_close(out, a.float() @ b.float(), rtol=1e-5, atol=1e-5)
+
+
+@triton.jit
+def _doubled(x):
+    return x + x
+
+
+@triton.jit
+def _power(out_ptr, SIZE: tl.constexpr, TIMES: tl.constexpr):
+    x = tl.full([SIZE], 1.0, tl.float32)
+    for _ in range(TIMES):
+        x = _doubled(x)
+    tl.store(out_ptr + tl.arange(0, SIZE), x)
+
+
+def test_a_function_that_is_called_often_has_its_language_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert interpreted()
+    from triton.runtime import interpreter
+
+    made, patch = [], interpreter._patch_builtin
+    monkeypatch.setattr(interpreter, "_patch_builtin", lambda *given: made.append(given[0]) or patch(*given))
+    counts = []
+    for times in (1, 7):
+        made.clear()
+        out = torch.zeros(4)
+        _power[(2,)](out, SIZE=4, TIMES=times)
+        assert out.tolist() == [2.0**times] * 4
+        counts.append(len(made))
+    assert counts[0] == counts[1] > 0
+    assert tl.core.is_builtin(tl.load)

@@ -28,7 +28,7 @@ from flashgen.verify.soak.shrink import shrunk
 
 # What CI tries: so many draws of this seed, as far as they get in these seconds. Known to fail beyond them: draw 180,
 # whose lse is 8 % over its budget (terms near -20000 that cancel, in a case of one row), cause not settled.
-SEED, COUNT, SECONDS = 18, 150, 90
+SEED, COUNT, SECONDS = 18, 150, 60
 # Failing cases of the soak, made small, as it prints them.
 FOUND = Path(__file__).parent / "found"
 CAUSAL = Case({"name": "causal", "causal": True}, 1, 2, 1, 40, 70, 16, 16, "float32")
@@ -92,7 +92,7 @@ def test_a_mistake_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     build_with(monkeypatch, "tl.minimum(tl.maximum(q - k, -4), 4)", "tl.minimum(tl.maximum(q - k, -3), 4)")
     kind = trial.attempt(DOCUMENT, "cpu").finding.kind
     assert kind != "passed"
-    small = shrunk(DOCUMENT, kind, lambda case: trial.attempt(case, "cpu", lenient=True).finding.kind, steps=60)
+    small = shrunk(DOCUMENT, kind, lambda case: trial.attempt(case, "cpu", lenient=True).finding.kind, steps=30)
     assert trial.attempt(small, "cpu", lenient=True).finding.kind == kind
     assert {"mask", "softcap"}.isdisjoint(small.spec)
     assert "clamp" in json.dumps(small.spec)
