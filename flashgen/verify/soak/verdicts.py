@@ -169,7 +169,7 @@ def of_gradients(found: Mapping[str, torch.Tensor], truth: Truth, loss: Loss, or
     def judged(noisy: bool) -> Finding:
         patched = _Patched(oracle, truth, flat=True, noisy=noisy)
         verdict = judge_gradients(found, truth.call, loss, patched.reference, case.scale)
-        nonsense = verdict.detail.endswith("not finite, in float64")
+        nonsense = "is not finite, in float64" in verdict.detail
         return Finding("void", verdict.detail) if nonsense else _finding(verdict)
 
     finding = _lucky(judged)
