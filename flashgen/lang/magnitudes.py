@@ -102,7 +102,7 @@ _RULES: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("neg", "abs", "to_float"), lambda x: x),
     **dict.fromkeys(("min", "max"), max),
     "where": lambda test, x, y: max(x, y),
-    **dict.fromkeys(("tanh", "softcap", "sigmoid"), lambda x: 1.0),
+    **dict.fromkeys(("tanh", "softcap", "sech2", "sigmoid"), lambda x: 1.0),
     "sqrt": lambda x: max(1.0, x),
     "mod": lambda x, y: y,
 }
