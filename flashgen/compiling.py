@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from flashgen.codegen import default_of, render
+from flashgen.codegen import default_of, inputs_summed_by_key, render
 from flashgen.codegen.export import identity_of
 from flashgen.errors import UsageError
 from flashgen.runtime import Config
@@ -23,7 +23,7 @@ MOST_WORKERS = 8
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to compile, for a target as Triton names its capability."""
+    """One kernel to compile, for a target as Triton names its capability; `learned` as in `compile_kernel`."""
 
     target: str
     kernel: str
@@ -31,6 +31,7 @@ class Job:
     head_dim: int
     v_head_dim: int
     config: Config
+    learned: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,10 @@ def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
             raise UsageError(f"no target {target!r}; expected one of {', '.join(SHARED_LIMIT)}")
     dtype = variant.dtypes[0]
     kernels = identity_of(render(variant)).templates
+    learned = bool(inputs_summed_by_key(variant))
     defaults = {kernel: default_of(variant, kernel) for kernel in kernels}
     return [
-        Job(target, kernel, dtype, dim, dim, default(target, dtype, dim, dim))
+        Job(target, kernel, dtype, dim, dim, default(target, dtype, dim, dim), learned)
         for target in targets
         for dim in variant.head_dims
         for kernel, default in defaults.items()
@@ -103,7 +105,9 @@ def compiler(path: str) -> Callable[[Job], Compiled]:
     from flashgen.codegen.offline import compile_kernel
 
     def compile_one(job: Job) -> Compiled:
-        found = compile_kernel(Path(path), job.kernel, job.target, job.dtype, job.head_dim, job.v_head_dim, job.config)
+        found = compile_kernel(
+            Path(path), job.kernel, job.target, job.dtype, job.head_dim, job.v_head_dim, job.config, learned=job.learned
+        )
         error, limit = found.error, shared_limit(job.target)
         if error is None and found.shared > limit:
             error = f"needs {found.shared} bytes of shared memory, {job.target} has {limit}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.learned import SiteTexts, placements, summed_by_key
+from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.pairs import Function
 from flashgen.lang.learned import Placement, Sharing
 from flashgen.lang.nodes import Expr, Type, substitute, var
@@ -103,6 +104,20 @@ def hopper_learned(variant: Variant, prologue: Prologue, flat: Expr | None) -> H
         in_gluon(texts.epilogue.lines),
         frozenset(texts.free | texts.epilogue.free | prologue.free),
     )
+
+
+def inputs_summed_by_key(variant: Variant) -> tuple[str, ...]:
+    """Whose gradients the Hopper kernel for dK and dV adds up: for each place the input, by its name in the spec.
+
+    None where each has a default, such as ALiBi's slopes: few learn these.
+    """
+    named = inner(variant)
+    found = placements(named)
+    if not found or not summed_by_key(named, found):
+        return ()
+    spec = {inside: name for name, inside in inner_names(variant).items()}
+    names = tuple(spec[each.site.gather.input] for each in found)
+    return names if any(t.name in names and t.default is None for t in variant.inputs) else ()
 
 
 def _site(

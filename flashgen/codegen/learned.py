@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from flashgen.lang.derivative import LoadSite, gradients
 from flashgen.lang.fold import fold
 from flashgen.lang.learned import Own, Placement, Sharing, placement, steps_with_each
 from flashgen.lang.log2 import is_uniform, of_qk, slope
-from flashgen.lang.nodes import TRUE, Expr, Gather, Op, Var, const, inputs, walk
+from flashgen.lang.magnitudes import magnitude
+from flashgen.lang.nodes import TRUE, Expr, Gather, Op, const, inputs, walk
 from flashgen.lang.show import show
 from flashgen.lang.torch_emitter import emit
 from flashgen.lang.triton_emitter import Body, Prologue
@@ -253,15 +255,12 @@ class SiteTexts:
             return "-ds_out"
         if is_uniform(derivative):
             factor = self._prologue.name(derivative) if derivative.children else self._prologue.inline(derivative)
-            return f"ds_out * {factor}"
+            return _product(derivative, factor)
         body = self._prologue.body(derivative)
         self.free |= {*body.free}
         function = Function(f"_{name}{suffix}", body, f"{show(site.derivative, self._variant.lets)}.")
         self.functions.append(function)
-        if _is_tame(derivative):
-            return f"ds_out * {function.call}"
-        # A hidden pair may lie where the derivative is infinite.
-        return f"tl.where(ds_out == 0.0, 0.0, ds_out * {function.call})"
+        return _product(derivative, function.call)
 
     def _offset(self, name: str, found: Placement) -> tuple[tuple[str, ...], str]:
         if found.sharing in (Sharing.ALL, Sharing.ROW):
@@ -306,5 +305,12 @@ def _own(name: str, own: Own | None) -> tuple[str, str]:
     return "store", "" if own.when is TRUE else f"{name}_apart".upper()
 
 
+def _product(derivative: Expr, text: str) -> str:
+    """ds_out times the derivative of this text; a hidden pair may lie where that is infinite."""
+    return f"ds_out * {text}" if _is_tame(derivative) else f"tl.where(ds_out == 0.0, 0.0, ds_out * {text})"
+
+
 def _is_tame(expr: Expr) -> bool:
-    return all(isinstance(node, Var | Gather) or not isinstance(node, Op) or node.name in _TAME for node in walk(expr))
+    """Whether it is finite: no operation makes it infinite, and nothing that the caller gives may be."""
+    operations = all(not isinstance(node, Op) or node.name in _TAME for node in walk(expr))
+    return operations and magnitude(expr) < math.inf

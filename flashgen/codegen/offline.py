@@ -78,12 +78,13 @@ class Resources:
 
 def compile_kernel(
     path: Path, kernel: str, target: str, dtype: str, head_dim: int, v_head_dim: int, config: Config,
-    grouped: bool = False, odd: Collection[str] = (),
+    grouped: bool = False, odd: Collection[str] = (), learned: bool = False,
 ) -> Resources:  # fmt: skip
     """Compile a kernel of a generated module ("forward", "backward_q" or "backward_kv") in one config.
 
     `target` is a capability such as "sm_90", or an AMD architecture such as "gfx942". `grouped`: several query heads
     share those of keys. `odd` are the strides of inputs, "rel 0" for the first of `rel`, that are no multiple of 16.
+    `learned`: gradients of learned inputs are added up in it, if it can.
 
     What a launch needs beside it is compiled too, the kernel that makes schedules for these tiles and the one that
     brings dQ into its order: an error of either is reported, the resources are those of the kernel itself.
@@ -114,9 +115,9 @@ def compile_kernel(
     elif config.backend == "hopper":
         constants["CONSUMERS"] = config.consumers
     compiled = getattr(module, config.name_of(kernel))
-    # Without gradients of learned inputs.
     sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
-    constants |= {"LEARNED": False, **dict.fromkeys(sums_of_inputs)}
+    types |= dict.fromkeys(sums_of_inputs, "*fp32")
+    constants |= {"LEARNED": learned, **({} if learned else dict.fromkeys(sums_of_inputs))}
     found = _compile(compiled, target, types, constants, options(config), unaligned)
     if found.error is None and config.fuse_dq and not portable:
         collected = _compile(module._collect_dq, target, types, {"HEAD_DIM": block_width(config)}, {}, unaligned)

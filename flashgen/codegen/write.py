@@ -29,23 +29,34 @@ def on_trial(variant: Variant, out: Path) -> Iterator[Path]:
     """Render a variant as `generate` does, to be proven in the block; yields the path.
 
     Where the proof fails the module is set aside as `<name>.failed.py`, which no import finds, and what stood in its
-    place comes back, unless that was the same.
+    place comes back, unless that was the same. So it is where the proof does not end, as by Ctrl-C, but for what stood
+    there before.
     """
     path = variant.module_in(out)
     before = path.read_bytes() if path.is_file() else None
-    generate(variant, out)
     failed = path.with_name(f"{path.stem}.failed.py")
     try:
+        generate(variant, out)
         yield path
     except VerificationFailed as error:
-        now = path.read_bytes()
-        os.replace(path, failed)
-        what = f"there is no {path} now"
-        if before is not None and before != now:
-            write_file(path, before)
-            what = f"{path} is what it was before"
+        is_back = _set_aside(path, failed, before)
+        what = f"{path} is what it was before" if is_back else f"there is no {path} now"
         raise VerificationFailed(f"{error}\nthe module that failed is {failed}; {what}") from error
+    except BaseException:
+        if path.is_file() and path.read_bytes() != before:
+            _set_aside(path, failed, before)
+        raise
     failed.unlink(missing_ok=True)
+
+
+def _set_aside(path: Path, failed: Path, before: bytes | None) -> bool:
+    """Whether what was there before, something else, is there again."""
+    now = path.read_bytes()
+    os.replace(path, failed)
+    if before is None or before == now:
+        return False
+    write_file(path, before)
+    return True
 
 
 def load_module(path: Path) -> ModuleType:

@@ -1,60 +1,108 @@
 """How large a float expression may become, as far as its text tells.
 
-A score, what is one number for a head or a call (a slope, a cap), and integers count as moderate. What the caller gives
-for each row, key or pair does not: an additive mask holds -10000, -1e9 or the least float32 that there is.
+A score, positions and sizes count as moderate. What the caller gives does not, be it for each pair or one number for a
+call: an additive mask holds -10000, -1e9 or the least float32 that there is, and so may the runtime param that it is
+made of. Only as the factor or divisor of a distance or a score is one number moderate: there it is a slope or a cap,
+and not what a test or an element of an input switches on and off.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
 
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, variables, walk
+from flashgen.lang.intervals import assumed
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, walk
+from flashgen.lang.vocabulary import MEANINGS
 
 _SCORE, _ONE_NUMBER, _INTEGER = 1e4, 1e3, 2.0**31
-_OF_PAIRS = frozenset({"q", "k", "qk", "score"})
+
+
+class _Kind(IntEnum):
+    """What a value is over the pairs of a tile; of what an operation keeps as it is, the highest of its operands."""
+
+    NUMBER = 0  # one for all of them
+    GRADED = 1  # a distance, a position or a score, stretched and shifted
+    OTHER = 2
+
+
+@dataclass(frozen=True)
+class _Size:
+    bound: float
+    kind: _Kind
 
 
 def magnitude(root: Expr) -> float:
     """A bound of the absolute value; infinite where nothing bounds it."""
-    known: dict[Expr, float] = {}
+    known: dict[Expr, _Size] = {}
     for node in walk(root):
-        known[node] = _magnitude(node, [known[child] for child in node.children])
-    return known[root]
+        parts = [known[child] for child in node.children]
+        known[node] = _Size(_bound(node, parts), _kind(node, parts))
+    return known[root].bound
 
 
-def _magnitude(node: Expr, parts: list[float]) -> float:
+def _kind(node: Expr, parts: list[_Size]) -> _Kind:
+    highest = max((part.kind for part in parts), default=_Kind.NUMBER)
+    if isinstance(node, Var):
+        return _Kind.GRADED if node.name in ("q", "k", "qk", "score") else _Kind.NUMBER
+    if isinstance(node, Op) and node.name in _KEEPING:
+        return highest
+    return _Kind.OTHER if highest else _Kind.NUMBER
+
+
+def _bound(node: Expr, parts: list[_Size]) -> float:
     if isinstance(node, Const):
         return math.inf if math.isnan(node.value) else abs(float(node.value))
-    if node.type is not Type.FLOAT:
-        return _INTEGER if node.type is Type.INT else 1.0
+    if node.type is Type.BOOL:
+        return 1.0
     if isinstance(node, Var):
-        return _SCORE if node.name in ("qk", "score") else _ONE_NUMBER
+        return _OF_NAMES.get(node.name, math.inf)
     if isinstance(node, Gather):
-        return math.inf if variables(node) & _OF_PAIRS else _ONE_NUMBER
-    assert isinstance(node, Op)
-    if node.name == "truediv" and variables(node.args[1]) & _OF_PAIRS:
         return math.inf
-    return _RULES.get(node.name, _unbounded)(*parts)
+    assert isinstance(node, Op)
+    bounds = [part.bound for part in parts]
+    if node.type is Type.INT:
+        within = _product(*parts) if node.name == "mul" else max(bounds)
+        return _INTEGER if within < math.inf else _narrowed(node)
+    if node.name == "mul":
+        return _product(*parts)
+    if node.name == "truediv":
+        # One number is as far from zero as from infinity.
+        number = _Size(_ONE_NUMBER if parts[1].bound < math.inf else math.inf, _Kind.NUMBER)
+        return math.inf if parts[1].kind else _product(parts[0], number)
+    return _RULES.get(node.name, _unbounded)(*bounds)
 
 
-def _unbounded(*parts: float) -> float:
+def _narrowed(node: Expr) -> float:
+    """The bound of an integer that the caller's go into: of one that is clamped, or the remainder of a division."""
+    found = assumed().of(node)
+    bound = max(abs(found.low), abs(found.high))
+    return bound if bound <= _SCORE else math.inf
+
+
+def _product(x: _Size, y: _Size) -> float:
+    if 0.0 in (x.bound, y.bound):
+        return 0.0
+    for number, other in ((x, y), (y, x)):
+        if number.kind is _Kind.NUMBER and number.bound == math.inf and other.kind is _Kind.GRADED:
+            return _ONE_NUMBER * other.bound
+    return x.bound * y.bound
+
+
+def _unbounded(*bounds: float) -> float:
     return math.inf
 
 
-def _times(x: float, y: float) -> float:
-    return 0.0 if 0.0 in (x, y) else x * y
-
-
+_OF_NAMES = dict.fromkeys(MEANINGS, _INTEGER) | dict.fromkeys(("qk", "score"), _SCORE) | {"scale": _ONE_NUMBER}
+_KEEPING = frozenset({"add", "sub", "neg", "abs", "mul", "truediv", "to_float", "tanh", "softcap", "sigmoid", "sqrt"})
 _RULES: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("add", "sub"), lambda x, y: x + y),
-    "mul": _times,
-    # By one number, which is as far from zero as from infinity.
-    "truediv": lambda x, y: _times(x, _ONE_NUMBER),
     **dict.fromkeys(("neg", "abs", "to_float"), lambda x: x),
     **dict.fromkeys(("min", "max"), max),
     "where": lambda test, x, y: max(x, y),
-    **dict.fromkeys(("tanh", "softcap", "sigmoid"), lambda x: 1.0),
+    **dict.fromkeys(("tanh", "softcap", "sech2", "sigmoid"), lambda x: 1.0),
     "sqrt": lambda x: max(1.0, x),
     "mod": lambda x, y: y,
 }

@@ -31,6 +31,10 @@ class Expr:
     def children(self) -> tuple[Expr, ...]:
         return ()
 
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple]:
+        """In another process it is made anew, the one node of its kind there too."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, eq=False)
 class Const(Expr):
@@ -38,12 +42,18 @@ class Const(Expr):
 
     value: bool | int | float
 
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple]:
+        return const, (self.value,)
+
 
 @dataclass(frozen=True, eq=False)
 class Var(Expr):
     """A name that the kernel knows: `score`, a position, a size, or a runtime param."""
 
     name: str
+
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple]:
+        return var, (self.name, self.type)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +67,9 @@ class Gather(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.indices
 
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple]:
+        return gather, (self.input, self.indices, self.type)
+
 
 @dataclass(frozen=True, eq=False)
 class Op(Expr):
@@ -68,6 +81,9 @@ class Op(Expr):
     @property
     def children(self) -> tuple[Expr, ...]:
         return self.args
+
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple]:
+        return op, (self.name, *self.args)
 
 
 # name -> number of operands. Semantics where they could surprise:

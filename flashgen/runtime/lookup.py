@@ -18,6 +18,7 @@ records are written by `flashgen.tuning.cache`.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def lookup(key: Key, roots: Mapping[str, Path], default: Config, spec: str = "SP
         if record is not None and record.key == key:
             return Choice(record.config, source, f"tuned for {key}: {record.median_us:.1f} us")
     folders = list(roots.values())
-    mend = f"`flashgen tune {spec}` finds the best config for it"
+    mend = f"`flashgen tune {shlex.quote(spec)}` finds the best config for it"
     slug = gpu_slug(key.gpu)
     for source, gpu in (("nearest", slug), ("same capability", "*")):
         for record in neighbours(key, folders, gpu):

@@ -44,7 +44,7 @@ class Declarations:
 
     def scope(self, lets: dict[str, Expr], score: bool) -> Scope:
         """Everything, for score, mask and lets."""
-        builtin = [*names.POSITIONS, *(size for size in names.SIZES if size != "batch")]
+        builtin = [*names.POSITIONS, *names.SIZES]
         known = {name: var(name, Type.INT) for name in builtin} | ({"score": SCORE} if score else {})
         return Scope(known | self._scalars | self._dims | lets, self._tensors)
 

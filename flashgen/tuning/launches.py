@@ -11,8 +11,11 @@ from typing import Any
 import torch
 
 from flashgen import runtime
+from flashgen.codegen import inputs_summed_by_key
+from flashgen.codegen.naming import inner_names
 from flashgen.problems import Call
 from flashgen.runtime.config import Config
+from flashgen.spec.variant import Variant
 from flashgen.tuning.concord import Result, Results, beside_dk, beside_dq
 
 Launch = Callable[[], object]
@@ -21,9 +24,11 @@ Launch = Callable[[], object]
 class Launches:
     """The launches of a generated module's kernels on one call, whose forward pass the backward takes as done."""
 
-    def __init__(self, module: ModuleType, call: Call) -> None:
+    def __init__(self, module: ModuleType, variant: Variant, call: Call) -> None:
         self._module: Any = module
         self._call = call
+        self._inner = inner_names(variant)
+        self._summed = [call.inputs[name] for name in inputs_summed_by_key(variant)]
 
     def of(self, kernel: str, config: Config) -> Launch:
         """A launch of `kernel` in this config."""
@@ -68,17 +73,42 @@ class Launches:
         return lambda: launch(self._prepared, rows, *own, config)
 
     def _backward_kv(self, config: Config) -> Launch:
-        """With the kernel before it, which clears the sums of a fused dQ, and the one that turns them into dQ."""
+        """With the kernel before it, which clears the sums of a fused dQ, and the one that turns them into dQ.
+
+        Where the Hopper kernel adds up gradients of learned inputs, also with what makes these, or what is left of
+        them: how much that is depends on the config.
+        """
         launch, own = self._backward("kv", config)
         rows = self._rows(config)
-        if config.backend == "portable":
-            return lambda: launch(self._prepared, rows(None), *own, config)
+        learned = self._learned(config)
+
+        def portable() -> object:
+            incoming = rows(None)
+            gradients = launch(self._prepared, incoming, *own, config)
+            learned(incoming, self._input_sums())
+            return gradients
 
         def hopper() -> object:
             dq_sums = runtime.hopper_query_sums(self._prepared, config)
-            return launch(self._prepared, rows(dq_sums), dq_sums, *own, config)
+            incoming, input_sums = rows(dq_sums), self._input_sums()
+            further = {"input_sums": input_sums} if input_sums else {}
+            gradients = launch(self._prepared, incoming, dq_sums, *own, config, **further)
+            learned(incoming, input_sums)
+            return gradients
 
-        return hopper
+        return portable if config.backend == "portable" else hopper
+
+    def _input_sums(self) -> tuple[torch.Tensor, ...]:
+        return tuple(runtime.input_sums(tensor, exact=False) for tensor in self._summed)
+
+    def _learned(self, config: Config) -> Callable[[Any, tuple[torch.Tensor, ...]], object]:
+        """The launch for the gradients of learned inputs after that in `config`, from the rows and the sums."""
+        if not self._summed:
+            return lambda incoming, input_sums: None
+        launch = self._module._launch_backward_inputs
+        own = self._own(launch)
+        by_key = config if config.backend == "hopper" and not config.wide else None
+        return lambda incoming, input_sums: launch(self._prepared, incoming, *own, input_sums, by_key)
 
     def _backward(self, what: str, config: Config) -> tuple[Callable[..., object], list[Any]]:
         """A launch of the module, and the variant's own arguments as it takes them."""
@@ -114,10 +144,14 @@ class Launches:
 
     def _own(self, function: Callable[..., object]) -> list[Any]:
         """The variant's own arguments, in the order in which a function of the module takes them."""
-        names = [name for name in inspect.signature(function).parameters if name in self._call.keywords]
-        values = dict(self._call.keywords)
+        own = {self._inner[name]: value for name, value in self._call.keywords.items()}
+
+        def taken(by: Callable[..., object]) -> list[Any]:
+            return [own[name] for name in inspect.signature(by).parameters if name in own]
+
         if self._call.inputs:
-            call = self._prepared
-            ready = self._module._inputs(call.q, call.sizes, *self._call.inputs.values())
-            values |= zip(self._call.inputs, ready if isinstance(ready, tuple) else (ready,), strict=True)
-        return [values[name] for name in names]
+            check, call = self._module._inputs, self._prepared
+            ready = check(call.q, call.sizes, *taken(check))
+            names = (self._inner[name] for name in self._call.inputs)
+            own |= zip(names, ready if isinstance(ready, tuple) else (ready,), strict=True)
+        return taken(function)

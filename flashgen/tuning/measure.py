@@ -177,7 +177,7 @@ class KernelBench:
     def _launches(self, workload: Workload) -> Launches:
         call = self._inputs(workload.problem)
         if self._ready is None:
-            self._ready = Launches(self._module, call)
+            self._ready = Launches(self._module, self._variant, call)
         return self._ready
 
     def _inputs(self, problem: Problem) -> Call:

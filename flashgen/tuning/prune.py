@@ -62,9 +62,10 @@ class Pruned:
 
 def compiler(module_path: str, variant: Variant) -> Callable[[CompileRequest | Wanted], Compiled]:
     """Factory of the pool's workers: compiles the kernels of one module."""
+    from flashgen.codegen import inputs_summed_by_key
     from flashgen.codegen.offline import compile_kernel, compile_wanted
 
-    path = Path(module_path)
+    path, learned = Path(module_path), bool(inputs_summed_by_key(variant))
     # What measures, and what waits, comes first.
     os.nice(5)
 
@@ -74,7 +75,7 @@ def compiler(module_path: str, variant: Variant) -> Callable[[CompileRequest | W
         p, odd = request.problem, odd_strides(variant, request.problem)
         return compile_kernel(
             path, request.kernel, request.target, p.dtype, p.head_dim, p.v_head_dim, request.config,
-            p.heads != p.kv_heads, odd,
+            p.heads != p.kv_heads, odd, learned,
         )  # fmt: skip
 
     return answer

@@ -13,10 +13,11 @@ in which each w_i has a sign of its own.
 Let u be the unit roundoff of the kernel's dtype, u32 that of float32. Two things are asked of each gradient:
 
 - Row by row (one query, one key; of a learned input one element), relative to the row's N: at most 2 E + 4 u + f.
-  E is what eager autograd loses in float32, in which a kernel computes whatever the dtype: the worst row, which
-  stands for every rounding inside the expressions. 4 u: the weights, dS, out (in rowsum(P dP) = d_out . out) and the
-  result are each rounded to the dtype once. Each dS is rounded by itself, which N does not see where keys cancel in it:
-  q and k have 2 u sqrt(sum_j (dS_ij k_jd)^2) more, what such errors add up to.
+  E is what eager autograd loses in float32, in which a kernel computes whatever the dtype, for 16-bit inputs with the
+  fast forms of functions: the worst row, which stands for every rounding inside the expressions. 4 u: the weights, dS,
+  out (in rowsum(P dP) = d_out . out) and the result are each rounded to the dtype once. Each dS is rounded by itself,
+  which N does not see where keys cancel in it: q and k have 2 u sqrt(sum_j (dS_ij k_jd)^2) more, what such errors add
+  up to.
 - As a whole, in the Euclidean norm: at most 2 E + f |truth| + 2 u |N|^2 / sum N, E now what eager autograd loses in the
   kernel's own dtype. The last term is for few rows, where what either loses is luck: of n alike, 2 u |N| / sqrt(n).
 
@@ -36,13 +37,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
 from flashgen.problems import Call
 from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude, what_was_drawn
-from flashgen.verify.rounded import RoundedProducts
+from flashgen.verify.rounded import FastFunctions, RoundedProducts
 
 RELATIVE = 2e-5
 DERIVATIVE = 8 * U32
@@ -94,7 +96,9 @@ def judge_gradients(
     if malformed:
         return Verdict(math.inf, 0.0, False, malformed)
     bounds = _bounds(call, loss, reference, scale)
-    exact, own = (eager_gradients(call, loss, reference, scale, d) for d in (torch.float32, call.q.dtype))
+    with nullcontext() if call.q.dtype == torch.float32 else FastFunctions():
+        exact = eager_gradients(call, loss, reference, scale, torch.float32)
+    own = eager_gradients(call, loss, reference, scale, call.q.dtype)
     verdicts = []
     for name, bound in bounds.items():
         if not bool(bound.truth.isfinite().all()):

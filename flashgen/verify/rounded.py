@@ -1,4 +1,4 @@
-"""Eager arithmetic that rounds where a 16-bit kernel may: `reference` itself computes in float32 whatever the dtype."""
+"""Eager arithmetic that rounds as a kernel may: `reference` itself computes in float32, or float64 if asked."""
 
 from __future__ import annotations
 
@@ -10,37 +10,79 @@ from torch.overrides import TorchFunctionMode
 
 _PRODUCTS = frozenset({torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__})
 _TANH = frozenset({torch.tanh, torch.Tensor.tanh})
+# Where a fast tanh is a difference of 1 its error is absolute, up to half of this.
+_STEP = 2.0**-21
 
 
-class RoundedProducts(TorchFunctionMode):
+class _Arithmetic(TorchFunctionMode):
+    """Within it, each function of torch gives what `_result` does."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self._result(func, args, kwargs or {})
+
+    def _result(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class RoundedProducts(_Arithmetic):
     """Within it, matrix products of float32 tensors run in another dtype, their gradients too."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self._dtype = dtype
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def _result(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if func not in _PRODUCTS or any(operand.dtype != torch.float32 for operand in args):
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         left, right = (operand.to(self._dtype) for operand in args)
         return torch.matmul(left, right).to(torch.float32)
 
 
-class FastFunctions(TorchFunctionMode):
-    """Within it, what a kernel on 16-bit inputs may take from a fast form is as good as that: tanh to 11 bits."""
+class FastFunctions(_Arithmetic):
+    """Within it, what a kernel on 16-bit inputs may take from a fast form is as good as that.
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        return result.to(torch.float16).to(result.dtype) if func in _TANH else result
+    tanh is right to 11 bits, as the GPU's instruction, and to 22 behind the point, as 1 - 2 / (exp(2 x) + 1). Gradients
+    go through it as if it were exact.
+    """
+
+    def _result(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        if func not in _TANH:
+            return result
+        exact = result.detach()
+        return result + ((exact.to(torch.float16).to(exact.dtype) / _STEP).round() * _STEP - exact)
+
+
+class RandomRounding(_Arithmetic):
+    """Within it, float64 tensors are rounded to float32 after each function, up or down as it comes.
+
+    What float32 holds stays as it is, so that integers, tests and views are what they are.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def _result(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        is_wide = isinstance(result, torch.Tensor) and result.dtype == torch.float64
+        return self._rounded(result) if is_wide else result
+
+    def _rounded(self, exact: torch.Tensor) -> torch.Tensor:
+        nearest = exact.to(torch.float32)
+        beyond = torch.where(exact > nearest, torch.inf, -torch.inf).to(torch.float32)
+        other = torch.where(nearest == exact, nearest, torch.nextafter(nearest, beyond))
+        return torch.where(self._coins(exact), nearest, other).to(torch.float64)
+
+    def _coins(self, like: torch.Tensor) -> torch.Tensor:
+        device = like.device
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return torch.rand(like.shape, generator=self._generators[device], device=device) < 0.5

@@ -24,6 +24,7 @@ from flashgen.verify.cases import Backward, Case
 from flashgen.verify.gradients import launch_gradients, prove_gradients
 from flashgen.verify.poison import poisoned
 from flashgen.verify.report import CaseResult, Report
+from flashgen.verify.slopes import counted_apart
 
 # What a tuned config is proven on: the tuned problem, as far as a float64 score matrix of it is cheap.
 CONFIG_LENGTH, CONFIG_GROUPS = 1024 + 77, 2
@@ -138,7 +139,7 @@ def _prove(module: ModuleType, variant: Variant, case: Case, device: str) -> Ver
             return prove_gradients(module, variant, case, case.backward, call)
     out, lse = _poisoned_answer(module, case, call)
     with _products(variant.allow_tf32):
-        return judge(out, lse, call, module.reference, case.scale)
+        return judge(out, lse, call, module.reference, case.scale, counted_apart(variant, call))
 
 
 @contextlib.contextmanager

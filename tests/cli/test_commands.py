@@ -184,6 +184,24 @@ def test_a_failed_proof_leaves_an_earlier_module_in_its_place(run: Run, monkeypa
     assert not failed.exists()
 
 
+def test_a_proof_that_does_not_end_leaves_what_was_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **kwargs: object) -> Report:
+        raise KeyboardInterrupt
+
+    module, failed = Path("generated/band.py"), Path("generated/band.failed.py")
+    monkeypatch.setattr(flashgen.verify, "verify", interrupted)
+    run("build", "band")
+    assert not module.exists()
+    assert failed.exists()
+    run("build", "band", *RENDER_ONLY)
+    earlier = module.read_text()
+    run("verify", "band")
+    assert module.read_text() == earlier
+    Path("variants/band.yaml").write_text(Path("variants/band.yaml").read_text().replace("W: 100", "W: 90"))
+    run("build", "band")
+    assert module.read_text() == earlier != failed.read_text()
+
+
 def test_a_target_that_does_not_compile_exits_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(path: Path, jobs: list[Job]) -> tuple[Compiled, ...]:
         return tuple(Compiled(job, error="out of registers") for job in jobs)

@@ -80,7 +80,7 @@ def make(module_path, variant):
     def answer(request):
         kernel, problem, config = request
         asked.clear()
-        launched = Launches(module, make_inputs(variant, problem)).of(kernel, config)
+        launched = Launches(module, variant, make_inputs(variant, problem)).of(kernel, config)
         if kernel != "forward":
             asked.clear()  # of the forward pass that went before
         launched()

@@ -12,7 +12,7 @@ AT = Location("v.yaml", 3, 8)
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 5, "kv_len": 7, "head_dim": 8, "docs": 3}
 RUNTIME = {"cap": 1.5, "n": 3, "flag": True}
 
-_INTS = ("b", "h", "kv_h", "q", "k", *(name for name in SIZES if name != "batch"))
+_INTS = ("b", "h", "kv_h", "q", "k", *SIZES)
 SCOPE = check.Scope(
     names={
         **{name: var(name, Type.INT) for name in _INTS},

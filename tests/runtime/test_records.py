@@ -155,6 +155,11 @@ def test_a_record_for_another_kernel_compiler_or_capability_is_never_applied(tmp
     assert "flashgen tune my/alibi.yaml" in str(seen[0].message)
 
 
+def test_the_command_that_mends_it_can_be_pasted(tmp_path):
+    with pytest.warns(RecordWarning, match=r"`flashgen tune 'my specs/\$x\.yaml'` finds the best config"):
+        answer(KEY, {"user cache": tmp_path}, "my specs/$x.yaml")
+
+
 def test_a_record_copied_to_another_keys_path_is_not_applied(tmp_path):
     path = tmp_path / replace(KEY, templates="changed").path
     path.parent.mkdir(parents=True)

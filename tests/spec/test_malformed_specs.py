@@ -294,8 +294,8 @@ EXPRESSIONS = {
     ),
     "score of no number": (
         "name: a\nscore: nan\n",
-        ":2:8: the unknown name 'nan'; expected 'b', 'h', 'head_dim', 'heads', 'k', 'kv_h', 'kv_heads', 'kv_len', 'q', "
-        "'q_len' or 'score'",
+        ":2:8: the unknown name 'nan'; expected 'b', 'batch', 'h', 'head_dim', 'heads', 'k', 'kv_h', 'kv_heads', "
+        "'kv_len', 'q', 'q_len' or 'score'",
     ),
 }
 

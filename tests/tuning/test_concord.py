@@ -71,7 +71,7 @@ def variant(request, tmp_path_factory):
 def test_right_kernels_agree_and_a_wrong_row_of_any_of_their_results_is_seen(variant, dtype):
     one, module = variant
     problem = Problem(1, 2, 1, 70, 70, 16, 32, dtype)
-    launches = Launches(module, make_inputs(one, problem, DEVICE))
+    launches = Launches(module, one, make_inputs(one, problem, DEVICE))
     for kernel, configs in KERNELS.items():
         found = {config: launches.results(kernel, config, KERNELS["backward_q"][0]) for config in configs}
         assert outliers(configs, found.__getitem__, configs[0]) == {}, kernel

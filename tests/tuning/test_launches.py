@@ -23,6 +23,16 @@ SPECS = {
         "inputs": {"slopes": {"shape": ["heads"], "dtype": "float32", "grad": True}},
         "score": "score + slopes[h] * (k - q)",
     },
+    "words of the kernels": {
+        "params": {"tiles": {"value": 0.5, "runtime": True}},
+        "inputs": {"counts": {"shape": ["heads"], "dtype": "float32", "grad": True}},
+        "score": "score + counts[h] * tanh(tiles * (k - q))",
+    },
+    "sized at run time": {
+        "params": {"W": {"value": 3, "runtime": True}},
+        "inputs": {"rel": {"shape": ["heads", "2*W + 1"], "dtype": "float32", "grad": True}},
+        "score": "score + rel[h, clamp(q - k, -W, W) + W]",
+    },
     "scaled": {"params": {"cap": {"value": 3.0, "runtime": True}}, "score": "cap * tanh(score / cap)"},
 }
 PROBLEM = Problem(1, 4, 2, 40, 48, 16, 24, "float32")
@@ -32,9 +42,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @pytest.fixture(scope="module", params=SPECS)
 def prepared(request, tmp_path_factory):
     folder: Path = tmp_path_factory.mktemp("modules")
-    variant = spec.load({"name": f"launched_{request.param}", **SPECS[request.param]})
+    variant = spec.load({"name": f"launched_{request.param.replace(' ', '_')}", **SPECS[request.param]})
     module = load_module(generate(variant, folder))
-    return module, make_inputs(variant, PROBLEM, DEVICE)
+    return module, variant, make_inputs(variant, PROBLEM, DEVICE)
 
 
 def gradients(module, call, d_out):
@@ -44,8 +54,8 @@ def gradients(module, call, d_out):
 
 
 def test_each_launch_does_its_kernels_work(prepared):
-    module, call = prepared
-    launches = Launches(module, call)
+    module, variant, call = prepared
+    launches = Launches(module, variant, call)
     out = launches.of("forward", Config(32, 32, 4, 1))()
     expected = module.reference(call.q.double(), call.k.double(), call.v.double(), **call.keywords)
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
@@ -58,8 +68,38 @@ def test_each_launch_does_its_kernels_work(prepared):
 
 
 def test_a_fused_launch_ends_with_dq_as_the_caller_gets_it(prepared):
-    module, call = prepared
-    launches = Launches(module, call)
+    module, variant, call = prepared
+    launches = Launches(module, variant, call)
     dq, *_ = launches.of("backward_kv", Config(32, 32, 4, 1, fuse_dq=1))()
     right, *_ = gradients(module, call, launches.d_out)
     torch.testing.assert_close(dq.double(), right, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("prepared", ["learned", "plain", "sized at run time"], indirect=True)
+@pytest.mark.parametrize("backend", ["portable", "hopper"])
+def test_gradients_that_the_hopper_kernel_has_a_part_in_are_timed_with_it(prepared, backend, monkeypatch):
+    module, variant, call = prepared
+    launched = []
+
+    def note(name):
+        def launch(*arguments, **keywords):
+            launched.append((name, *arguments[-2:], *keywords.values()))
+            return None, None, None
+
+        return launch
+
+    of_keys = "_launch_backward_kv" + ("_hopper" if backend == "hopper" else "")
+    for name in (of_keys, "_launch_backward_inputs"):
+        monkeypatch.setattr(module, name, note(name), raising=False)
+    monkeypatch.setattr(Launches, "_own", lambda self, function: [])
+    monkeypatch.setattr(Launches, "_rows", lambda self, config: lambda dq_sums: "rows")
+    config = Config(128, 128, 4, 2, backend, fuse_dq=0)
+    Launches(module, variant, call).of("backward_kv", config)()
+    if variant.name == "launched_plain":
+        assert [name for name, *_ in launched] == [of_keys]
+        return
+    assert [name for name, *_ in launched] == [of_keys, "_launch_backward_inputs"]
+    sums, by_key = launched[1][1:]
+    assert [tuple(each.shape) for each in sums] == [tuple(call.inputs[t.name].shape) for t in variant.inputs]
+    assert by_key == (config if backend == "hopper" else None)
+    assert backend == "portable" or launched[0][-1] is sums

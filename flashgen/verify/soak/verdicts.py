@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from flashgen.problems import Call
+from flashgen.spec import load
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.gradient_budget import Loss, judge_gradients
+from flashgen.verify.slopes import counted_apart
 from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case
 
@@ -90,11 +92,11 @@ def of_outputs(out: torch.Tensor, lse: torch.Tensor, truth: Truth, oracle: Oracl
     if out.shape != truth.out.shape or lse.shape != truth.lse.shape:
         return Finding("out", f"out is {tuple(out.shape)}, lse {tuple(lse.shape)}", math.inf)
     huge = truth.huge
-    answer = (torch.where(huge[..., None], truth.out.to(out.dtype), out), torch.where(huge, truth.lse.float(), lse))
+    apart = counted_apart(load(dict(case.spec)), truth.call)
 
     def judged(noisy: bool) -> Finding:
         patched = _Patched(oracle, truth, noisy=noisy)
-        return _finding(judge(*answer, truth.call, patched.reference, case.scale))
+        return _finding(judge(out, lse, truth.call, patched.reference, case.scale, apart, ~huge))
 
     finding = _lucky(judged)
     if finding.failed or not bool(huge.any()):
@@ -117,10 +119,11 @@ def _beyond_values(out: torch.Tensor, lse: torch.Tensor, truth: Truth, huge: tor
 
 
 class _Patched:
-    """An oracle for the budgets, whose rows of huge scores are the truth whatever the precision: they widen none.
+    """An oracle for the budgets.
 
-    `flat`: the lse of such rows is 0, without a gradient. `noisy`: what is lost is that of a call whose products are
-    slightly others; few rows, or products of 0 beside terms that cancel, may lose nothing by luck.
+    `flat`: the lse of rows of huge scores is 0, without a gradient: they widen no budget. `noisy`: what is lost is that
+    of a call whose products are slightly others; few rows, or products of 0 beside terms that cancel, may lose nothing
+    by luck.
     """
 
     def __init__(self, oracle: Oracle, truth: Truth, flat: bool = False, noisy: bool = False) -> None:
@@ -129,12 +132,8 @@ class _Patched:
     def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
         both, exact = keywords.pop("return_lse", False), q.dtype == torch.float64
         out, lse = self._noised(q, k, v, keywords) if self._noisy and not exact else self._plain(q, k, v, keywords)
-        huge = self._truth.huge
-        if bool(huge.any()):
-            if not exact and not self._flat:
-                out = torch.where(huge[..., None], self._truth.out.to(out.dtype), out)
-                lse = torch.where(huge, self._truth.lse.to(lse.dtype), lse)
-            lse = torch.where(huge, 0.0, lse) if self._flat else lse
+        if self._flat:
+            lse = torch.where(self._truth.huge, 0.0, lse)
         return (out, lse) if both else out
 
     def _plain(self, *given: Any, oracle: Oracle | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -170,7 +169,7 @@ def of_gradients(found: Mapping[str, torch.Tensor], truth: Truth, loss: Loss, or
     def judged(noisy: bool) -> Finding:
         patched = _Patched(oracle, truth, flat=True, noisy=noisy)
         verdict = judge_gradients(found, truth.call, loss, patched.reference, case.scale)
-        nonsense = verdict.detail.endswith("not finite, in float64")
+        nonsense = "is not finite, in float64" in verdict.detail
         return Finding("void", verdict.detail) if nonsense else _finding(verdict)
 
     finding = _lucky(judged)

@@ -1,0 +1,45 @@
+"""What kernels count a score from that is linear in the distance: the first query of a tile, some rows away."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from flashgen.lang.evaluate import evaluator
+from flashgen.lang.log2 import logits
+from flashgen.lang.nodes import inputs, variables
+from flashgen.problems import Call
+from flashgen.spec.variant import Variant
+
+ROWS_OF_A_TILE = 256
+# Of an input that the caller leaves to its default: the paper's slopes are less.
+_DEFAULT_SLOPE = 1.0
+
+
+def counted_apart(variant: Variant, call: Call) -> torch.Tensor:
+    """What the slopes of each head come to over the rows of a tile, [batch, heads, 1]; 0 where there is no slope."""
+    batch, heads = call.q.shape[:2]
+    found = torch.zeros((batch, heads, 1), dtype=torch.float64, device=call.q.device)
+    row = logits(variant.score, variant.mask).row
+    if row is None or "q_first" not in variables(row):
+        return found
+    if not inputs(row) <= call.inputs.keys():
+        return found + ROWS_OF_A_TILE * _DEFAULT_SLOPE
+    tensors = {name: call.inputs[name].tolist() for name in inputs(row)}
+    at, sizes = evaluator(row), {**_sizes(variant, call), **call.params}
+    for b in range(batch):
+        for h in range(heads):
+            place = {**sizes, "b": b, "h": h, "kv_h": h // (heads // call.k.shape[1]), "q": 0}
+            ends = [float(at({**place, "q_first": first}, tensors)) for first in (0, ROWS_OF_A_TILE)]
+            found[b, h] = abs(ends[1] - ends[0]) * math.log(2)
+    return found
+
+
+def _sizes(variant: Variant, call: Call) -> dict[str, int]:
+    """Those of the call by name, and the dimensions that inputs bind."""
+    (batch, heads, q_len, head_dim), (kv_heads, kv_len) = call.q.shape, call.k.shape[1:3]
+    sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len}
+    given = [(dim, call.inputs[t.name].shape[axis]) for t in variant.inputs if t.name in call.inputs
+             for axis, dim in enumerate(t.dims)]  # fmt: skip
+    return {**sizes, "head_dim": head_dim, **{dim.binds: size for dim, size in given if dim.binds is not None}}

@@ -1,0 +1,39 @@
+"""Eager arithmetic rounds as it is told to."""
+
+from __future__ import annotations
+
+import torch
+
+from flashgen.verify.rounded import FastFunctions, RandomRounding, RoundedProducts
+
+
+def test_random_roundings_go_to_either_neighbour_and_leave_what_float32_holds() -> None:
+    third, whole = torch.full((1000,), 1 / 3, dtype=torch.float64), torch.arange(1000.0, dtype=torch.float64)
+    with RandomRounding(0):
+        rounded, kept, tested = third * 1.0, (whole + 0.25)[3:], (whole * 2) // 2 == whole
+    below = torch.tensor(1 / 3, dtype=torch.float64).float()
+    neighbours = {float(below), float(torch.nextafter(below, torch.tensor(0.0)))}
+    assert set(rounded.tolist()) == neighbours
+    assert torch.equal(kept, torch.arange(3, 1000, dtype=torch.float64) + 0.25)
+    assert bool(tested.all())
+
+
+def test_random_roundings_repeat_with_their_seed_and_spare_the_infinite() -> None:
+    values = torch.tensor([1 / 3, -1e300, torch.inf, -torch.inf, torch.nan, 0.0], dtype=torch.float64)
+    draws = []
+    for _ in range(2):
+        with RandomRounding(5):
+            draws.append(values + 0.0)
+    torch.testing.assert_close(draws[0], draws[1], rtol=0, atol=0, equal_nan=True)
+    assert draws[0][2:4].tolist() == [torch.inf, -torch.inf] and bool(draws[0][4].isnan()) and draws[0][5] == 0
+
+
+def test_products_and_functions_of_float32_are_those_of_another_dtype() -> None:
+    x = torch.full((2, 2), 1 / 3)
+    with RoundedProducts(torch.bfloat16):
+        assert torch.equal(x @ x, (x.bfloat16() @ x.bfloat16()).float()) and torch.equal(x * x, x * x.clone())
+    exact, small = x.tanh(), torch.linspace(-1e-4, 1e-4, 99).tanh()
+    with FastFunctions():
+        assert torch.equal(x.tanh(), exact.half().float()) and not torch.equal(x.tanh(), exact)
+        error = torch.linspace(-1e-4, 1e-4, 99).tanh() - small
+    assert 1e-7 < float(error.abs().max()) < 3e-7
