@@ -6,14 +6,13 @@ import keyword
 import re
 import sys
 
+from flashgen.lang.vocabulary import FUNCTIONS
+
 SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 POSITIONS = ("b", "h", "kv_h", "q", "k")
 
 # The language's own words.
-LANGUAGE = frozenset({
-    "score", "true", "false", *POSITIONS, *SIZES, "v_head_dim",
-    "abs", "min", "max", "clamp", "where", "exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid", "floor", "inf",
-})  # fmt: skip
+LANGUAGE = frozenset({"score", "true", "false", "inf", *POSITIONS, *SIZES, "v_head_dim", *FUNCTIONS})
 
 # Arguments that attention() has in every variant.
 ARGUMENTS = frozenset({

@@ -39,6 +39,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
@@ -89,13 +90,17 @@ OfRow = Callable[[torch.Tensor], torch.Tensor]
 
 
 def judge_gradients(
-    found: Mapping[str, torch.Tensor], call: Call, loss: Loss, reference: Reference, scale: float | None = None
-) -> Verdict:
-    """Compare a kernel's gradients, by argument, with those of the formula on the same call."""
+    found: Mapping[str, torch.Tensor], call: Call, loss: Loss, reference: Reference, scale: float | None = None,
+    converted: Mapping[str, torch.dtype] = MappingProxyType({}),
+) -> Verdict:  # fmt: skip
+    """Compare a kernel's gradients, by argument, with those of the formula on the same call.
+
+    `converted` has the dtypes to which learned inputs are converted, and from which their gradients are.
+    """
     malformed = _malformed(found, call, loss)
     if malformed:
         return Verdict(math.inf, 0.0, False, malformed)
-    bounds = _bounds(call, loss, reference, scale)
+    bounds = _bounds(call, loss, reference, scale, converted)
     with nullcontext() if call.q.dtype == torch.float32 else FastFunctions():
         exact = eager_gradients(call, loss, reference, scale, torch.float32)
     own = eager_gradients(call, loss, reference, scale, call.q.dtype)
@@ -174,7 +179,9 @@ def _evaluate(
     return result
 
 
-def _bounds(call: Call, loss: Loss, reference: Reference, scale: float | None) -> dict[str, _Bound]:
+def _bounds(
+    call: Call, loss: Loss, reference: Reference, scale: float | None, converted: Mapping[str, torch.dtype]
+) -> dict[str, _Bound]:
     leaves = leaves_of(call, loss, torch.float64)
     out, lse = _evaluate(reference, call, leaves, scale)
     d_out, d_lse = loss.d_out.double(), loss.d_lse.double() if loss.d_lse is not None else torch.zeros_like(lse)
@@ -192,7 +199,10 @@ def _bounds(call: Call, loss: Loss, reference: Reference, scale: float | None) -
     float32 = RELATIVE + 4 * U32 * scores
     absolute = _absolute(call, loss, leaves, spread, row, magnitudes, scale)
     walk = _walk(call, leaves, spread, scale)
-    own = {name: float32 + roundoff(call.inputs[name]) if name in loss.learned else float32 for name in loss.names}
+    own = dict.fromkeys(loss.names, float32)
+    for name in loss.learned:
+        tensor = call.inputs[name]
+        own[name] += max(roundoff(tensor), roundoff(tensor.to(converted.get(name, tensor.dtype))))
     return {
         name: _Bound(truth[name], magnitudes[name], absolute[name], walk.get(name), own[name], u, cut)
         for name in loss.names

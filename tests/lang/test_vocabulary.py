@@ -9,7 +9,7 @@ from flashgen.lang.check import Scope, TensorType, expression
 from flashgen.lang.nodes import Type, var
 from flashgen.lang.vocabulary import FUNCTIONS, MEANINGS, near
 
-NAMES = {name: var(name, Type.FLOAT if name == "score" else Type.INT) for name in MEANINGS if name != "batch"}
+NAMES = {name: var(name, Type.FLOAT if name == "score" else Type.INT) for name in MEANINGS}
 SCOPE = Scope(NAMES | {"W": var("W", Type.INT)}, {"doc": TensorType(Type.INT, 2), "slopes": TensorType(Type.FLOAT, 1)})
 
 MESSAGES = {

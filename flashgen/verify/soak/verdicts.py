@@ -165,10 +165,12 @@ def _lucky(judged: Callable[[bool], Finding]) -> Finding:
 
 def of_gradients(found: Mapping[str, torch.Tensor], truth: Truth, loss: Loss, oracle: Oracle, case: Case) -> Finding:
     """Gradients of what comes down through rows of ordinary scores."""
+    inputs = case.spec.get("inputs", {}) if case.converted else {}
+    converted = {name: getattr(torch, inputs[name]["dtype"]) for name in loss.learned if name in inputs}
 
     def judged(noisy: bool) -> Finding:
         patched = _Patched(oracle, truth, flat=True, noisy=noisy)
-        verdict = judge_gradients(found, truth.call, loss, patched.reference, case.scale)
+        verdict = judge_gradients(found, truth.call, loss, patched.reference, case.scale, converted)
         nonsense = "is not finite, in float64" in verdict.detail
         return Finding("void", verdict.detail) if nonsense else _finding(verdict)
 
