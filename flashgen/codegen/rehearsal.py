@@ -14,7 +14,7 @@ from typing import Any
 
 import triton
 
-from flashgen.runtime import kernels
+from flashgen.runtime import launching
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
         return True
 
     def ask(kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
-        kernel.warmup(*kernels.flat_arguments(arguments), grid=(programs,), **constants)
+        kernel.warmup(*launching.flat_arguments(arguments), grid=(programs,), **constants)
 
     hooks = triton.knobs.runtime
     before, hooks.jit_cache_hook = hooks.jit_cache_hook, note
     # A kernel that is compiled already must not run either: what it reads was not written.
-    launch, kernels._launch_here = kernels._launch_here, ask
-    known, kernels._known = kernels._known, {}
+    launch, launching._launch_here = launching._launch_here, ask
+    known, launching._known = launching._known, {}
     try:
         yield wanted
     finally:
-        hooks.jit_cache_hook, kernels._launch_here, kernels._known = before, launch, known
+        hooks.jit_cache_hook, launching._launch_here, launching._known = before, launch, known

@@ -65,7 +65,7 @@ from flashgen.runtime.hopper_backward import (
 )
 from flashgen.runtime.hopper_backward_q import hopper_query_blocks, hopper_query_tiles
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.kernels import Rest, launch, relaunch
+from flashgen.runtime.launching import Rest, launch, relaunch
 from flashgen.runtime.lookup import Lookup, shipped_root
 from flashgen.runtime.operator import operator
 from flashgen.runtime.schedule import (

@@ -15,8 +15,8 @@ from flashgen.codegen import load_module, offline
 from flashgen.codegen.rehearsal import rehearsal
 from flashgen.problems import make_inputs
 from flashgen.runtime import call as calls
-from flashgen.runtime import hopper, hopper_backward, kernels, schedule
-from flashgen.runtime.kernels import flat_arguments
+from flashgen.runtime import hopper, hopper_backward, launching, schedule
+from flashgen.runtime.launching import flat_arguments
 from flashgen.tuning.launches import Launches
 from flashgen.tuning.prune import CompileRequest, compiler
 
@@ -50,7 +50,7 @@ def pretend():
         return SimpleNamespace(asm={"amdgcn": ""}, metadata=SimpleNamespace(shared=0))
 
     def launch(kernel, programs, *arguments, **constants):
-        kernels._launch_here(kernel, programs, 0, arguments, constants)
+        launching._launch_here(kernel, programs, 0, arguments, constants)
 
     def ask(kernel, programs, gpu, arguments, constants):
         kernel.warmup(*flat_arguments(arguments), grid=(programs,), **constants)
@@ -62,7 +62,7 @@ def pretend():
     driver.set_active(Driver())
     triton.compiler.compile = triton.compile = offline.triton.compile = record
     runtime.launch = schedule.launch = launch
-    kernels._launch_here = ask
+    launching._launch_here = ask
     runtime.relaunch = relaunch
     runtime.tile_counter = lambda call: torch.zeros(2, dtype=torch.int32)
     calls.interpreted = lambda: True
