@@ -13,8 +13,8 @@ from flashgen.codegen import default_of, render
 from flashgen.codegen.export import identity_of
 from flashgen.errors import UsageError
 from flashgen.runtime import Config
+from flashgen.runtime.gpus import GPUS, shared_limit
 from flashgen.spec.variant import Variant
-from flashgen.tuning.space import SHARED_LIMIT, shared_limit
 from flashgen.tuning.worker import RequestFailed, Worker
 
 COMPILE_SECONDS = 120.0
@@ -59,8 +59,8 @@ def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
     UsageError for an unknown target.
     """
     for target in targets:
-        if target not in SHARED_LIMIT:
-            raise UsageError(f"no target {target!r}; expected one of {', '.join(SHARED_LIMIT)}")
+        if target not in GPUS:
+            raise UsageError(f"no target {target!r}; expected one of {', '.join(GPUS)}")
     dtype = variant.dtypes[0]
     kernels = identity_of(render(variant)).templates
     defaults = {kernel: default_of(variant, kernel) for kernel in kernels}

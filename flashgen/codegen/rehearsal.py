@@ -20,7 +20,7 @@ from flashgen.runtime import launching
 @dataclass(frozen=True)
 class Wanted:
     """A kernel by its name and module, empty for the generated one, what it is to be compiled for, in Triton's own
-    JSON, and the GPU, such as "sm_90"."""
+    JSON, and the GPU, such as "sm_80"."""
 
     module: str
     kernel: str

@@ -12,9 +12,9 @@ from flashgen.codegen import default_of, render
 from flashgen.codegen.export import identity_of
 from flashgen.problems import Problem
 from flashgen.runtime import Config, Lookup, shipped_root
-from flashgen.runtime.config import KERNELS
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.records import Bucket
+from flashgen.runtime.registry import FAMILIES
 from flashgen.spec.variant import Variant
 from flashgen.tuning.workloads import problems
 
@@ -40,7 +40,7 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     """
     asked = problems(variant)
     identity = identity_of(render(variant))
-    present = [kernel for kernel in KERNELS if kernel in identity.templates]
+    present = [kernel for kernel in FAMILIES if kernel in identity.templates]
     defaults = {kernel: default_of(variant, kernel) for kernel in present}
     if not torch.cuda.is_available():
         detail = "built-in default: no GPU here, so no record applies"

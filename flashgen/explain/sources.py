@@ -15,10 +15,10 @@ from flashgen.codegen.export import identity_of
 from flashgen.errors import EnvironmentProblem
 from flashgen.problems import Problem
 from flashgen.runtime import shipped_root
-from flashgen.runtime.config import KERNELS
 from flashgen.runtime.lookup import Choice, current_device, lookup, record_roots
 from flashgen.runtime.record_files import records_below
 from flashgen.runtime.records import Device, Key, Record
+from flashgen.runtime.registry import FAMILIES
 from flashgen.spec.variant import Variant
 from flashgen.tuning.workloads import workloads
 
@@ -69,14 +69,14 @@ def device_named(gpu: str | None, capability: str | None) -> Device:
     if not torch.cuda.is_available():
         raise EnvironmentProblem(
             "no GPU that torch can use was found; expected one, or both --gpu and --capability, "
-            "for example --gpu 'NVIDIA H200' --capability sm_90"
+            "for example --gpu 'NVIDIA H200' --capability sm_80"
         )
     here = current_device(0)
     return Device(gpu or here.gpu, capability or here.capability, here.triton)
 
 
 def traced(
-    variant: Variant, out: Path, asked: list[Problem], device: Device, kernels: Sequence[str] = KERNELS
+    variant: Variant, out: Path, asked: list[Problem], device: Device, kernels: Sequence[str] = FAMILIES
 ) -> tuple[Traced, ...]:
     """The sources for each kernel and problem; those in the same shape bucket stand together.
 

@@ -13,6 +13,7 @@ import torch
 from flashgen import runtime
 from flashgen.problems import Call
 from flashgen.runtime.config import Config
+from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.concord import Result, Results, beside_dk, beside_dq
 
 Launch = Callable[[], object]
@@ -63,27 +64,26 @@ class Launches:
         return lambda: self._module.attention(q, k, v, **keywords)
 
     def _backward_q(self, config: Config) -> Launch:
-        launch, own = self._backward("q", config)
+        launch, own = self._backward("backward_q", config)
         rows = self._rows(config)(None)
         return lambda: launch(self._prepared, rows, *own, config)
 
     def _backward_kv(self, config: Config) -> Launch:
         """With the kernel before it, which clears the sums of a fused dQ, and the one that turns them into dQ."""
-        launch, own = self._backward("kv", config)
-        rows = self._rows(config)
-        if config.backend == "portable":
+        launch, own = self._backward("backward_kv", config)
+        rows, query_sums = self._rows(config), kernel_of("backward_kv", config).query_sums
+        if query_sums is None:
             return lambda: launch(self._prepared, rows(None), *own, config)
 
-        def hopper() -> object:
-            dq_sums = runtime.hopper_query_sums(self._prepared, config)
+        def summing() -> object:
+            dq_sums = query_sums(self._prepared, config)
             return launch(self._prepared, rows(dq_sums), dq_sums, *own, config)
 
-        return hopper
+        return summing
 
-    def _backward(self, what: str, config: Config) -> tuple[Callable[..., object], list[Any]]:
+    def _backward(self, family: str, config: Config) -> tuple[Callable[..., object], list[Any]]:
         """A launch of the module, and the variant's own arguments as it takes them."""
-        backend = "" if config.backend == "portable" else f"_{config.backend}"
-        launch = getattr(self._module, f"_launch_backward_{what}{backend}")
+        launch = getattr(self._module, kernel_of(family, config).launcher)
         return launch, self._own(launch)
 
     @cached_property

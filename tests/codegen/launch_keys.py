@@ -15,8 +15,10 @@ from flashgen.codegen import load_module, offline
 from flashgen.codegen.rehearsal import rehearsal
 from flashgen.problems import make_inputs
 from flashgen.runtime import call as calls
-from flashgen.runtime import hopper, hopper_backward, launching, schedule
+from flashgen.runtime import choosing, launching, schedule
+from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90
 from flashgen.runtime.launching import flat_arguments
+from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.launches import Launches
 from flashgen.tuning.prune import CompileRequest, compiler
 
@@ -66,8 +68,8 @@ def pretend():
     runtime.relaunch = relaunch
     runtime.tile_counter = lambda call: torch.zeros(2, dtype=torch.int32)
     calls.interpreted = lambda: True
-    calls.hopper_refuses = calls.hopper_backward_refuses = calls.hopper_backward_q_refuses = lambda *_: ""
-    hopper.multiprocessors = hopper_backward.multiprocessors = lambda gpu: 132
+    choosing._capability = lambda call: "sm_90"
+    forward_sm90.multiprocessors = backward_kv_sm90.multiprocessors = lambda gpu: 132
     torch.set_num_threads(1)
 
 
@@ -84,7 +86,7 @@ def make(module_path, variant):
         if kernel != "forward":
             asked.clear()  # of the forward pass that went before
         launched()
-        wanted = [key for key in asked if key[0] in (config.name_of(kernel), "_classify")]
+        wanted = [key for key in asked if key[0] in (kernel_of(kernel, config).function, "_classify")]
         asked.clear()
         found = compile_one(CompileRequest(kernel, problem, config, "sm_90"))
         assert found.error is None, found.error

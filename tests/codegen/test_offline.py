@@ -16,9 +16,10 @@ from flashgen.compiling import Compiled, Job, compile_all, jobs_for
 from flashgen.errors import UsageError
 from flashgen.problems import Problem
 from flashgen.runtime import Config, built_in
-from flashgen.runtime.config import KERNELS
+from flashgen.runtime.gpus import GPUS, shared_limit
+from flashgen.runtime.kernels.kernel import Task
+from flashgen.runtime.registry import FAMILIES, checked, kernel_of
 from flashgen.spec import load
-from flashgen.tuning.space import SHARED_LIMIT, SMALLEST_SHARED_LIMIT, shared_bytes
 from flashgen.tuning.worker import Worker
 
 VARIANTS = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
@@ -77,7 +78,7 @@ def all_compiled(
 def fits(found: Compiled | Resources, target: str) -> None:
     assert found.error is None, found
     assert found.shared is not None
-    assert 0 < found.shared <= SHARED_LIMIT[target]
+    assert 0 < found.shared <= shared_limit(target)
     assert found.registers
     assert found.lost_negations == 0
 
@@ -163,7 +164,7 @@ def test_what_is_compiled_is_what_a_call_asks_for(name: str, tmp_path: Path) -> 
     with Worker("launch_keys:make", path, variant) as worker:
         for kernel, config, problem in LAUNCHED:
             asked, missing = worker.ask((kernel, problem, config), 120.0)
-            assert asked[-1] == config.name_of(kernel)
+            assert asked[-1] == kernel_of(kernel, config).function
             assert missing == []
 
 
@@ -188,19 +189,19 @@ def test_a_rehearsal_notes_what_the_calls_ask_for(name: str, tmp_path: Path) -> 
             assert set(asked) == set(made)
 
 
-CAPABILITIES = ["", *SHARED_LIMIT, "sm_75", "gfx1100"]
+CAPABILITIES = ["", *GPUS, "sm_75", "gfx1100"]
 
 
 @pytest.mark.parametrize("scheduled", [False, True])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", FAMILIES)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_there_is_a_default_for_every_call(capability: str, dtype: str, kernel: str, scheduled: bool) -> None:
-    limit = SHARED_LIMIT.get(capability, SMALLEST_SHARED_LIMIT)
     default = built_in(kernel, scheduled)
     for head_dim, v_head_dim in product((1, 16, 64, 65, 80, 128, 129, 256), repeat=2):
         config = default(capability, dtype, head_dim, v_head_dim)
-        assert config.for_kernel(kernel)
-        assert shared_bytes(kernel, config, dtype, head_dim, v_head_dim) <= limit
+        assert checked(kernel, config)
+        task = Task(kernel, capability, dtype, head_dim, v_head_dim, 8192, 8192, scheduled)
+        assert kernel_of(kernel, config).shared_bytes(config, task) <= shared_limit(capability)
         turned = default(capability, dtype, v_head_dim, head_dim)
         assert turned == config or turned.backend != config.backend

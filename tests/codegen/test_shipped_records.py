@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from flashgen.codegen.export import identity_of
-from flashgen.runtime.config import KERNELS
+from flashgen.runtime import gpus
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device, Record
+from flashgen.runtime.registry import FAMILIES
 from flashgen.spec import load
-from flashgen.tuning.space import SHARED_LIMIT
 from flashgen.tuning.workloads import problems, workloads
 
 REPOSITORY = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_a_shipped_record_is_of_the_kernel_beside_it(path: Path) -> None:
     beside = identity(record.key.variant)
     assert path == GENERATED / "tuned" / record.key.path
     assert (record.key.spec, record.key.templates) == (beside.spec, beside.templates[record.key.kernel])
-    assert record.key.capability in SHARED_LIMIT
+    assert record.key.capability in gpus.GPUS
 
 
 @pytest.mark.parametrize("spec", GALLERY, ids=lambda path: path.stem)
@@ -45,5 +45,5 @@ def test_a_gpu_with_records_has_one_for_each_kernel_dtype_and_shape_that_is_tune
     found = {record.key for path in RECORDS if (record := read(path)).key.path.parts[0] == gpu}
     devices = {Device(key.gpu, key.capability, key.triton) for key in found}
     assert len(devices) == 1
-    wanted = workloads(problems(variant), identity(variant.name), devices.pop(), KERNELS)
+    wanted = workloads(problems(variant), identity(variant.name), devices.pop(), FAMILIES)
     assert [str(task.key) for task in wanted if task.key not in found] == []

@@ -1,8 +1,8 @@
 """attention() and its gradients from several threads at once on a GPU: on one stream, on many, beside a capture.
 
 What threads share is in flashgen/runtime: dictionaries of what was found for a call (call, launching, described,
-lookup, alibi), and memory by stream (streams), which launches of one stream use in their order. First calls race here: each
-test has modules that nobody has called, whose kernels are compiled by whichever thread comes first.
+lookup, alibi), and memory by stream (streams), which launches of one stream use in their order. First calls race here:
+each test has modules that nobody has called, whose kernels are compiled by whichever thread comes first.
 """
 
 import threading

@@ -5,7 +5,7 @@ from fake_bench import median_us
 from test_report import texts
 from test_session import DEVICE, IDENTITY, LONG, SHORT, FakeTools, session
 
-from flashgen.runtime.config import KERNELS
+from flashgen.runtime.registry import FAMILIES
 from flashgen.tuning import report as pictures
 from flashgen.tuning.presets import PRESETS
 from flashgen.tuning.timing import Timing
@@ -23,10 +23,10 @@ class Backward(FakeTools):
     def time(self, workload, config, milliseconds, best_us):
         if workload.key.kernel == "backward_q":
             return Timing(DQ_US * median_us(config) / 100, 0.01, 10)
-        if config.fuse_dq is not None and "all" in self.fails:
+        if config.axis("fuse_dq") is not None and "all" in self.fails:
             raise RequestFailed("crashed")
         timing = super().time(workload, config, milliseconds, best_us)
-        return Timing(timing.median_us + self.added * bool(config.fuse_dq), 0.01, 10)
+        return Timing(timing.median_us + self.added * bool(config.axis("fuse_dq")), 0.01, 10)
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def cache(tmp_path, monkeypatch):
 
 def tuned(tools, cache, problems=(LONG,), preset="full"):
     one = session(tools, cache, preset)
-    tasks = workloads(problems, IDENTITY, DEVICE, KERNELS)
+    tasks = workloads(problems, IDENTITY, DEVICE, FAMILIES)
     return {task.key.kernel: one.existing(task) or one.tune(task, None) for task in tasks}
 
 
 def test_the_forward_comes_first_and_dq_before_what_it_is_compared_with():
-    order = [(w.key.kernel, w.problem) for w in workloads([LONG, SHORT], IDENTITY, DEVICE, KERNELS)]
+    order = [(w.key.kernel, w.problem) for w in workloads([LONG, SHORT], IDENTITY, DEVICE, FAMILIES)]
     assert order == [
         ("forward", LONG), ("forward", SHORT), ("backward_q", LONG), ("backward_kv", LONG), ("backward_q", SHORT),
         ("backward_kv", SHORT),
@@ -54,12 +54,12 @@ def test_dq_is_made_where_it_costs_less(cache, added, fused, total_us):
     tools = Backward()
     tools.added = added
     found = tuned(tools, cache)
-    assert found["backward_q"].record.median_us == DQ_US and found["backward_q"].record.config.fuse_dq is None
+    assert found["backward_q"].record.median_us == DQ_US and found["backward_q"].record.config.axis("fuse_dq") is None
     record = found["backward_kv"].record
-    assert (record.config.fuse_dq, record.median_us) == (fused, total_us)
+    assert (record.config.axis("fuse_dq"), record.median_us) == (fused, total_us)
     assert ("with 40.0 us of backward_q" in record.note) is (fused == 0)
     # Both ways were measured.
-    assert {entry.config.fuse_dq for entry in found["backward_kv"].entries if entry.timing} >= {0, 1}
+    assert {entry.config.axis("fuse_dq") for entry in found["backward_kv"].entries if entry.timing} >= {0, 1}
 
 
 def test_a_recorded_dq_is_charged_too(cache):

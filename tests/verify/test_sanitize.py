@@ -14,6 +14,7 @@ from flashgen.codegen import generate
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems import Problem
 from flashgen.runtime import Config
+from flashgen.runtime.registry import checked
 from flashgen.spec import load
 from flashgen.verify import sanitize
 from flashgen.verify.exercise import PARTS, Part, exercise
@@ -228,7 +229,7 @@ def test_parts_have_the_configs_of_their_backend_and_fuse_dq_where_they_may(repo
         variant = load(repository / f"variants/{name}.yaml")
         for part in PARTS.values():
             for kernel, config in part.configs(variant).items():
-                assert config.for_kernel(kernel).backend == part.backend
+                assert checked(kernel, config).backend == part.backend
     chosen = {name: part.configs(load(repository / "variants/causal.yaml")) for name, part in PARTS.items()}
     assert chosen["portable"]["forward"] == Config(64, 64, 4, 2)
     assert {name for name, configs in chosen.items() if not configs["backward_kv"].fuse_dq} == {"hopper, D256"}
