@@ -59,7 +59,9 @@ def _parts(backend: str) -> Mapping[str, Part]:
     return parts
 
 
-PARTS: Mapping[str, Part] = {name: part for backend in backends() for name, part in _parts(backend).items()}
+def parts() -> dict[str, Part]:
+    """Those of every backend, by name."""
+    return {name: part for backend in backends() for name, part in _parts(backend).items()}
 
 
 def exercise(variant: Variant, module: ModuleType, part: Part, device: str) -> None:
@@ -82,7 +84,7 @@ def main(arguments: Sequence[str]) -> None:
     hook = triton.knobs.runtime.launch_enter_hook
     hook.add(lambda metadata: launched.setdefault(metadata.get()["name"]))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    exercise(load(Path(spec)), load_module(Path(path)), PARTS[part], device)
+    exercise(load(Path(spec)), load_module(Path(path)), parts()[part], device)
     # The interpreter tells no names.
     print("kernels:", " ".join(launched) or "interpreted")
 

@@ -2,7 +2,7 @@
 
     python -m flashgen.verify.sanitize [VARIANT ...] [--tool memcheck] [--rows FILE] [--resume] [--seconds S] ...
 
-Each variant's kernels run in parts (see `exercise.PARTS`). A part runs once without the tool, which compiles its
+Each variant's kernels run in parts (see `exercise.parts`). A part runs once without the tool, which compiles its
 kernels, then under each tool, in a process of its own with a time limit. Tensors get memory of their own rather than
 torch's pool, so that an access beyond one is seen. Prints a line for each run and, at the end, a table by kernel. With
 --rows and --resume what was clean before, with the same kernels, is not run again. Exit status 0 where all is
@@ -51,7 +51,7 @@ NAME = "compute-sanitizer"
 
 @dataclass(frozen=True)
 class Job:
-    """A module and the part of it that runs, one of `exercise.PARTS`."""
+    """A module and the part of it that runs, one of `exercise.parts`."""
 
     spec: Path
     module: Path
@@ -243,13 +243,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def jobs_of(variants: Sequence[str], on: Sequence[str], parts: Sequence[str] | None, folder: Path) -> list[Job]:
     """The parts of these names, all for None, that these backends run, of modules that are generated below `folder`."""
-    from flashgen.verify.exercise import PARTS
+    from flashgen.verify import exercise
 
-    unknown = [name for name in parts or () if name not in PARTS]
+    known = exercise.parts()
+    unknown = [name for name in parts or () if name not in known]
     if unknown:
-        raise UsageError(f"no part {unknown[0]!r}; expected one of {'; '.join(PARTS)}")
+        raise UsageError(f"no part {unknown[0]!r}; expected one of {'; '.join(known)}")
     paths = [Path("variants") / f"{name}.yaml" for name in variants]
-    parts = [name for name, part in PARTS.items() if part.backend in on and name in (parts or PARTS)]
+    parts = [name for name, part in known.items() if part.backend in on and name in (parts or known)]
     modules: Mapping[Path, Path] = {path: generate(load(path), folder) for path in paths}
     return [Job(path, module, part) for path, module in modules.items() for part in parts]
 
