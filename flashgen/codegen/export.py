@@ -16,9 +16,9 @@ from pathlib import Path
 
 import flashgen
 from flashgen.codegen.layout import formatted
-from flashgen.codegen.renaming import renamed
 from flashgen.codegen.render import render
 from flashgen.files import write_if_changed
+from flashgen.renaming import renamed
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Record
 from flashgen.spec.variant import Variant

@@ -38,15 +38,13 @@ def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
         wanted[Wanted(name, fn.jit_function.__name__, compile["specialization_data"], target)] = None
         return True
 
-    def ask(kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
-        kernel.warmup(*launching.flat_arguments(arguments), grid=(programs,), **constants)
+    def ask(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        kernel.warmup(*arguments, grid=(programs,), **constants)
 
     hooks = triton.knobs.runtime
     before, hooks.jit_cache_hook = hooks.jit_cache_hook, note
-    # A kernel that is compiled already must not run either: what it reads was not written.
-    launch, launching._launch_here = launching._launch_here, ask
-    known, launching._known = launching._known, {}
     try:
-        yield wanted
+        with launching.rehearsing(ask):
+            yield wanted
     finally:
-        hooks.jit_cache_hook, launching._launch_here, launching._known = before, launch, known
+        hooks.jit_cache_hook = before

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 # What every config says.
 NEEDED = ("BM", "BN", "num_warps", "num_stages")
 PORTABLE = "portable"
+
+# The axes that some kernel has.
+_known_axes: set[str] = set()
+
+
+def know_axes(names: Iterable[str]) -> None:
+    """Have every config answer to the names of a kernel's axes."""
+    _known_axes.update(names)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -46,9 +54,11 @@ class Config:
         for name, value in {**values, "backend": backend, "axes": pairs, "_axes": frozenset(pairs)}.items():
             object.__setattr__(self, name, value)
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> int: ...
+    def __getattr__(self, name: str) -> Any:
+        """An axis that this config does not have is None."""
+        if name in _known_axes:
+            return None
+        raise AttributeError(f"a config has no {name!r}; expected BM, BN, num_warps, num_stages, backend or an axis")
 
     @classmethod
     def of(cls, config: Config | Mapping[str, Any] | str) -> Config:

@@ -195,7 +195,7 @@ class Session:
 
     def _time(self, gpu: Gpu, workload: Workload, config: Config, best_us: float | None = None) -> Timing:
         """The time of a launch. What leaves dQ to its own kernel is charged that kernel's time."""
-        charge = self._dq_us[workload.problem] if config.axis("fuse_dq") == 0 else 0.0
+        charge = self._dq_us[workload.problem] if config.fuse_dq == 0 else 0.0
         limit = None if best_us is None else max(best_us - charge, 1.0)
         return gpu.time(workload, config, self._preset.milliseconds, limit).plus(charge)
 
@@ -264,7 +264,7 @@ class Session:
         kernel = outcome.workload.key.kernel
         if kernel in self._options.scheduled:
             note.append("with a schedule prepared by plan()" if kernel == "forward" else "its schedule included")
-        if config.axis("fuse_dq") == 0:
+        if config.fuse_dq == 0:
             note.append(f"with {self._dq_us[outcome.workload.problem]:.1f} us of backward_q")
         if ties:
             note.append(f"a tie with {', '.join(map(str, ties))}")

@@ -17,7 +17,6 @@ from flashgen.problems import make_inputs
 from flashgen.runtime import call as calls
 from flashgen.runtime import choosing, launching, schedule
 from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90
-from flashgen.runtime.launching import flat_arguments
 from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.launches import Launches
 from flashgen.tuning.prune import CompileRequest, compiler
@@ -54,8 +53,8 @@ def pretend():
     def launch(kernel, programs, *arguments, **constants):
         launching._launch_here(kernel, programs, 0, arguments, constants)
 
-    def ask(kernel, programs, gpu, arguments, constants):
-        kernel.warmup(*flat_arguments(arguments), grid=(programs,), **constants)
+    def ask(kernel, programs, arguments, constants):
+        kernel.warmup(*arguments, grid=(programs,), **constants)
 
     def relaunch(kernel, key, *arguments, rest):
         rest = rest()
@@ -64,7 +63,7 @@ def pretend():
     driver.set_active(Driver())
     triton.compiler.compile = triton.compile = offline.triton.compile = record
     runtime.launch = schedule.launch = launch
-    launching._launch_here = ask
+    launching._instead = ask
     runtime.relaunch = relaunch
     runtime.tile_counter = lambda call: torch.zeros(2, dtype=torch.int32)
     calls.interpreted = lambda: True

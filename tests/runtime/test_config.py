@@ -96,3 +96,9 @@ def test_what_is_not_asked_of_a_family_is_the_same_for_all_that_have_such_config
         for config in kernel.starts:
             assert kernel_like(config).options(config) == kernel.options(config)
             assert kernel_like(config).spill_limit(config) == kernel.spill_limit(config)
+
+
+def test_an_axis_that_a_config_does_not_have_is_none() -> None:
+    assert KEYS.all_heads is None and PLAIN.fuse_dq is None and FUSED.fuse_dq == 1
+    with pytest.raises(AttributeError, match="a config has no 'num_stage'"):
+        _ = PLAIN.num_stage

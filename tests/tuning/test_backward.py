@@ -23,10 +23,10 @@ class Backward(FakeTools):
     def time(self, workload, config, milliseconds, best_us):
         if workload.key.kernel == "backward_q":
             return Timing(DQ_US * median_us(config) / 100, 0.01, 10)
-        if config.axis("fuse_dq") is not None and "all" in self.fails:
+        if config.fuse_dq is not None and "all" in self.fails:
             raise RequestFailed("crashed")
         timing = super().time(workload, config, milliseconds, best_us)
-        return Timing(timing.median_us + self.added * bool(config.axis("fuse_dq")), 0.01, 10)
+        return Timing(timing.median_us + self.added * bool(config.fuse_dq), 0.01, 10)
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ def test_dq_is_made_where_it_costs_less(cache, added, fused, total_us):
     tools = Backward()
     tools.added = added
     found = tuned(tools, cache)
-    assert found["backward_q"].record.median_us == DQ_US and found["backward_q"].record.config.axis("fuse_dq") is None
+    assert found["backward_q"].record.median_us == DQ_US and found["backward_q"].record.config.fuse_dq is None
     record = found["backward_kv"].record
-    assert (record.config.axis("fuse_dq"), record.median_us) == (fused, total_us)
+    assert (record.config.fuse_dq, record.median_us) == (fused, total_us)
     assert ("with 40.0 us of backward_q" in record.note) is (fused == 0)
     # Both ways were measured.
-    assert {entry.config.axis("fuse_dq") for entry in found["backward_kv"].entries if entry.timing} >= {0, 1}
+    assert {entry.config.fuse_dq for entry in found["backward_kv"].entries if entry.timing} >= {0, 1}
 
 
 def test_a_recorded_dq_is_charged_too(cache):

@@ -56,7 +56,7 @@ class FakeOfTwoKinds(Fake):
 
     def __call__(self, config, best_us):
         timing = super().__call__(config, best_us)
-        return replace(timing, median_us=timing.median_us * {None: 1.0, 0: 1.25, 1: 0.75}[config.axis("fuse_dq")])
+        return replace(timing, median_us=timing.median_us * {None: 1.0, 0: 1.25, 1: 0.75}[config.fuse_dq])
 
 
 def test_a_space_of_two_kinds_is_searched_as_one_and_remembered(tmp_path):
@@ -72,7 +72,7 @@ def test_the_better_kind_is_found_in_a_tenth_of_the_measurements(seed):
     fake = FakeOfTwoKinds()
     result = search(MIXED, [fake], budget=Budget(trials=len(MIXED) // 10), first=SPACE[:1], seed=seed)
     assert len(fake.asked) == len(set(fake.asked)) == len(MIXED) // 10
-    assert result.ranking[0].config.axis("fuse_dq") == 1
+    assert result.ranking[0].config.fuse_dq == 1
     assert result.ranking[0].timing.median_us <= 1.1 * 0.75 * median_us(BEST)
 
 

@@ -193,7 +193,7 @@ def key_head_group(call: Call, config: Config) -> int:
     """
     s = call.sizes
     total = s.batch * s.kv_heads
-    if config.axis("all_heads"):
+    if config.all_heads:
         return total
     bytes_each = s.q_len * (s.head_dim + s.v_head_dim) * call.q.element_size() * (s.heads // s.kv_heads)
     busy = -(-multiprocessors(call.q.get_device()) // -(-s.kv_len // config.BN))

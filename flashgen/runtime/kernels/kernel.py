@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.config import NEEDED, Config
+from flashgen.runtime.config import NEEDED, Config, know_axes
 
 # Bytes of spills a thread beyond which a config is dropped. Spilled registers outside the inner loop cost little: on
 # recorded tables of whole spaces a kernel that spills 1000 bytes a thread came within 2 % of the best, and none beyond
@@ -114,6 +114,9 @@ class Kernel:
     without_dq: Callable[[Config], Config] = unchanged
     query_sums: Callable[[Any, Config], torch.Tensor | None] | None = None
     barriers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        know_axes(self.axes)
 
     @property
     def axes(self) -> Mapping[str, Values]:
