@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from flashgen.codegen import default_of, render
-from flashgen.codegen.export import identity_of
+from flashgen.codegen import default_of, identity
 from flashgen.errors import UsageError
 from flashgen.runtime import Config
 from flashgen.runtime.gpus import GPUS, shared_limit
@@ -62,8 +61,7 @@ def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
         if target not in GPUS:
             raise UsageError(f"no target {target!r}; expected one of {', '.join(GPUS)}")
     dtype = variant.dtypes[0]
-    kernels = identity_of(render(variant)).templates
-    defaults = {kernel: default_of(variant, kernel) for kernel in kernels}
+    defaults = {kernel: default_of(variant, kernel) for kernel in identity(variant).templates}
     return [
         Job(target, kernel, dtype, dim, dim, default(target, dtype, dim, dim))
         for target in targets

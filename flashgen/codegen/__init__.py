@@ -1,8 +1,17 @@
 """Rendering: from a checked Variant to a Python module of Triton kernels on disk."""
 
 from flashgen.codegen.forward import uses_schedule
-from flashgen.codegen.render import render
+from flashgen.codegen.render import identity, render
 from flashgen.codegen.scheduled import default_of, scheduled_kernels
 from flashgen.codegen.write import generate, load_module, on_trial
 
-__all__ = ["default_of", "generate", "load_module", "on_trial", "render", "scheduled_kernels", "uses_schedule"]
+__all__ = [
+    "default_of",
+    "generate",
+    "identity",
+    "load_module",
+    "on_trial",
+    "render",
+    "scheduled_kernels",
+    "uses_schedule",
+]

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import flashgen
 from flashgen.codegen.layout import formatted
-from flashgen.codegen.render import render
+from flashgen.codegen.render import identity, render
 from flashgen.files import write_if_changed
 from flashgen.renaming import renamed
-from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Record
 from flashgen.spec.variant import Variant
 
@@ -54,11 +53,10 @@ class Exported:
 
 def export_module(variant: Variant, records: Iterable[Record], path: Path) -> Exported:
     """Write the variant's module as one file. Records of another spec or other templates are left out."""
-    generated = render(variant)
-    identity = identity_of(generated)
-    kernels = {(kernel, identity.spec, digest) for kernel, digest in identity.templates.items()}
+    own = identity(variant)
+    kernels = {(kernel, own.spec, digest) for kernel, digest in own.templates.items()}
     fitting = {r.key.path.as_posix(): r for r in records if (r.key.kernel, r.key.spec, r.key.templates) in kernels}
-    text = formatted(bundle(generated, [(place, record.to_json()) for place, record in sorted(fitting.items())]))
+    text = formatted(bundle(render(variant), [(place, record.to_json()) for place, record in sorted(fitting.items())]))
     write_if_changed(path, text)
     return Exported(path, text.count("\n"), len(fitting))
 
@@ -107,13 +105,6 @@ def split(text: str) -> Source:
             lines[number] = ""
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
     return Source("\n".join(lines).strip("\n"), runtime, tuple(imports), tuple(names), summary)
-
-
-def identity_of(generated: str) -> Identity:
-    """The IDENTITY of a generated module."""
-    calls = [node for node in ast.walk(ast.parse(generated)) if isinstance(node, ast.Call)]
-    keywords = [k for call in calls for k in call.keywords if ast.unparse(call.func) == "runtime.Identity"]
-    return Identity(**{str(k.arg): ast.literal_eval(k.value) for k in keywords})
 
 
 def _merged(imports: Iterable[ast.Import | ast.ImportFrom]) -> str:

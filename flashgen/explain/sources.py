@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 import triton
 
-from flashgen.codegen import default_of, render
-from flashgen.codegen.export import identity_of
+from flashgen.codegen import default_of, identity
 from flashgen.errors import EnvironmentProblem
 from flashgen.problems import Problem
 from flashgen.runtime import shipped_root
@@ -82,10 +81,10 @@ def traced(
 
     `out` has the generated modules.
     """
-    identity = identity_of(render(variant))
+    own = identity(variant)
     roots = record_roots(shipped_root(out / f"{variant.name}.py"))
     found = []
-    for workload in workloads(asked, identity, device, kernels):
+    for workload in workloads(asked, own, device, kernels):
         key = workload.key
         default = default_of(variant, key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         with warnings.catch_warnings():

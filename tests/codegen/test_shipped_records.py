@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from flashgen.codegen.export import identity_of
+from flashgen.codegen import load_module
 from flashgen.runtime import gpus
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device, Record
@@ -25,8 +26,10 @@ def read(path: Path) -> Record:
     return Record.from_json(path.read_text(encoding="utf-8"))
 
 
+@cache
 def identity(variant: str) -> Identity:
-    return identity_of((GENERATED / f"{variant}.py").read_text(encoding="utf-8"))
+    found: Identity = load_module(GENERATED / f"{variant}.py").IDENTITY
+    return found
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
