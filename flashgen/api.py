@@ -37,10 +37,6 @@ def silent(text: str, passing: bool = False) -> None:
     """The Progress that tells nobody."""
 
 
-# What build compiles for where there is no GPU to tune on: one target for each generation in wide use.
-DEFAULT_TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
-
-
 @dataclass(frozen=True)
 class Built:
     """What a build did. `verification` is None, `compiled` and `tuned` are empty where the step was not taken.
@@ -116,6 +112,8 @@ def construct(
         else:
             generate(variant, Path(out))
         progress(f"rendered {path}")
+        from flashgen.runtime.gpus import DEFAULT_TARGETS
+
         gpu = gpu_name() if verify or compile or tune else None
         targets = targets or (DEFAULT_TARGETS if gpu is None else ())
         jobs = compilation(variant, targets) if compile and targets else ()

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from flashgen.codegen import default_of, inputs_summed_by_key, render
-from flashgen.codegen.export import identity_of
+from flashgen.codegen import default_of, identity, inputs_summed_by_key
 from flashgen.errors import UsageError
 from flashgen.runtime import Config
+from flashgen.runtime.gpus import GPUS, shared_limit
 from flashgen.spec.variant import Variant
-from flashgen.tuning.space import SHARED_LIMIT, shared_limit
 from flashgen.tuning.worker import RequestFailed, Worker
 
 COMPILE_SECONDS = 120.0
@@ -60,12 +59,11 @@ def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
     UsageError for an unknown target.
     """
     for target in targets:
-        if target not in SHARED_LIMIT:
-            raise UsageError(f"no target {target!r}; expected one of {', '.join(SHARED_LIMIT)}")
+        if target not in GPUS:
+            raise UsageError(f"no target {target!r}; expected one of {', '.join(GPUS)}")
     dtype = variant.dtypes[0]
-    kernels = identity_of(render(variant)).templates
     learned = bool(inputs_summed_by_key(variant))
-    defaults = {kernel: default_of(variant, kernel) for kernel in kernels}
+    defaults = {kernel: default_of(variant, kernel) for kernel in identity(variant).templates}
     return [
         Job(target, kernel, dtype, dim, dim, default(target, dtype, dim, dim), learned)
         for target in targets

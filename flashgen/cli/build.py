@@ -24,7 +24,7 @@ def build(
     target: Annotated[
         list[str] | None,
         typer.Option(
-            "--target", metavar="TARGET", help="Compile for this GPU, for example sm_90 or gfx942; repeatable."
+            "--target", metavar="TARGET", help="Compile for this GPU, for example sm_80 or gfx942; repeatable."
         ),
     ] = None,
     preset: Preset = "default",

@@ -73,7 +73,7 @@ def explain(
         str | None, typer.Option("--gpu", metavar="NAME", help="For this GPU model, not the one here.")
     ] = None,
     capability: Annotated[
-        str | None, typer.Option("--capability", metavar="TARGET", help="Its capability, for example sm_90.")
+        str | None, typer.Option("--capability", metavar="TARGET", help="Its capability, for example sm_80.")
     ] = None,
     out: Out = DEFAULT_OUT,
     json: Json = False,

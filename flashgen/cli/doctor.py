@@ -128,10 +128,10 @@ def look_at_gpu() -> Finding:
 def look_at_assemblers() -> Iterator[Finding]:
     """Each ptxas that Triton uses, with the GPUs that it is for."""
     from flashgen.codegen.assembler import Assembler, assembler
-    from flashgen.tuning.space import SHARED_LIMIT
+    from flashgen.runtime.gpus import GPUS
 
     served: dict[Assembler, list[str]] = {}
-    for target in SHARED_LIMIT:
+    for target in GPUS:
         found = assembler(target)
         if found is not None:
             served.setdefault(found, []).append(target)
@@ -179,13 +179,13 @@ def look_at_targets() -> Iterator[Finding]:
 
     from flashgen.codegen import generate
     from flashgen.compiling import compile_all, jobs_for
+    from flashgen.runtime.gpus import GPUS
     from flashgen.spec import load
-    from flashgen.tuning.space import SHARED_LIMIT
 
     variant = load(PROBE)
     with TemporaryDirectory() as folder:
         path = generate(variant, Path(folder))
-        for compiled in compile_all(path, jobs_for(variant, tuple(SHARED_LIMIT))):
+        for compiled in compile_all(path, jobs_for(variant, tuple(GPUS))):
             target = compiled.job.target
             if compiled.error is None:
                 yield Finding(target, OK, f"{compiled.job.kernel} compiles in {compiled.seconds:.1f} s")

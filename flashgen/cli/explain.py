@@ -73,7 +73,7 @@ def show(explained: Explained, output: Output) -> None:
     section(output, "inputs", e.inputs)
     section(output, "params", e.params)
     section(output, "skipping", [e.skipping])
-    section(output, "backends", list(e.backends))
+    section(output, "kernels", list(e.kernels))
     section(output, "configs", [str(used) for used in explained.configs])
     section(output, "mask", [tile_summary(panel), *drawing(panel, output)])
 

@@ -17,8 +17,8 @@ KernelChoice = Annotated[
 
 def chosen_kernels(which: str) -> tuple[str, ...]:
     """The names of the kernels."""
-    from flashgen.runtime.config import KERNELS
+    from flashgen.runtime.registry import FAMILIES
 
     check_choice("--kernel", which, KERNEL_CHOICES)
-    backward = tuple(kernel for kernel in KERNELS if kernel != "forward")
-    return {"forward": ("forward",), "backward": backward, "all": KERNELS}[which]
+    backward = tuple(kernel for kernel in FAMILIES if kernel != "forward")
+    return {"forward": ("forward",), "backward": backward, "all": FAMILIES}[which]

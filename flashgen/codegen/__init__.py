@@ -2,13 +2,14 @@
 
 from flashgen.codegen.forward import uses_schedule
 from flashgen.codegen.hopper_learned import inputs_summed_by_key
-from flashgen.codegen.render import render
+from flashgen.codegen.render import identity, render
 from flashgen.codegen.scheduled import default_of, scheduled_kernels
 from flashgen.codegen.write import generate, load_module, on_trial
 
 __all__ = [
     "default_of",
     "generate",
+    "identity",
     "inputs_summed_by_key",
     "load_module",
     "on_trial",

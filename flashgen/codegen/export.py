@@ -1,22 +1,24 @@
 """A generated module as one file: the sources of `flashgen.runtime` that it uses, its tuned records, and itself.
 
-The sources are moved, not changed: each keeps its top-level names, which are unique over the package, and reaches the
-others by those names. The generated module keeps saying `runtime.name`; a namespace of that name stands in.
+The sources are moved, not changed, but for private names that two of them have: these get the module's name. Public
+top-level names are unique over the package, by them the sources reach one another. The generated module keeps saying
+`runtime.name`; a namespace of that name stands in.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import flashgen
 from flashgen.codegen.layout import formatted
-from flashgen.codegen.render import render
+from flashgen.codegen.render import identity, render
 from flashgen.files import write_if_changed
-from flashgen.runtime.identity import Identity
+from flashgen.renaming import renamed
 from flashgen.runtime.records import Record
 from flashgen.spec.variant import Variant
 
@@ -51,11 +53,10 @@ class Exported:
 
 def export_module(variant: Variant, records: Iterable[Record], path: Path) -> Exported:
     """Write the variant's module as one file. Records of another spec or other templates are left out."""
-    generated = render(variant)
-    identity = identity_of(generated)
-    kernels = {(kernel, identity.spec, digest) for kernel, digest in identity.templates.items()}
+    own = identity(variant)
+    kernels = {(kernel, own.spec, digest) for kernel, digest in own.templates.items()}
     fitting = {r.key.path.as_posix(): r for r in records if (r.key.kernel, r.key.spec, r.key.templates) in kernels}
-    text = formatted(bundle(generated, [(place, record.to_json()) for place, record in sorted(fitting.items())]))
+    text = formatted(bundle(render(variant), [(place, record.to_json()) for place, record in sorted(fitting.items())]))
     write_if_changed(path, text)
     return Exported(path, text.count("\n"), len(fitting))
 
@@ -71,7 +72,7 @@ def bundle(generated: str, records: Iterable[tuple[str, str]]) -> str:
     public = [name for name in used if name in homes]
     # What the module imports by name need not be public.
     order = list(_in_order([*(homes[name] for name in public), *module.runtime, "embedded"]))
-    sources = {name: split((FOLDER / f"{name}.py").read_text(encoding="utf-8")) for name in order}
+    sources = apart({name: _source(name) for name in order})
     _refuse_clashes({**sources, "the generated module": module})
     parts = [
         _docstring(generated),
@@ -104,13 +105,6 @@ def split(text: str) -> Source:
             lines[number] = ""
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
     return Source("\n".join(lines).strip("\n"), runtime, tuple(imports), tuple(names), summary)
-
-
-def identity_of(generated: str) -> Identity:
-    """The IDENTITY of a generated module."""
-    calls = [node for node in ast.walk(ast.parse(generated)) if isinstance(node, ast.Call)]
-    keywords = [k for call in calls for k in call.keywords if ast.unparse(call.func) == "runtime.Identity"]
-    return Identity(**{str(k.arg): ast.literal_eval(k.value) for k in keywords})
 
 
 def _merged(imports: Iterable[ast.Import | ast.ImportFrom]) -> str:
@@ -151,12 +145,30 @@ def _in_order(modules: Iterable[str]) -> Iterator[str]:
     def visit(name: str) -> Iterator[str]:
         if name not in done:
             done.add(name)
-            for needed in split((FOLDER / f"{name}.py").read_text(encoding="utf-8")).runtime:
+            for needed in _source(name).runtime:
                 yield from visit(needed)
             yield name
 
     for name in modules:
         yield from visit(name)
+
+
+def _source(name: str) -> Source:
+    """A module of the runtime by its name within it."""
+    return split(FOLDER.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+
+
+def apart(sources: Mapping[str, Source]) -> dict[str, Source]:
+    """The sources with the module's name added to private names that several of them define."""
+    owners = Counter(name for source in sources.values() for name in {*source.names})
+    found = {}
+    for module, source in sources.items():
+        suffix = module.rpartition(".")[2]
+        clashing = [name for name in source.names if name.startswith("_") and owners[name] > 1]
+        names = {name: f"{name}_of_{suffix}" for name in clashing}
+        text = renamed(source.text, names) if names else source.text
+        found[module] = replace(source, text=text, names=tuple(names.get(name, name) for name in source.names))
+    return found
 
 
 def _refuse_clashes(sources: dict[str, Source]) -> None:

@@ -31,6 +31,7 @@ from flashgen.codegen.schedule import ScheduleView
 from flashgen.codegen.signature import Signature, own_arguments, signature, sized_by
 from flashgen.lang.nodes import variables
 from flashgen.lang.torch_emitter import emit
+from flashgen.runtime.identity import Identity
 from flashgen.spec.variant import Input, Variant
 
 
@@ -44,10 +45,7 @@ class ModuleView:
     input_table: str
     contents: str
     source: str
-    source_path: str
-    argument_types: dict[str, str]
-    spec_digest: str
-    templates: dict[str, str]
+    identity: Identity
     imports_math: bool
     imports_torch: bool
     kernels: str
@@ -88,8 +86,8 @@ class ModuleView:
         return self.forward.scheduled and self.backward_kv.scheduled
 
 
-def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[str, str]) -> ModuleView:
-    """Lay the module out around its rendered kernels. `spec` and `templates` are the digests of its identity.
+def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> ModuleView:
+    """Lay the module out around its rendered kernels.
 
     What callers see goes by the names of the spec, all else by those of generated code.
     """
@@ -109,10 +107,7 @@ def module_view(variant: Variant, kernels: Kernels, spec: str, templates: dict[s
         input_table=input_table(public),
         contents=contents(schedule is not None, sums.names if inputs_view is not None else ()),
         source=quoted(shlex.quote(variant.source)),
-        source_path=variant.source,
-        argument_types={t.name: t.dtype for t in public.inputs} | {p.name: p.type.value for p in public.runtime_params},
-        spec_digest=spec,
-        templates=templates,
+        identity=identity,
         imports_math=reference.imports_math or checks_math or arguments.imports_math,
         imports_torch=bool(variant.inputs) or schedule is not None or reference.imports_torch,
         kernels=kernels.text,

@@ -32,11 +32,9 @@ from flashgen.codegen.sass import disassembled, doubled_words
 from flashgen.codegen.words import inner_name
 from flashgen.codegen.write import load_module
 from flashgen.errors import UsageError
-from flashgen.runtime import Config, options
-from flashgen.runtime.hopper import product_width, value_width
-from flashgen.runtime.hopper_backward import block_width, hopper_backward_types, hopper_wide_types, wide_blocks
-from flashgen.runtime.hopper_backward_q import hopper_query_types, query_blocks
-from flashgen.runtime.widths import tile_widths
+from flashgen.runtime.config import Config
+from flashgen.runtime.kernels.schedule import schedules
+from flashgen.runtime.registry import kernel_of
 
 __all__ = ["Resources", "compile_kernel", "compile_wanted"]
 
@@ -62,7 +60,7 @@ _TENSORS = ("q_ptr", "k_ptr", "v_ptr", "out_ptr", "d_out_ptr", "dq_ptr", "dk_ptr
 class Resources:
     """What a kernel takes on a target: registers a thread, bytes of spills a thread and of shared memory a program.
 
-    `serialized_wgmma` says that the assembler gave up on overlapping Hopper's matrix products (its warning C7512).
+    `serialized_wgmma` says that the assembler gave up on overlapping matrix products (its warning C7512).
     `registers` and `spills` are None where the target's assembler does not tell. `error` is the compiler's complaint.
     `lost_negations` counts what `joined_negations` finds in the kernel's PTX.
     """
@@ -82,7 +80,7 @@ def compile_kernel(
 ) -> Resources:  # fmt: skip
     """Compile a kernel of a generated module ("forward", "backward_q" or "backward_kv") in one config.
 
-    `target` is a capability such as "sm_90", or an AMD architecture such as "gfx942". `grouped`: several query heads
+    `target` is a capability such as "sm_80", or an AMD architecture such as "gfx942". `grouped`: several query heads
     share those of keys. `odd` are the strides of inputs, "rel 0" for the first of `rel`, that are no multiple of 16.
     `learned`: gradients of learned inputs are added up in it, if it can.
 
@@ -90,53 +88,24 @@ def compile_kernel(
     brings dQ into its order: an error of either is reported, the resources are those of the kernel itself.
     """
     module = _loaded(Path(path))
+    record = kernel_of(kernel, config)
     unaligned = {f"stride_{inner_name(name)}_{axis}" for name, axis in map(str.split, odd)}
-    # dQ is added up in float32, and so are dK and dV of query heads that share them.
-    portable = config.backend == "portable"
-    sums = [*(["dq_ptr"] if config.fuse_dq and portable else []), *(["dk_ptr", "dv_ptr"] if grouped else [])]
-    types = _argument_types(module.IDENTITY.arguments, dtype) | dict.fromkeys(sums, "*fp32")
-    if portable:
-        widths = tile_widths(head_dim, v_head_dim, getattr(torch, dtype).itemsize)
-    else:
-        widths = product_width(head_dim), (value_width if kernel == "forward" else product_width)(v_head_dim)
-    constants: dict[str, int | None] = dict(zip(("HEAD_DIM", "V_HEAD_DIM"), widths, strict=True))
-    constants |= {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
-    constants |= {name.upper(): value for name, value in config.compiled.further.items() if name != "backend"}
-    if config.fuse_dq == 0:
-        constants |= {"dq_ptr": None, "dq_sums": None}
-    if config.wide:
-        types |= hopper_wide_types(getattr(torch, dtype), head_dim, v_head_dim, config)
-        constants |= wide_blocks(config, head_dim, v_head_dim)
-    elif config.backend == "hopper" and kernel == "backward_kv":
-        types |= hopper_backward_types(getattr(torch, dtype), v_head_dim, config)
-    elif config.backend == "hopper" and kernel == "backward_q":
-        types |= hopper_query_types(getattr(torch, dtype), head_dim, v_head_dim, config)
-        constants = dict(query_blocks(config, head_dim, v_head_dim))
-    elif config.backend == "hopper":
-        constants["CONSUMERS"] = config.consumers
-    compiled = getattr(module, config.name_of(kernel))
+    types = _argument_types(module.IDENTITY.arguments, dtype)
+    types |= record.types(getattr(torch, dtype), config, head_dim, v_head_dim, grouped)
+    constants = dict(record.constants(config, head_dim, v_head_dim))
+    compiled = getattr(module, record.function)
     sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
     types |= dict.fromkeys(sums_of_inputs, "*fp32")
     constants |= {"LEARNED": learned, **({} if learned else dict.fromkeys(sums_of_inputs))}
-    found = _compile(compiled, target, types, constants, options(config), unaligned)
-    if found.error is None and config.fuse_dq and not portable:
-        collected = _compile(module._collect_dq, target, types, {"HEAD_DIM": block_width(config)}, {}, unaligned)
-        found = _with_losses(found, collected)
-        if collected.error is not None:
-            return collected
-    if found.error is None and hasattr(module, "_classify"):
-        for chunk in (8, 32):
-            tiles = {"BM": config.BM, "BN": config.BN, "CHUNK": chunk}
-            warps = {"num_warps": max(1, config.BM * config.BN // 2048)}
-            schedule = _compile(module._classify, target, types, tiles, warps, unaligned)
-            found = _with_losses(found, schedule)
-            if schedule.error is not None:
-                return schedule
+    found = _compile(compiled, target, types, constants, record.options(config), unaligned)
+    for beside in (*record.beside(config), *schedules(config)):
+        if found.error is None and hasattr(module, beside.function):
+            helper = getattr(module, beside.function)
+            other = _compile(helper, target, types, beside.constants, beside.options, unaligned)
+            if other.error is not None:
+                return other
+            found = replace(found, lost_negations=found.lost_negations + other.lost_negations)
     return found
-
-
-def _with_losses(found: Resources, helper: Resources) -> Resources:
-    return replace(found, lost_negations=found.lost_negations + helper.lost_negations)
 
 
 def compile_wanted(path: Path, wanted: Wanted) -> Resources:
@@ -165,7 +134,7 @@ def gpu_target(target: str) -> GPUTarget:
         return GPUTarget("cuda", int(target[3:]), 32)
     if re.fullmatch(r"gfx[0-9a-f]{3,4}", target):
         return GPUTarget("hip", target, 64 if target.startswith("gfx9") else 32)
-    raise UsageError(f"no target {target!r}; expected one such as sm_90 or gfx942")
+    raise UsageError(f"no target {target!r}; expected one such as sm_80 or gfx942")
 
 
 def _compile(

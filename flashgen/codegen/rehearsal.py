@@ -14,13 +14,13 @@ from typing import Any
 
 import triton
 
-from flashgen.runtime import kernels
+from flashgen.runtime import launching
 
 
 @dataclass(frozen=True)
 class Wanted:
     """A kernel by its name and module, empty for the generated one, what it is to be compiled for, in Triton's own
-    JSON, and the GPU, such as "sm_90"."""
+    JSON, and the GPU, such as "sm_80"."""
 
     module: str
     kernel: str
@@ -38,15 +38,13 @@ def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
         wanted[Wanted(name, fn.jit_function.__name__, compile["specialization_data"], target)] = None
         return True
 
-    def ask(kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
-        kernel.warmup(*kernels.flat_arguments(arguments), grid=(programs,), **constants)
+    def ask(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        kernel.warmup(*arguments, grid=(programs,), **constants)
 
     hooks = triton.knobs.runtime
     before, hooks.jit_cache_hook = hooks.jit_cache_hook, note
-    # A kernel that is compiled already must not run either: what it reads was not written.
-    launch, kernels._launch_here = kernels._launch_here, ask
-    known, kernels._known = kernels._known, {}
     try:
-        yield wanted
+        with launching.rehearsing(ask):
+            yield wanted
     finally:
-        hooks.jit_cache_hook, kernels._launch_here, kernels._known = before, launch, known
+        hooks.jit_cache_hook = before

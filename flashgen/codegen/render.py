@@ -6,20 +6,31 @@ import hashlib
 import re
 
 from flashgen import spec as specs
-from flashgen.codegen.kernels import render_kernels
+from flashgen.codegen.kernels import Kernels, render_kernels
 from flashgen.codegen.layout import formatted
 from flashgen.codegen.module import module_view
 from flashgen.codegen.naming import inner
 from flashgen.codegen.templates import environment
+from flashgen.runtime.identity import Identity
 from flashgen.spec.variant import Variant
 
 
 def render(variant: Variant) -> str:
     """The text of the generated module."""
     kernels = render_kernels(inner(variant))
-    templates = {kernel: templates_digest(text) for kernel, text in kernels.texts.items()}
-    view = module_view(variant, kernels, specs.digest(variant), templates)
+    view = module_view(variant, kernels, _identity(variant, kernels))
     return formatted(environment().get_template("module.py.jinja").render(v=view))
+
+
+def identity(variant: Variant) -> Identity:
+    """What the generated module says of itself, to which records refer."""
+    return _identity(variant, render_kernels(inner(variant)))
+
+
+def _identity(variant: Variant, kernels: Kernels) -> Identity:
+    templates = {kernel: templates_digest(text) for kernel, text in kernels.texts.items()}
+    arguments = {t.name: t.dtype for t in variant.inputs} | {p.name: p.type.value for p in variant.runtime_params}
+    return Identity(variant.name, specs.digest(variant), templates, variant.source, arguments)
 
 
 def templates_digest(kernels: str) -> str:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import torch
 
-from flashgen.codegen import default_of, render
-from flashgen.codegen.export import identity_of
+from flashgen.codegen import default_of, identity
 from flashgen.problems import Problem
 from flashgen.runtime import Config, Lookup, shipped_root
-from flashgen.runtime.config import KERNELS
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.records import Bucket
+from flashgen.runtime.registry import FAMILIES
 from flashgen.spec.variant import Variant
 from flashgen.tuning.workloads import problems
 
@@ -39,8 +38,8 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     `out` is the folder of the generated module: records that are shipped lie beside it.
     """
     asked = problems(variant)
-    identity = identity_of(render(variant))
-    present = [kernel for kernel in KERNELS if kernel in identity.templates]
+    own = identity(variant)
+    present = [kernel for kernel in FAMILIES if kernel in own.templates]
     defaults = {kernel: default_of(variant, kernel) for kernel in present}
     if not torch.cuda.is_available():
         detail = "built-in default: no GPU here, so no record applies"
@@ -56,7 +55,7 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
         # What a lookup warns of is what is shown here.
         warnings.simplefilter("ignore")
         for kernel, default in defaults.items():
-            configs = Lookup(identity, kernel, default, shipped)
+            configs = Lookup(own, kernel, default, shipped)
             for p in asked:
                 bucket = Bucket.of(p.batch * p.heads, p.heads // p.kv_heads, p.q_len, p.kv_len)
                 choice = configs.find(device, p.dtype, p.head_dim, p.v_head_dim, bucket)

@@ -9,7 +9,7 @@ from flashgen.lang.bounds import key_range
 from flashgen.lang.nodes import TRUE, Expr
 from flashgen.lang.show import show
 from flashgen.positive import drawn_positive
-from flashgen.runtime.defaults import HOPPER_SERVES
+from flashgen.runtime.registry import REGISTRY
 from flashgen.spec.digest import digest
 from flashgen.spec.variant import Input, Variant
 
@@ -27,7 +27,7 @@ class Named:
 class Explanation:
     """`skipping` says how tiles without a visible pair are left out, `lower` and `upper` bound the visible keys.
 
-    `backends` says which kernels there are, and the calls that each serves; `warnings` what may not be meant.
+    `kernels` says which there are, and the calls that each serves; `warnings` what may not be meant.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Explanation:
     upper: str | None
     residual: str | None
     skipping: str
-    backends: tuple[str, ...]
+    kernels: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
@@ -69,7 +69,7 @@ def describe(variant: Variant, scheduled: bool) -> Explanation:
         upper=upper,
         residual=residual,
         skipping=_skipping(variant, scheduled, lower, upper),
-        backends=("portable (Triton): all calls", f"hopper (Gluon, warp-specialized): {HOPPER_SERVES}"),
+        kernels=tuple(f"{kernel.name}: {kernel.serves}" for kernel in REGISTRY if kernel.tuned),
         warnings=variant.warnings,
     )
 

@@ -10,15 +10,14 @@ from pathlib import Path
 import torch
 import triton
 
-from flashgen.codegen import default_of, render
-from flashgen.codegen.export import identity_of
+from flashgen.codegen import default_of, identity
 from flashgen.errors import EnvironmentProblem
 from flashgen.problems import Problem
 from flashgen.runtime import shipped_root
-from flashgen.runtime.config import KERNELS
 from flashgen.runtime.lookup import Choice, current_device, lookup, record_roots
 from flashgen.runtime.record_files import records_below
 from flashgen.runtime.records import Device, Key, Record
+from flashgen.runtime.registry import FAMILIES
 from flashgen.spec.variant import Variant
 from flashgen.tuning.workloads import workloads
 
@@ -69,23 +68,23 @@ def device_named(gpu: str | None, capability: str | None) -> Device:
     if not torch.cuda.is_available():
         raise EnvironmentProblem(
             "no GPU that torch can use was found; expected one, or both --gpu and --capability, "
-            "for example --gpu 'NVIDIA H200' --capability sm_90"
+            "for example --gpu 'NVIDIA H200' --capability sm_80"
         )
     here = current_device(0)
     return Device(gpu or here.gpu, capability or here.capability, here.triton)
 
 
 def traced(
-    variant: Variant, out: Path, asked: list[Problem], device: Device, kernels: Sequence[str] = KERNELS
+    variant: Variant, out: Path, asked: list[Problem], device: Device, kernels: Sequence[str] = FAMILIES
 ) -> tuple[Traced, ...]:
     """The sources for each kernel and problem; those in the same shape bucket stand together.
 
     `out` has the generated modules.
     """
-    identity = identity_of(render(variant))
+    own = identity(variant)
     roots = record_roots(shipped_root(out / f"{variant.name}.py"))
     found = []
-    for workload in workloads(asked, identity, device, kernels):
+    for workload in workloads(asked, own, device, kernels):
         key = workload.key
         default = default_of(variant, key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         with warnings.catch_warnings():

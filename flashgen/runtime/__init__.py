@@ -4,33 +4,27 @@ from flashgen.runtime.alibi import alibi_slopes
 from flashgen.runtime.arguments import REQUIRED, Sizes, check_input, check_scalar, check_types, keywords
 from flashgen.runtime.autocast import autocast
 from flashgen.runtime.backward import (
-    backward_configs,
-    delta_blocks,
-    delta_programs,
     for_scale,
     from_sums,
     incoming,
-    inputs_config,
     is_deterministic,
     key_gradients,
     no_gradients,
     query_gradient,
     query_sums,
     rescaled,
-    rest_config,
     sink_gradient,
     sum_of_groups,
 )
-from flashgen.runtime.call import (
-    Call,
+from flashgen.runtime.call import Call, is_empty, nothing_seen, outputs, prepare
+from flashgen.runtime.choosing import (
     backward_config_text,
+    backward_configs,
     choose_config,
     config_text,
-    is_empty,
-    nothing_seen,
+    inputs_config,
     options,
-    outputs,
-    prepare,
+    rest_config,
 )
 from flashgen.runtime.config import Config
 from flashgen.runtime.conversions import as_dtype, over_batch
@@ -45,27 +39,24 @@ from flashgen.runtime.defaults import (
     default_scheduled_backward_kv_config,
     default_scheduled_backward_q_config,
     default_scheduled_config,
-    hopper_backward_q_refuses,
-    hopper_backward_refuses,
-    hopper_refuses,
 )
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.exact import input_gradient, input_sums
-from flashgen.runtime.hopper import head_group, hopper_blocks, hopper_programs
-from flashgen.runtime.hopper_backward import (
+from flashgen.runtime.identity import Identity
+from flashgen.runtime.kernels.backward_kv_sm90 import (
     hopper_backward_programs,
     hopper_backward_programs_at_once,
     hopper_backward_tiles,
     hopper_key_gradients,
     hopper_query_sums,
-    hopper_wide_blocks,
-    hopper_wide_tiles,
     key_head_group,
 )
-from flashgen.runtime.hopper_backward_q import hopper_query_blocks, hopper_query_tiles
-from flashgen.runtime.identity import Identity
-from flashgen.runtime.kernels import Rest, launch, relaunch
+from flashgen.runtime.kernels.backward_kv_wide_sm90 import hopper_wide_blocks, hopper_wide_tiles
+from flashgen.runtime.kernels.backward_q_sm90 import hopper_query_blocks, hopper_query_tiles
+from flashgen.runtime.kernels.delta import delta_blocks, delta_programs
+from flashgen.runtime.kernels.forward_sm90 import head_group, hopper_blocks, hopper_programs
+from flashgen.runtime.launching import Rest, launch, relaunch
 from flashgen.runtime.lookup import Lookup, shipped_root
 from flashgen.runtime.operator import operator
 from flashgen.runtime.schedule import (
@@ -121,8 +112,6 @@ __all__ = [
     "head_group",
     "hopper_backward_programs",
     "hopper_backward_programs_at_once",
-    "hopper_backward_q_refuses",
-    "hopper_backward_refuses",
     "hopper_backward_tiles",
     "hopper_blocks",
     "hopper_key_gradients",
@@ -130,7 +119,6 @@ __all__ = [
     "hopper_query_blocks",
     "hopper_query_sums",
     "hopper_query_tiles",
-    "hopper_refuses",
     "hopper_wide_blocks",
     "hopper_wide_tiles",
     "incoming",

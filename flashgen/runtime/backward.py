@@ -1,19 +1,13 @@
-"""What the backward launch of a generated module needs: the incoming gradients, the outgoing ones, the configs."""
+"""What the backward launch of a generated module needs: the incoming gradients and the outgoing ones."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-import triton
 
 from flashgen.runtime.arguments import kernel_ready, ready_strides, row_strides
-from flashgen.runtime.call import FLOAT32, Call, choose_config, config_of, room_like
-from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import default_backward_inputs_config
-from flashgen.runtime.lookup import Lookup, current_device
+from flashgen.runtime.call import FLOAT32, Call, room_like
 
 LOG2E = 1.4426950408889634
 # Rows of the largest tile that a config may have.
@@ -77,47 +71,6 @@ def num_rows(q_len: int) -> int:
     return -(-q_len // LARGEST_TILE) * LARGEST_TILE
 
 
-def backward_configs(
-    text: str | None, for_kv: Lookup, for_q: Lookup, call: Call, fuse_dq: bool
-) -> tuple[Config, Config | None]:
-    """The configs of `_backward_kv` and `_backward_q`: those that the caller names, else those on record.
-
-    Without `fuse_dq` a config that fuses is taken with a dQ of its own. With it `_backward_q` has nothing to do: None,
-    unless the caller names one.
-    """
-    kv = choose_config(config_of(text, "backward_kv"), for_kv, call)
-    kv = kv if fuse_dq else unfused(kv)
-    if kv.fuse_dq and config_of(text, "backward_q") is None:
-        return kv, None
-    return kv, choose_config(config_of(text, "backward_q"), for_q, call)
-
-
-@lru_cache(maxsize=1024)
-def unfused(config: Config) -> Config:
-    """A config of `_backward_kv` that leaves dQ to `_backward_q`, else like this one where it can use that."""
-    if not config.fuse_dq:
-        return config
-    apart: dict[str, int] = {"fuse_dq": 0}
-    if config.backend == "hopper":
-        # Tiles of 128 queries leave room for one more in the place of dS.
-        apart |= {"delay_dq": 0, "num_stages": 3 if config.BM == 128 else config.num_stages}
-    return Config.of({**config.as_dict(), **apart})
-
-
-def inputs_config(call: Call, scheduled: bool = False) -> Config:
-    """The config of `_backward_inputs`, which is not tuned."""
-    device, s = call.q.device, call.sizes
-    capability = current_device(device.index).capability if device.type == "cuda" else ""
-    return default_backward_inputs_config(
-        capability, str(call.q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim, scheduled
-    )
-
-
-def rest_config(call: Call, by_key: Config) -> Config:
-    """The same where it adds what the Hopper kernel for dK and dV left: in the very tiles of a consumer there."""
-    return replace(inputs_config(call), BM=by_key.BM, BN=by_key.BN // 2, num_warps=by_key.BM // 16)
-
-
 def is_deterministic(deterministic: bool | None) -> bool:
     """The caller's choice, else torch's."""
     return torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
@@ -177,19 +130,3 @@ def sink_gradient(sinks: torch.Tensor, rows: Incoming, natural: bool = False) ->
     sinks_of_rows = sinks.float()[None, :, None]
     weights = torch.exp(sinks_of_rows - rows.lse) if natural else torch.exp2(sinks_of_rows * LOG2E - rows.lse)
     return -(weights * rows.delta).sum((0, 2)).to(sinks.dtype)
-
-
-def delta_programs(call: Call, incoming: Incoming) -> int:
-    """One program for each tile of rows of `_delta`."""
-    return -(-incoming.num_rows // _delta_rows(call)) * call.sizes.batch * call.sizes.heads
-
-
-def delta_blocks(call: Call, dq_sums: torch.Tensor | None) -> dict[str, int]:
-    """The constants that `_delta` is compiled for, WIDTH for the columns of sums that it clears."""
-    width = 0 if dq_sums is None else dq_sums.shape[1]
-    return {"BM": _delta_rows(call), "V_HEAD_DIM": call.layout.V_HEAD_DIM, "WIDTH": width}
-
-
-def _delta_rows(call: Call) -> int:
-    """Rows of a tile: about 8192 elements."""
-    return max(16, 8192 // triton.next_power_of_2(call.layout.V_HEAD_DIM))

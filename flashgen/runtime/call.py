@@ -1,30 +1,21 @@
-"""What every launch of a generated kernel needs: prepared tensors, outputs, the config."""
+"""What every launch of a generated kernel needs: prepared tensors and outputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from flashgen.runtime.arguments import Sizes, kernel_ready, refuse_unstrided, row_strides, shown, sizes_of
 from flashgen.runtime.config import Config
-from flashgen.runtime.defaults import (
-    hopper_backward_misfit,
-    hopper_backward_q_refuses,
-    hopper_backward_refuses,
-    hopper_refuses,
-)
 from flashgen.runtime.interpreter import interpreted
-from flashgen.runtime.lookup import Lookup, choices, current_device
 from flashgen.runtime.memory import remember
 from flashgen.runtime.widths import tile_widths
 
 FLOAT32 = torch.finfo(torch.float32)
-_BACKWARD = ("backward_kv", "backward_q")
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +111,7 @@ def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
     q, k, v = kernel_ready("q", q), kernel_ready("k", k), kernel_ready("v", v)
     copies = any(ready is not each for ready, each in zip((q, k, v), given, strict=True))
     lengths = (sizes.heads, sizes.kv_heads, sizes.q_len, sizes.kv_len, sizes.head_dim, sizes.v_head_dim)
-    width, v_width = tile_widths(sizes.head_dim, sizes.v_head_dim, q.dtype.itemsize)
+    width, v_width = tile_widths(sizes.head_dim, sizes.v_head_dim)
     strides = (*row_strides(q), *row_strides(k), *row_strides(v))
     return Call(q, k, v, Layout(float(scale), sizes, strides, lengths, width, v_width, copies))
 
@@ -152,65 +143,3 @@ def is_empty(call: Call) -> bool:
 def nothing_seen(out: torch.Tensor, lse: torch.Tensor, *residue: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The outputs of rows that see no key."""
     return out.zero_(), lse.fill_(-math.inf), *(each.zero_() for each in residue)
-
-
-def config_text(config: Config | Mapping[str, Any] | str | None) -> str | None:
-    """A config as the operator takes it."""
-    return None if config is None else str(Config.of(config))
-
-
-def backward_config_text(configs: Mapping[str, Any] | None) -> str | None:
-    """Configs of the backward kernels by name, as the operator takes them: "backward_kv: BM=...; backward_q: ..."."""
-    if configs is None:
-        return None
-    if not isinstance(configs, Mapping) or not set(configs) <= set(_BACKWARD):
-        raise TypeError(f"backward_config is {configs!r}; expected a mapping of {' and '.join(_BACKWARD)} to configs")
-    return "; ".join([f"{kernel}: {config_text(config)}" for kernel, config in configs.items()])
-
-
-@lru_cache(maxsize=1024)
-def config_of(text: str | None, kernel: str) -> str | None:
-    """The config of one backward kernel in what backward_config_text gave, None where it has none."""
-    parts = [] if text is None else [part.partition(": ") for part in text.split("; ")]
-    return next((config for name, _, config in parts if name == kernel), None)
-
-
-def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
-    """The config that the caller names, else the one that is on record for this GPU and these sizes."""
-    s, q = call.layout.sizes, call.q
-    if text is not None:
-        config = _named_config(text, configs.kernel)
-        if config.backend == "hopper":
-            capability = current_device(q.get_device()).capability if q.device.type == "cuda" else "the interpreter"
-            dtype = str(q.dtype).removeprefix("torch.")
-            if configs.kernel == "forward":
-                why = hopper_refuses(capability, dtype, s.v_head_dim)
-            elif configs.kernel == "backward_q":
-                why = hopper_backward_q_refuses(capability, dtype, s.head_dim)
-            else:
-                why = hopper_backward_refuses(capability, dtype, s.head_dim, s.v_head_dim)
-                why = why or hopper_backward_misfit(config, s.head_dim, s.v_head_dim)
-            if why:
-                raise ValueError(f"config backend is 'hopper'; {why}")
-        return config
-    if not q.is_cuda:
-        return configs.default("", str(q.dtype).removeprefix("torch."), s.head_dim, s.v_head_dim)
-    choice = choices.get((configs, call.layout))
-    if choice is None:
-        heads, group = s.batch * s.heads, s.heads // s.kv_heads
-        choice = configs(q.device.index, q.dtype, s.head_dim, s.v_head_dim, heads, group, s.q_len, s.kv_len)
-        remember(choices, (configs, call.layout), choice)
-    return choice.config
-
-
-def options(config: Config) -> dict[str, Any]:
-    """Launch options. Fused multiply-adds are asked for by name: Triton's default for them is about to change."""
-    if config.backend == "hopper":
-        # The registers of a thread before the consumers take what the producer does not need.
-        return {"num_warps": 4, "maxnreg": 168 if config.consumers == 2 else 128, "enable_fp_fusion": True}
-    return {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True}
-
-
-@lru_cache(maxsize=1024)
-def _named_config(text: str, kernel: str) -> Config:
-    return Config.parse(text).for_kernel(kernel)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flashgen.runtime.config import Config
+from flashgen.runtime.registry import checked
 
 RECORD_FORMAT = 1
 
@@ -69,7 +70,7 @@ class Key:
     """Everything that a tuned config depends on.
 
     `gpu` is the model as the driver names it ("NVIDIA H200": models of one capability differ in clocks and memory),
-    `capability` "sm_90" or "gfx942", `triton` major.minor (the compiler decides which config wins), `dtype` as torch
+    `capability` "sm_80" or "gfx942", `triton` major.minor (the compiler decides which config wins), `dtype` as torch
     spells it ("bfloat16"). `spec` and `templates` are the digests of the variant's meaning and the templates' text.
     """
 
@@ -159,7 +160,7 @@ class Record:
             raise ValueError(f"median_us is {fields['median_us']}; expected a positive time")
         key = Key(**{**fields["key"], "bucket": Bucket.parse(fields["key"]["bucket"])})
         try:
-            config = Config.of(fields["config"]).for_kernel(key.kernel)
+            config = checked(key.kernel, Config.of(fields["config"]))
         except TypeError as error:
             raise ValueError(str(error)) from error
         return cls(**{**fields, "key": key, "config": config})

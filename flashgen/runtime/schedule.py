@@ -16,7 +16,7 @@ import triton.language as tl
 
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels import launch
+from flashgen.runtime.launching import launch
 
 
 @dataclass(frozen=True)

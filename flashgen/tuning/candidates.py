@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, portable_default
+from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.lookup import neighbours
 from flashgen.runtime.record_files import read_record
+from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
 from flashgen.tuning.prune import Compiled
-from flashgen.tuning.space import STARTS, Space, Task, distance, search_space
+from flashgen.tuning.space import Space, distance, search_space
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
 from flashgen.work import ITEMSIZE
@@ -90,27 +91,27 @@ class Candidates:
         return [(kernel, other, dims[0], dims[1]) for other in others]
 
     def first(self, workload: Workload) -> list[Config]:
-        """Where to begin: with what is known, then the usual shapes of the backend in use.
+        """Where to begin: with what is known, then the usual shapes of the kernel in use.
 
-        Of another backend its default alone: only where that is fast is it worth more.
+        Of another kernel its default alone: only where that is fast is it worth more.
         """
         early = self._early(workload)
-        return list(dict.fromkeys([*early, *(c for c in STARTS[workload.key.kernel] if c.backend == early[0].backend)]))
+        return list(dict.fromkeys([*early, *kernel_of(workload.key.kernel, early[0]).starts]))
 
     def _early(self, workload: Workload) -> list[Config]:
-        """The built-in default, in both orders of heads where there are two: what that does to one config it does to
-        most. Then this run's winners for other dtypes and shapes, neighbours' records, and in between the default of
-        the other backend."""
+        """The built-in default, also with what its kernel wants tried at once. Then this run's winners for other
+        dtypes and shapes, neighbours' records, and in between the default of the other kernel."""
         key = workload.key
         own = [record for root in self._roots if (record := read_record(root / key.path)) is not None]
         near = [record.config for record in own + neighbours(key, self._roots)[:4]]
         winners = self._winners.get((key.kernel, key.head_dim, key.v_head_dim), [])[-2:]
         here, *others = self._defaults(workload)
-        reordered = [replace(here, all_heads=1)] if here.delay_dq is not None and not here.wide else []
-        return list(dict.fromkeys([here, *reordered, *winners, *near[:1], *others, *near[1:]]))
+        at_once = kernel_of(key.kernel, here).tried_at_once
+        varied = [here.but(**{axis: value}) for axis, value in at_once.items()]
+        return list(dict.fromkeys([here, *varied, *winners, *near[:1], *others, *near[1:]]))
 
     def _defaults(self, workload: Workload) -> list[Config]:
-        """The built-in config of each backend, the one in use first."""
+        """The built-in config of the kernel in use, then that of the one that serves every call."""
         key, scheduled = workload.key, workload.key.kernel in self._scheduled
         sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
         in_use = self._default(key.kernel)(*sizes)

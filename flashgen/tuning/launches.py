@@ -15,6 +15,7 @@ from flashgen.codegen import inputs_summed_by_key
 from flashgen.codegen.naming import inner_names
 from flashgen.problems import Call
 from flashgen.runtime.config import Config
+from flashgen.runtime.registry import kernel_of
 from flashgen.spec.variant import Variant
 from flashgen.tuning.concord import Result, Results, beside_dk, beside_dq
 
@@ -68,35 +69,29 @@ class Launches:
         return lambda: self._module.attention(q, k, v, **keywords)
 
     def _backward_q(self, config: Config) -> Launch:
-        launch, own = self._backward("q", config)
+        launch, own = self._backward("backward_q", config)
         rows = self._rows(config)(None)
         return lambda: launch(self._prepared, rows, *own, config)
 
     def _backward_kv(self, config: Config) -> Launch:
         """With the kernel before it, which clears the sums of a fused dQ, and the one that turns them into dQ.
 
-        Where the Hopper kernel adds up gradients of learned inputs, also with what makes these, or what is left of
-        them: how much that is depends on the config.
+        Where it adds up gradients of learned inputs itself, also with what makes these, or what is left of them: how
+        much that is depends on the config.
         """
-        launch, own = self._backward("kv", config)
-        rows = self._rows(config)
+        launch, own = self._backward("backward_kv", config)
+        rows, query_sums = self._rows(config), kernel_of("backward_kv", config).query_sums
         learned = self._learned(config)
 
-        def portable() -> object:
-            incoming = rows(None)
-            gradients = launch(self._prepared, incoming, *own, config)
-            learned(incoming, self._input_sums())
-            return gradients
-
-        def hopper() -> object:
-            dq_sums = runtime.hopper_query_sums(self._prepared, config)
-            incoming, input_sums = rows(dq_sums), self._input_sums()
-            further = {"input_sums": input_sums} if input_sums else {}
-            gradients = launch(self._prepared, incoming, dq_sums, *own, config, **further)
+        def launched() -> object:
+            dq_sums = () if query_sums is None else (query_sums(self._prepared, config),)
+            incoming, input_sums = rows(*(dq_sums or (None,))), self._input_sums()
+            further = {"input_sums": input_sums} if dq_sums and input_sums else {}
+            gradients = launch(self._prepared, incoming, *dq_sums, *own, config, **further)
             learned(incoming, input_sums)
             return gradients
 
-        return portable if config.backend == "portable" else hopper
+        return launched
 
     def _input_sums(self) -> tuple[torch.Tensor, ...]:
         return tuple(runtime.input_sums(tensor, exact=False) for tensor in self._summed)
@@ -107,13 +102,12 @@ class Launches:
             return lambda incoming, input_sums: None
         launch = self._module._launch_backward_inputs
         own = self._own(launch)
-        by_key = config if config.backend == "hopper" and not config.wide else None
+        by_key = config if kernel_of("backward_kv", config).sums_inputs else None
         return lambda incoming, input_sums: launch(self._prepared, incoming, *own, input_sums, by_key)
 
-    def _backward(self, what: str, config: Config) -> tuple[Callable[..., object], list[Any]]:
+    def _backward(self, family: str, config: Config) -> tuple[Callable[..., object], list[Any]]:
         """A launch of the module, and the variant's own arguments as it takes them."""
-        backend = "" if config.backend == "portable" else f"_{config.backend}"
-        launch = getattr(self._module, f"_launch_backward_{what}{backend}")
+        launch = getattr(self._module, kernel_of(family, config).launcher)
         return launch, self._own(launch)
 
     @cached_property

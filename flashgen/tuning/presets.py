@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flashgen.choices import check_choice
 from flashgen.errors import UsageError
-from flashgen.runtime.config import KERNELS
+from flashgen.runtime.registry import FAMILIES
 
 # A search compiles and measures so many configs whatever the time: fewer would say nothing about the rest.
 LEAST_TRIALS = 6
@@ -33,7 +33,7 @@ class Preset:
     rounds: int
     hopeless: bool = False
     backward: float = 1.0
-    build: tuple[str, ...] = KERNELS
+    build: tuple[str, ...] = FAMILIES
 
     def of(self, kernel: str) -> Preset:
         """The effort for one kernel."""

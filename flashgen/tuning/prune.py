@@ -15,13 +15,12 @@ from typing import Protocol
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.problems import Problem, input_sizes, shape_of
 from flashgen.runtime.config import Config
+from flashgen.runtime.gpus import shared_limit
+from flashgen.runtime.kernels.kernel import SPILL_LIMIT
+from flashgen.runtime.registry import kernel_like
 from flashgen.spec.variant import Variant
-from flashgen.tuning.space import shared_limit
 from flashgen.tuning.worker import RequestFailed
 
-# Spilled registers outside the inner loop cost little: on recorded tables of whole spaces a kernel that spills 1000
-# bytes a thread came within 2 % of the best, and none beyond this limit within 15 %.
-SPILL_LIMIT = 1024
 # Verdicts on configs that run all the same.
 ONLY_SLOW = ("spills", "serialized WGMMA")
 
@@ -43,7 +42,7 @@ class Compiled(Protocol):
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """A kernel, as a call on this problem launches it, to compile in one config for a GPU such as "sm_90"."""
+    """A kernel, as a call on this problem launches it, to compile in one config for a GPU such as "sm_80"."""
 
     kernel: str
     problem: Problem
@@ -104,22 +103,13 @@ def prune(
     configs = list(configs)
     compiled = {config: found for config, found in results.items() if not isinstance(found, RequestFailed)}
     verdicts = {
-        config: verdict(compiled[config], capability, spill_limit(config)) if config in compiled else ""
-        for config in configs
+        config: verdict(found, capability, kernel_like(config).spill_limit(config)) if found else ""
+        for config, found in ((config, compiled.get(config)) for config in configs)
     }
     if not forgiving:
         forgiving = all(verdicts.values())
     kept = [config for config, why in verdicts.items() if not why or (forgiving and why in ONLY_SLOW)]
     return Pruned(tuple(kept), verdicts, compiled)
-
-
-def spill_limit(config: Config) -> int:
-    """Bytes of spills a thread beyond which a config is dropped.
-
-    Three consumers of the Hopper forward have 160 registers a thread, and two do as well where these do not suffice:
-    beyond what waits for a row of tiles to end.
-    """
-    return 32 if config.backend == "hopper" and config.consumers == 3 else SPILL_LIMIT
 
 
 def verdict(compiled: Compiled, capability: str, most_spills: int = SPILL_LIMIT) -> str:

@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 
 from flashgen.problems import Problem
-from flashgen.runtime.backward import unfused
+from flashgen.runtime.choosing import unfused
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, built_in
 from flashgen.runtime.lookup import cache_folder
 from flashgen.runtime.record_files import read_record
 from flashgen.runtime.records import Record
+from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.candidates import Candidates, Group, group
 from flashgen.tuning.clocks import throttling
@@ -157,14 +158,15 @@ class Session:
         """
         candidates, known = self._candidates.of(workload), self._candidates.compiled(workload)
         asked = [config for config in candidates if config not in known]
+        compiled = {config: kernel_of(workload.key.kernel, config).compiled(config) for config in asked}
         answers = self._tools.compile(self._requests(workload, asked), seconds, LEAST_TRIALS)
-        known.update({config: answers[config.compiled] for config in asked if config.compiled in answers})
+        known.update({config: answers[compiled[config]] for config in asked if compiled[config] in answers})
         begun = [config for config in candidates if config in known] or candidates
         return prune(begun, known, self._tools.device.capability, forgiving=self._preset.hopeless)
 
     def _requests(self, workload: Workload, configs: Sequence[Config]) -> list[CompileRequest]:
         target = self._tools.device.capability
-        compiled = dict.fromkeys(config.compiled for config in configs)
+        compiled = dict.fromkeys(kernel_of(workload.key.kernel, config).compiled(config) for config in configs)
         return [CompileRequest(workload.key.kernel, workload.problem, config, target) for config in compiled]
 
     def _beside(self, workload: Workload) -> list[CompileRequest]:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from flashgen.runtime.config import BACKENDS, Config
+from flashgen.runtime.config import Config
+from flashgen.runtime.registry import backends
 
 # Variances of the logarithm of the time: of one parameter's own effect, of what all of them do together, of noise.
 ALONE, TOGETHER, NOISE = 0.05, 0.15, 3e-4
@@ -45,10 +46,11 @@ def _features(configs: Sequence[Config], axes: Sequence[str]) -> np.ndarray:
 
     Of the `axes` each value is a step; configs of two backends are strangers.
     """
+    places = backends()
     rows = [
         (
             np.log2(c.BM), np.log2(c.BN), np.log2(c.num_warps), 0.8 * c.num_stages, np.log2(c.BM / c.num_warps),
-            *(c.further.get(name, 0) if name != "backend" else APART * BACKENDS.index(c.backend) for name in axes),
+            *(c.further.get(name, 0) if name != "backend" else APART * places.index(c.backend) for name in axes),
         )
         for c in configs
     ]  # fmt: skip

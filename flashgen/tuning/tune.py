@@ -11,8 +11,9 @@ from typing import Any
 
 from flashgen.codegen import default_of, load_module, scheduled_kernels
 from flashgen.errors import TuningFailed
-from flashgen.runtime.config import KERNELS, Config
+from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import forget, shipped_root
+from flashgen.runtime.registry import FAMILIES
 from flashgen.spec.variant import TuneShape, Variant
 from flashgen.tuning import machine
 from flashgen.tuning.cache import user_folder
@@ -80,7 +81,7 @@ class Tuner:
         *,
         shapes: Sequence[TuneShape] | None = None,
         dtypes: Sequence[str] | None = None,
-        kernels: Sequence[str] = KERNELS,
+        kernels: Sequence[str] = FAMILIES,
         preset: str = "default",
         trials: int | None = None,
         budget_seconds: float | None = None,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from flashgen.problems import Problem
-from flashgen.runtime.config import KERNELS
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Bucket, Device, Key
+from flashgen.runtime.registry import FAMILIES
 from flashgen.spec.variant import TuneShape, Variant
 
 
@@ -47,7 +47,7 @@ def workloads(
     together.
     """
     found: dict[Key, Workload] = {}
-    named = [kernel for kernel in KERNELS if kernel in kernels and kernel in identity.templates]
+    named = [kernel for kernel in FAMILIES if kernel in kernels and kernel in identity.templates]
     for problem, kernel in product(problems, named):
         bucket = Bucket.of(
             problem.batch * problem.heads, problem.heads // problem.kv_heads, problem.q_len, problem.kv_len

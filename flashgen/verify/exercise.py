@@ -19,14 +19,12 @@ import triton
 from flashgen.codegen import default_of, load_module
 from flashgen.problems import Problem, make_inputs
 from flashgen.runtime import Config
-from flashgen.runtime.config import KERNELS
+from flashgen.runtime.registry import FAMILIES, REGISTRY, backends, kernel_of
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
 # Grouped heads, several tiles each way, the last of them not whole.
 SMALL = Problem(1, 4, 2, 200, 330, 64, 64, "bfloat16")
-# The built-in configs of a GPU that is not known are portable.
-CAPABILITY = {"portable": "", "hopper": "sm_90"}
 
 
 @dataclass(frozen=True)
@@ -39,22 +37,31 @@ class Part:
 
     def configs(self, variant: Variant) -> dict[str, Config]:
         """The built-in config of each kernel, but for dQ, which is fused wherever it can be and may be."""
-        sizes = self.problem.dtype, self.problem.head_dim, self.problem.v_head_dim
-        chosen = {kernel: default_of(variant, kernel)(CAPABILITY[self.backend], *sizes) for kernel in KERNELS}
-        if not chosen["backward_kv"].wide:
-            chosen["backward_kv"] = replace(chosen["backward_kv"], fuse_dq=1)
+        sizes = self.capability, self.problem.dtype, self.problem.head_dim, self.problem.v_head_dim
+        chosen = {family: default_of(variant, family)(*sizes) for family in FAMILIES}
+        keys = chosen["backward_kv"]
+        if 1 in kernel_of("backward_kv", keys).domain["fuse_dq"]:
+            chosen["backward_kv"] = keys.but(fuse_dq=1)
         return chosen
 
+    @property
+    def capability(self) -> str:
+        """The GPUs that its kernels are for, "" for any: the built-in configs of one that is not known are theirs."""
+        return next(kernel.capability for kernel in REGISTRY if kernel.backend == self.backend)
 
-# Most variants make dQ of heads of 128 one tile later; wider heads have a kernel of their own.
-PARTS: Mapping[str, Part] = {
-    "portable": Part("portable"),
-    "portable, deterministic": Part("portable", deterministic=True),
-    "hopper": Part("hopper"),
-    "hopper, deterministic": Part("hopper", deterministic=True),
-    "hopper, D128": Part("hopper", replace(SMALL, head_dim=128, v_head_dim=128)),
-    "hopper, D256": Part("hopper", replace(SMALL, head_dim=256, v_head_dim=256)),
-}
+
+def _parts(backend: str) -> Mapping[str, Part]:
+    """The kernels of any GPU at one size; those for one GPU, which have others for other heads, at three."""
+    parts = {backend: Part(backend), f"{backend}, deterministic": Part(backend, deterministic=True)}
+    if parts[backend].capability:
+        for dim in (128, 256):
+            parts[f"{backend}, D{dim}"] = Part(backend, replace(SMALL, head_dim=dim, v_head_dim=dim))
+    return parts
+
+
+def parts() -> dict[str, Part]:
+    """Those of every backend, by name."""
+    return {name: part for backend in backends() for name, part in _parts(backend).items()}
 
 
 def exercise(variant: Variant, module: ModuleType, part: Part, device: str) -> None:
@@ -77,7 +84,7 @@ def main(arguments: Sequence[str]) -> None:
     hook = triton.knobs.runtime.launch_enter_hook
     hook.add(lambda metadata: launched.setdefault(metadata.get()["name"]))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    exercise(load(Path(spec)), load_module(Path(path)), PARTS[part], device)
+    exercise(load(Path(spec)), load_module(Path(path)), parts()[part], device)
     # The interpreter tells no names.
     print("kernels:", " ".join(launched) or "interpreted")
 

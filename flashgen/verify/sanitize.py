@@ -2,16 +2,15 @@
 
     python -m flashgen.verify.sanitize [VARIANT ...] [--tool memcheck] [--rows FILE] [--resume] [--seconds S] ...
 
-Each variant's kernels run in parts (see `exercise.PARTS`). A part runs once without the tool, which compiles its
+Each variant's kernels run in parts (see `exercise.parts`). A part runs once without the tool, which compiles its
 kernels, then under each tool, in a process of its own with a time limit. Tensors get memory of their own rather than
 torch's pool, so that an access beyond one is seen. Prints a line for each run and, at the end, a table by kernel. With
 --rows and --resume what was clean before, with the same kernels, is not run again. Exit status 0 where all is
 clean, 1 where a run is not or was left, 2 where the tool or a GPU is missing.
 
-racecheck does not follow mbarriers, nor how Triton's warp_specialize starts its roles. It reports what the Hopper
-kernels hand over by them: the number of a tile (`_announce`, `_announced`), P of wide heads (`_leave_p`, `_take_p`) and
-the arguments of a role, which have the line of the kernel itself. Such hazards are counted apart; any other is a
-finding.
+racecheck does not follow mbarriers, nor how Triton's warp_specialize starts its roles. It reports what
+kernels hand over by them (`barriers` of their records): the number of a tile, P of wide heads, and the arguments of a
+role, which have the line of the kernel itself. Such hazards are counted apart; any other is a finding.
 """
 
 from __future__ import annotations
@@ -38,6 +37,8 @@ from flashgen import processes
 from flashgen.codegen import generate
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.files import append_to
+from flashgen.runtime.lookup import current_device
+from flashgen.runtime.registry import REGISTRY
 from flashgen.spec import load
 from flashgen.verify.sanitizer_log import judge, parsed
 
@@ -50,7 +51,7 @@ NAME = "compute-sanitizer"
 
 @dataclass(frozen=True)
 class Job:
-    """A module and the part of it that runs, one of `exercise.PARTS`."""
+    """A module and the part of it that runs, one of `exercise.parts`."""
 
     spec: Path
     module: Path
@@ -199,13 +200,14 @@ def by_kernel(outcomes: Iterable[Outcome], expected: Iterable[str], tools: Seque
     return table
 
 
-def backends() -> tuple[str, ...]:
+def backends_here() -> tuple[str, ...]:
     """Those whose kernels this GPU runs; EnvironmentProblem without a GPU."""
     import torch
 
     if not torch.cuda.is_available():
         raise EnvironmentProblem("there is no GPU that torch can use: `flashgen doctor` says what is missing")
-    return ("portable", "hopper") if torch.cuda.get_device_capability() == (9, 0) else ("portable",)
+    here = current_device(torch.cuda.current_device()).capability
+    return tuple(dict.fromkeys(kernel.backend for kernel in REGISTRY if kernel.capability in ("", here)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -213,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("variants", nargs="*", default=VARIANTS, metavar="VARIANT", help="of the gallery")
     parser.add_argument("--tool", action="append", choices=TOOLS, help="memcheck and racecheck by default; repeatable")
     parser.add_argument(
-        "--part", action="append", metavar="PART", help="only these, such as 'hopper, D256'; repeatable"
+        "--part", action="append", metavar="PART", help="only these, such as 'portable, deterministic'; repeatable"
     )
     parser.add_argument("--rows", type=Path, metavar="FILE", help="append the outcomes to this file, as JSON lines")
     parser.add_argument("--resume", action="store_true", help="skip what was clean according to the rows file")
@@ -225,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if chosen.resume and chosen.rows is None:
             raise UsageError("--resume was given without --rows; expected the file to resume from")
-        sanitizer, on = find_sanitizer(), backends()
+        sanitizer, on = find_sanitizer(), backends_here()
         with tempfile.TemporaryDirectory() as folder:
             runs = Runs(
                 sanitizer, chosen.tool or TOOLS[:2], chosen.jobs, chosen.limit, chosen.logs or Path(folder, "logs")
@@ -241,13 +243,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def jobs_of(variants: Sequence[str], on: Sequence[str], parts: Sequence[str] | None, folder: Path) -> list[Job]:
     """The parts of these names, all for None, that these backends run, of modules that are generated below `folder`."""
-    from flashgen.verify.exercise import PARTS
+    from flashgen.verify import exercise
 
-    unknown = [name for name in parts or () if name not in PARTS]
+    known = exercise.parts()
+    unknown = [name for name in parts or () if name not in known]
     if unknown:
-        raise UsageError(f"no part {unknown[0]!r}; expected one of {'; '.join(PARTS)}")
+        raise UsageError(f"no part {unknown[0]!r}; expected one of {'; '.join(known)}")
     paths = [Path("variants") / f"{name}.yaml" for name in variants]
-    parts = [name for name, part in PARTS.items() if part.backend in on and name in (parts or PARTS)]
+    parts = [name for name, part in known.items() if part.backend in on and name in (parts or known)]
     modules: Mapping[Path, Path] = {path: generate(load(path), folder) for path in paths}
     return [Job(path, module, part) for path, module in modules.items() for part in parts]
 

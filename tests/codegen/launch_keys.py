@@ -15,8 +15,9 @@ from flashgen.codegen import load_module, offline
 from flashgen.codegen.rehearsal import rehearsal
 from flashgen.problems import make_inputs
 from flashgen.runtime import call as calls
-from flashgen.runtime import hopper, hopper_backward, kernels, schedule
-from flashgen.runtime.kernels import flat_arguments
+from flashgen.runtime import choosing, launching, schedule
+from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90
+from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.launches import Launches
 from flashgen.tuning.prune import CompileRequest, compiler
 
@@ -50,10 +51,10 @@ def pretend():
         return SimpleNamespace(asm={"amdgcn": ""}, metadata=SimpleNamespace(shared=0))
 
     def launch(kernel, programs, *arguments, **constants):
-        kernels._launch_here(kernel, programs, 0, arguments, constants)
+        launching._launch_here(kernel, programs, 0, arguments, constants)
 
-    def ask(kernel, programs, gpu, arguments, constants):
-        kernel.warmup(*flat_arguments(arguments), grid=(programs,), **constants)
+    def ask(kernel, programs, arguments, constants):
+        kernel.warmup(*arguments, grid=(programs,), **constants)
 
     def relaunch(kernel, key, *arguments, rest):
         rest = rest()
@@ -62,12 +63,12 @@ def pretend():
     driver.set_active(Driver())
     triton.compiler.compile = triton.compile = offline.triton.compile = record
     runtime.launch = schedule.launch = launch
-    kernels._launch_here = ask
+    launching._instead = ask
     runtime.relaunch = relaunch
     runtime.tile_counter = lambda call: torch.zeros(2, dtype=torch.int32)
     calls.interpreted = lambda: True
-    calls.hopper_refuses = calls.hopper_backward_refuses = calls.hopper_backward_q_refuses = lambda *_: ""
-    hopper.multiprocessors = hopper_backward.multiprocessors = lambda gpu: 132
+    choosing._capability = lambda call: "sm_90"
+    forward_sm90.multiprocessors = backward_kv_sm90.multiprocessors = lambda gpu: 132
     torch.set_num_threads(1)
 
 
@@ -84,7 +85,7 @@ def make(module_path, variant):
         if kernel != "forward":
             asked.clear()  # of the forward pass that went before
         launched()
-        wanted = [key for key in asked if key[0] in (config.name_of(kernel), "_classify")]
+        wanted = [key for key in asked if key[0] in (kernel_of(kernel, config).function, "_classify")]
         asked.clear()
         found = compile_one(CompileRequest(kernel, problem, config, "sm_90"))
         assert found.error is None, found.error

@@ -14,9 +14,12 @@ from flashgen.codegen import default_of, generate
 from flashgen.codegen.forward import forward_view
 from flashgen.codegen.hopper import hopper_view
 from flashgen.runtime import Config, default_config
-from flashgen.runtime.hopper import product_width, value_width
+from flashgen.runtime.gpus import shared_limit
+from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL, value_width
+from flashgen.runtime.kernels.kernel import Task
+from flashgen.runtime.kernels.sm90 import product_width
 from flashgen.spec import load
-from flashgen.tuning.space import SHARED_LIMIT, Task, hopper_shared_bytes, search_space
+from flashgen.tuning.space import search_space
 
 VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 # Bytes a thread for registers that wait for the roles to part, or for a tile of queries to end, with Triton 3.6; masks
@@ -38,7 +41,7 @@ def test_a_simple_variant_keeps_its_registers(name: str, dim: int, tmp_path: Pat
     assert not found.serialized_wgmma
     few = FEW_AT_256 if dim == 256 else FEW
     assert found.spills <= (few if OLDEST else FEW_ON_NEWER)
-    assert found.shared <= SHARED_LIMIT["sm_90"]
+    assert found.shared <= shared_limit("sm_90")
 
 
 def test_q_stays_in_registers_for_full_tiles_of_two_consumers_at_64(tmp_path: Path, compiled: Compile) -> None:
@@ -70,15 +73,15 @@ def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, compiled
     found = compiled(path, "forward", "sm_90", "float16", dim, v_dim, default(name, dim, v_dim))
     assert found.error is None
     assert not found.serialized_wgmma
-    assert found.shared <= SHARED_LIMIT["sm_90"]
+    assert found.shared <= shared_limit("sm_90")
 
 
 @pytest.mark.matrix
 def test_configs_with_all_that_the_space_has_compile(tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS["causal"], tmp_path)
     for dim in (64, 128, 256):
-        space = search_space(Task("forward", "sm_90", "bfloat16", dim, dim, 8192, 8192)).configs
-        configs = covering([config for config in space if config.backend == "hopper"])
+        task = Task("forward", "sm_90", "bfloat16", dim, dim, 8192, 8192)
+        configs = covering([config for config in search_space(task).configs if config.backend == "hopper"])
         assert configs
         for config in configs:
             found = compiled(path, "forward", "sm_90", "bfloat16", dim, dim, config)
@@ -86,8 +89,8 @@ def test_configs_with_all_that_the_space_has_compile(tmp_path: Path, compiled: C
             assert not found.serialized_wgmma, config
             # Tuning drops three consumers where they spill more.
             few = FEW_AT_256 if dim == 256 else FEW
-            assert config.consumers == 3 or found.spills <= (few if OLDEST else FEW_ON_NEWER), config
-            assert found.shared <= hopper_shared_bytes(config, dim, dim), config
+            assert config.BM == 192 or found.spills <= (few if OLDEST else FEW_ON_NEWER), config
+            assert found.shared <= FORWARD_SM90_KERNEL.shared_bytes(config, task), config
 
 
 def test_v_takes_the_place_of_its_k_where_128_keys_fit_so_alone(tmp_path: Path, compiled: Compile) -> None:
@@ -95,9 +98,10 @@ def test_v_takes_the_place_of_its_k_where_128_keys_fit_so_alone(tmp_path: Path, 
     config = default("causal", 192)
     assert (config.BN, config.num_stages) == (128, 3)
     found = compiled(path, "forward", "sm_90", "bfloat16", 192, 192, config)
+    task = Task("forward", "sm_90", "bfloat16", 192, 192, 8192, 8192)
     assert found.error is None
     assert not found.serialized_wgmma
-    assert found.shared <= hopper_shared_bytes(config, 192, 192) <= SHARED_LIMIT["sm_90"]
+    assert found.shared <= FORWARD_SM90_KERNEL.shared_bytes(config, task) <= shared_limit("sm_90")
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,13 @@ from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward
 from flashgen.codegen.pairwise import make
 from flashgen.codegen.write import load_module
 from flashgen.runtime import Config, default_backward_kv_config
-from flashgen.runtime.backward import unfused
-from flashgen.runtime.defaults import hopper_backward_misfit
+from flashgen.runtime.choosing import unfused
+from flashgen.runtime.gpus import shared_limit
+from flashgen.runtime.kernels.backward_kv_wide_sm90 import BACKWARD_KV_WIDE_SM90_KERNEL
+from flashgen.runtime.kernels.kernel import Task
+from flashgen.runtime.registry import kernel_of
 from flashgen.spec import load
-from flashgen.tuning.space import (
-    SHARED_LIMIT,
-    Task,
-    hopper_backward_shared_bytes,
-    hopper_wide_shared_bytes,
-    search_space,
-)
+from flashgen.tuning.space import search_space
 
 VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 MASKS = {
@@ -115,7 +112,7 @@ def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, compiled
     assert found.error is None
     assert not found.serialized_wgmma
     assert found.spills <= (FEW_SPILLS if max(dims[turn]) > 128 else HOPPER_SPILLS)
-    assert found.shared <= SHARED_LIMIT["sm_90"]
+    assert found.shared <= shared_limit("sm_90")
 
 
 @pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="other versions have other assemblers")
@@ -136,18 +133,17 @@ def test_configs_with_all_that_the_space_has_fit(
     name: str, dims: tuple[int, int], tmp_path: Path, compiled: Compile
 ) -> None:
     path, scheduled = generate(VARIANTS[name], tmp_path), "backward_kv" in scheduled_kernels(VARIANTS[name])
-    space = search_space(Task("backward_kv", "sm_90", "bfloat16", *dims, 8192, 8192, scheduled)).configs
-    configs = list(dict.fromkeys(config.compiled for config in space if config.backend == "hopper"))
+    task = Task("backward_kv", "sm_90", "bfloat16", *dims, 8192, 8192, scheduled)
+    space = [config for config in search_space(task).configs if config.backend == "hopper"]
+    configs = list(dict.fromkeys(kernel_of("backward_kv", config).compiled(config) for config in space))
     assert {config.fuse_dq for config in configs} == ({0, 1, 2} if max(dims) <= 128 else {0})
     for config in covering(configs):
         found = compiled(path, "backward_kv", "sm_90", "bfloat16", *dims, config)
         assert found.error is None
         assert not found.serialized_wgmma
         assert found.spills <= FEW_SPILLS or max(dims) <= 128 or scheduled
-        wide = hopper_wide_shared_bytes(config, *dims)
-        narrow = hopper_backward_shared_bytes(config, dims[1], scheduled)
-        bound = wide if config.wide else narrow
-        assert found.shared <= bound <= SHARED_LIMIT["sm_90"]
+        bound = kernel_of("backward_kv", config).shared_bytes(config, task)
+        assert found.shared <= bound <= shared_limit("sm_90")
 
 
 FOLDED = {
@@ -228,8 +224,9 @@ def test_what_it_does_not_serve_goes_to_the_portable_kernel(
 def test_wide_heads_have_a_kernel_that_leaves_dq_alone(head_dim: int, v_head_dim: int) -> None:
     config = default_backward_kv_config("sm_90", "bfloat16", head_dim, v_head_dim)
     assert (config.backend, config.BN, config.fuse_dq) == ("hopper", 64, 0)
-    assert not hopper_backward_misfit(config, head_dim, v_head_dim)
-    assert hopper_backward_misfit(config, 128, 128) == "BN is 64; expected 128 for head dimensions up to 128"
+    assert kernel_of("backward_kv", config) is BACKWARD_KV_WIDE_SM90_KERNEL
+    refused = BACKWARD_KV_WIDE_SM90_KERNEL.refuses("sm_90", "bfloat16", 128, 128)
+    assert refused == "BN is 64; expected 128 for head dimensions up to 128"
 
 
 def test_programs_take_tiles_of_keys_in_turn_by_a_schedule_or_where_the_variant_leaves_registers(
@@ -271,7 +268,7 @@ def test_v_stays_in_registers_where_closed_limits_leave_them_and_dq_is_made_else
     found = compiled(generate(VARIANTS["alibi"], tmp_path), "backward_kv", "sm_90", "bfloat16", 64, 64, config)
     assert found.error is None
     assert not found.serialized_wgmma
-    assert found.shared <= SHARED_LIMIT["sm_90"]
+    assert found.shared <= shared_limit("sm_90")
 
 
 def test_what_leaves_dq_to_another_kernel_is_else_the_same_but_for_a_stage_that_there_is_room_for() -> None:

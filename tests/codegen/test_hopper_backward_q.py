@@ -12,8 +12,11 @@ from packaging.version import Version
 
 from flashgen.codegen import generate, uses_schedule
 from flashgen.runtime import Config, default_backward_q_config, default_scheduled_backward_q_config
+from flashgen.runtime.gpus import shared_limit
+from flashgen.runtime.kernels.backward_q_sm90 import BACKWARD_Q_SM90_KERNEL
+from flashgen.runtime.kernels.kernel import Task
 from flashgen.spec import load
-from flashgen.tuning.space import SHARED_LIMIT, Task, hopper_backward_q_shared_bytes, search_space
+from flashgen.tuning.space import search_space
 
 VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 # Bytes of the registers that wait for the roles to part: of one to four, of six with newer Tritons.
@@ -37,7 +40,7 @@ def test_a_simple_variant_keeps_its_registers(tmp_path: Path, compiled: Compile)
         assert found.error is None
         assert not found.serialized_wgmma
         assert found.spills <= FEW
-        assert found.shared <= SHARED_LIMIT["sm_90"]
+        assert found.shared <= shared_limit("sm_90")
 
 
 @pytest.mark.matrix
@@ -52,7 +55,7 @@ def test_every_variant_overlaps_its_products(name: str, tmp_path: Path, compiled
     found = compiled(path, "backward_q", "sm_90", "float16", *dims[turn], configs[turn])
     assert found.error is None
     assert not found.serialized_wgmma
-    assert found.shared <= SHARED_LIMIT["sm_90"]
+    assert found.shared <= shared_limit("sm_90")
 
 
 @pytest.mark.matrix
@@ -61,12 +64,13 @@ def test_configs_with_all_that_the_space_has_compile(dim: int, tmp_path: Path, c
     path = generate(VARIANTS["causal"], tmp_path)
     configs = space_of(dim, scheduled=False)
     assert {config.BM for config in configs} >= {128}
+    task = Task("backward_q", "sm_90", "bfloat16", dim, dim, 8192, 8192)
     for config in covering(configs):
         found = compiled(path, "backward_q", "sm_90", "bfloat16", dim, dim, config)
         assert found.error is None, config
         assert not found.serialized_wgmma, config
         assert found.spills <= FEW, config
-        assert found.shared <= hopper_backward_q_shared_bytes(config, dim, dim) <= SHARED_LIMIT["sm_90"], config
+        assert found.shared <= BACKWARD_Q_SM90_KERNEL.shared_bytes(config, task) <= shared_limit("sm_90"), config
 
 
 @pytest.mark.parametrize("dim", [64, 256])

@@ -23,7 +23,7 @@ from flashgen.errors import SpecError
 from flashgen.lang.check import Scope, TensorType
 from flashgen.lang.nodes import Type, var
 from flashgen.runtime import Config
-from flashgen.runtime.config import AXES
+from flashgen.runtime.registry import REGISTRY
 from flashgen.spec import load
 
 VARIANTS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
@@ -103,7 +103,7 @@ def test_only_a_scheduled_file_classifies_tiles(name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_no_switch_is_left_in_a_kernel(name: str) -> None:
     """Every `if` in a kernel tests a value, the dtype or a tuned axis, and no constant besides is an argument."""
-    tuned = {axis.upper() for axes in AXES.values() for axis in axes}
+    tuned = {axis.upper() for kernel in REGISTRY for axis in kernel.axes}
     for function in functions(text_of(name)).values():
         if any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             constants = {a.arg for a in function.args.args if a.annotation is not None}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.codegen.export import identity_of
-from flashgen.runtime.config import KERNELS
+from flashgen.codegen import load_module
+from flashgen.runtime import gpus
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device, Record
+from flashgen.runtime.registry import FAMILIES
 from flashgen.spec import load
-from flashgen.tuning.space import SHARED_LIMIT
 from flashgen.tuning.workloads import problems, workloads
 
 REPOSITORY = Path(__file__).parents[2]
@@ -29,7 +29,8 @@ def read(path: Path) -> Record:
 
 @cache
 def identity(variant: str) -> Identity:
-    return identity_of((GENERATED / f"{variant}.py").read_text(encoding="utf-8"))
+    found: Identity = load_module(GENERATED / f"{variant}.py").IDENTITY
+    return found
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -38,7 +39,7 @@ def test_a_shipped_record_is_of_the_kernel_beside_it(path: Path) -> None:
     beside = identity(record.key.variant)
     assert path == GENERATED / "tuned" / record.key.path
     assert (record.key.spec, record.key.templates) == (beside.spec, beside.templates[record.key.kernel])
-    assert record.key.capability in SHARED_LIMIT
+    assert record.key.capability in gpus.GPUS
 
 
 @pytest.mark.parametrize("spec", GALLERY, ids=lambda path: path.stem)
@@ -48,5 +49,5 @@ def test_a_gpu_with_records_has_one_for_each_kernel_dtype_and_shape_that_is_tune
     found = {record.key for path in RECORDS if (record := read(path)).key.path.parts[0] == gpu}
     devices = {Device(key.gpu, key.capability, key.triton) for key in found}
     assert len(devices) == 1
-    wanted = workloads(problems(variant), identity(variant.name), devices.pop(), KERNELS)
+    wanted = workloads(problems(variant), identity(variant.name), devices.pop(), FAMILIES)
     assert [str(task.key) for task in wanted if task.key not in found] == []

@@ -12,9 +12,10 @@ from flashgen.codegen import default_of
 from flashgen.errors import EnvironmentProblem
 from flashgen.explain.sources import device_named, traced
 from flashgen.runtime import shipped_root
-from flashgen.runtime.config import KERNELS, Config
+from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import user_root
 from flashgen.runtime.records import Record
+from flashgen.runtime.registry import FAMILIES
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.workloads import problems
 
@@ -57,9 +58,9 @@ def test_with_nothing_recorded_the_default_is_used_and_every_source_is_named(ask
     assert "no record of traced at all" in found.steps[0].text
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", FAMILIES)
 def test_each_kernel_has_records_and_a_default_of_its_own(ask, kernel):
-    others = [each for each in KERNELS if each != kernel]
+    others = [each for each in FAMILIES if each != kernel]
     for other in others:
         fuse_dq = 0 if other == "backward_kv" else None
         write_record(replace(record(ask(other).key), config=replace(CONFIG, fuse_dq=fuse_dq)))

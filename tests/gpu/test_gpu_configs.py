@@ -12,9 +12,10 @@ import torch
 from flashgen.codegen import uses_schedule
 from flashgen.problems import Problem
 from flashgen.runtime import Config
-from flashgen.runtime.config import KERNELS
+from flashgen.runtime.kernels.kernel import Task
+from flashgen.runtime.registry import FAMILIES
 from flashgen.spec import load
-from flashgen.tuning.space import Task, search_space
+from flashgen.tuning.space import search_space
 from flashgen.verify import Case, run_case
 from flashgen.verify.cases import Backward
 
@@ -51,7 +52,7 @@ def case_of(kernel: str, config: Config, problem: Problem) -> Case:
     [
         pytest.param(name, kernel, configs, id=f"{name}-{kernel}-{number}")
         for name in NAMES
-        for kernel in KERNELS
+        for kernel in FAMILIES
         for number, configs in enumerate(in_batches(configs_of(name, kernel)))
     ],
 )

@@ -14,8 +14,9 @@ from flashgen import build
 from flashgen.codegen import scheduled_kernels
 from flashgen.problems import Problem, make_inputs
 from flashgen.runtime import Config
+from flashgen.runtime.kernels.kernel import Task
 from flashgen.spec import load
-from flashgen.tuning.space import Task, search_space
+from flashgen.tuning.space import search_space
 from flashgen.verify import Case, run_case
 from flashgen.verify.cases import Backward
 

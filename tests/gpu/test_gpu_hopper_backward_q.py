@@ -13,8 +13,9 @@ import torch
 from flashgen.codegen import uses_schedule
 from flashgen.problems import Problem, make_inputs
 from flashgen.runtime import Config, default_backward_q_config, default_scheduled_backward_q_config
+from flashgen.runtime.kernels.kernel import Task
 from flashgen.spec import load
-from flashgen.tuning.space import Task, search_space
+from flashgen.tuning.space import search_space
 from flashgen.verify import Case, run_case
 from flashgen.verify.cases import Backward
 

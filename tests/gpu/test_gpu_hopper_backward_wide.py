@@ -11,8 +11,9 @@ import torch
 
 from flashgen.problems import Problem, make_inputs
 from flashgen.runtime import Config
+from flashgen.runtime.kernels.kernel import Task
 from flashgen.spec import load
-from flashgen.tuning.space import Task, search_space
+from flashgen.tuning.space import search_space
 from flashgen.verify import Case, run_case
 from flashgen.verify.cases import Backward
 

@@ -1,8 +1,8 @@
 """attention() and its gradients from several threads at once on a GPU: on one stream, on many, beside a capture.
 
-What threads share is in flashgen/runtime: dictionaries of what was found for a call (call, kernels, described, lookup,
-alibi), and memory by stream (streams), which launches of one stream use in their order. First calls race here: each
-test has modules that nobody has called, whose kernels are compiled by whichever thread comes first.
+What threads share is in flashgen/runtime: dictionaries of what was found for a call (call, launching, described,
+lookup, alibi), and memory by stream (streams), which launches of one stream use in their order. First calls race here:
+each test has modules that nobody has called, whose kernels are compiled by whichever thread comes first.
 """
 
 import threading
@@ -14,7 +14,7 @@ import torch
 from side_by_side import forward_and_backward, side_by_side
 
 from flashgen.codegen import generate, load_module
-from flashgen.runtime import kernels
+from flashgen.runtime import launching
 from flashgen.spec import load
 
 pytestmark = pytest.mark.gpu
@@ -27,8 +27,8 @@ HEAD_DIMS = (64, 128)
 @pytest.fixture
 def untouched(repository, tmp_path, monkeypatch):
     """Modules of some variants that have launched nothing yet, in a process that has forgotten what it launched."""
-    for known in (kernels._found, kernels._known):
-        monkeypatch.setattr(kernels, "_found" if known is kernels._found else "_known", {})
+    for known in (launching._found, launching._known):
+        monkeypatch.setattr(launching, "_found" if known is launching._found else "_known", {})
     return [load_module(generate(load(Path(repository, "variants", f"{name}.yaml")), tmp_path)) for name in VARIANTS]
 
 

@@ -12,7 +12,7 @@ import torch
 from data_parallel import train
 
 from flashgen.problems import Call, Problem, make_inputs
-from flashgen.runtime import described, kernels
+from flashgen.runtime import described, launching
 from flashgen.spec import load
 
 GALLERY = [load(path) for path in sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))]
@@ -107,7 +107,7 @@ def test_a_kernel_that_was_found_for_one_layout_is_not_launched_for_another(gall
                         found += [out, dk, dv, dq] if deterministic else [out, dk, dv]
         return found
 
-    for memory in (kernels._found, kernels._known, described._handed):
+    for memory in (launching._found, launching._known, described._handed):
         memory.clear()
     first = answers()
     for one, other in zip(first, answers(), strict=True):

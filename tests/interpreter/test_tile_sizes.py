@@ -12,8 +12,9 @@ import pytest
 from flashgen.codegen import uses_schedule
 from flashgen.problems import Problem
 from flashgen.runtime import Config
+from flashgen.runtime.kernels.kernel import Task
 from flashgen.spec import load
-from flashgen.tuning.space import Task, search_space
+from flashgen.tuning.space import search_space
 from flashgen.verify import Case, run_case
 
 GALLERY = sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from flashgen.runtime.config import AXES, Config
+from flashgen.runtime.config import Config
+from flashgen.runtime.registry import FAMILIES, REGISTRY, checked, kernel_like, kernel_of
 
 PLAIN = Config(64, 128, 4, 2)
 FUSED = Config(64, 128, 8, 1, fuse_dq=1)
@@ -22,7 +23,7 @@ def test_texts_and_mappings_say_all_of_a_config(config: Config) -> None:
 
 def test_a_config_need_not_say_whether_all_heads_go_together() -> None:
     for config in (KEYS, replace(KEYS, all_heads=1)):
-        assert config.for_kernel("backward_kv").compiled == KEYS
+        assert kernel_of("backward_kv", config).compiled(config) == KEYS
         assert Config.parse(str(config)) == config
     assert str(replace(KEYS, all_heads=1)).endswith("delay_dq=0 all_heads=1")
 
@@ -40,11 +41,12 @@ def test_how_a_config_is_written() -> None:
         "", "fast", "BM=64 BN=64 num_warps=4", "BM=64 BN=64 num_warps=4 num_stages=2 BK=1",
         "BM=64 BM=64 BN=64 num_warps=4 num_stages=2", "BM=64 BN=64 num_warps=4 num_stages=2 fuse_dq",
         "BM=-64 BN=64 num_warps=4 num_stages=2", "BM=64 BN=64 num_warps=4 num_stages=2 backend=best",
+        "BM=64 BN=64 num_warps=4 num_stages=2 label=1", "BM=64 BN=64 num_warps=4 num_stages=2 axes=1",
     ],
 )  # fmt: skip
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises((ValueError, TypeError), match="config"):
-        Config.parse(text)
+        checked("forward", Config.parse(text))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_other_texts_are_refused(text: str) -> None:
         (FUSED, "forward", "config fuse_dq is 1; expected none, forward has no such axis"),
         (PLAIN, "backward_kv", "config fuse_dq is None; expected 0 or 1 for backward_kv"),
         (Config(64, 64, 4, 1, fuse_dq=2), "backward_kv", "config fuse_dq is 2; expected 0 or 1 for backward_kv"),
-        (HOPPER, "backward_kv", "config fuse_dq is None; expected 0 or 1 or 2 for backward_kv"),
+        (HOPPER, "backward_kv", "config ping_pong is 1; expected none, backward_kv has no such axis"),
         (Config(64, 64, 4, 1, ping_pong=0), "forward", "config ping_pong is 0; expected none"),
         (replace(KEYS, all_heads=0), "backward_kv", "config all_heads is 0; expected none or 1 for backward_kv"),
         (replace(HOPPER, all_heads=1), "forward", "config all_heads is 1; expected none, forward has no such axis"),
@@ -62,19 +64,41 @@ def test_other_texts_are_refused(text: str) -> None:
 )
 def test_a_config_of_another_kernel_is_refused(config: Config, kernel: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        config.for_kernel(kernel)
+        checked(kernel, config)
 
 
 @pytest.mark.parametrize("BM", [64, 256])
 def test_consumers_have_64_rows_each(BM: int) -> None:
-    assert HOPPER.consumers == 3
-    with pytest.raises(ValueError, match=f"config BM is {BM}; expected 128 or 192 for the backend hopper"):
-        Config(BM, 128, 4, 2, "hopper", ping_pong=0)
+    with pytest.raises(ValueError, match=f"config BM is {BM}; expected 128 or 192 for forward_sm90"):
+        checked("forward", Config(BM, 128, 4, 2, "hopper", ping_pong=0))
 
 
 def test_each_kernel_takes_its_own_configs() -> None:
-    assert PLAIN.for_kernel("forward") is PLAIN
-    assert HOPPER.for_kernel("forward") is HOPPER
-    assert PLAIN.for_kernel("backward_q") is PLAIN
-    assert FUSED.for_kernel("backward_kv") is FUSED
-    assert {kernel for kernel, _ in AXES} == {"forward", "backward_kv", "backward_q"}
+    assert checked("forward", PLAIN) is PLAIN
+    assert checked("forward", HOPPER) is HOPPER
+    assert checked("backward_q", PLAIN) is PLAIN
+    assert checked("backward_kv", FUSED) is FUSED
+    assert FAMILIES == ("forward", "backward_q", "backward_kv")
+    wide = Config(64, 64, 4, 2, "hopper", fuse_dq=0, delay_dq=0)
+    assert [kernel_of("backward_kv", each).name for each in (FUSED, KEYS, wide)] == [
+        "backward_kv", "backward_kv_sm90", "backward_kv_wide_sm90"
+    ]  # fmt: skip
+
+
+def test_the_order_of_axes_makes_no_difference() -> None:
+    one = Config(64, 128, 4, 2, "hopper", delay_dq=0, fuse_dq=1)
+    assert one == KEYS and hash(one) == hash(KEYS) and str(one) != str(KEYS)
+    assert str(checked("backward_kv", one)) == str(KEYS)
+
+
+def test_what_is_not_asked_of_a_family_is_the_same_for_all_that_have_such_configs() -> None:
+    for kernel in REGISTRY:
+        for config in kernel.starts:
+            assert kernel_like(config).options(config) == kernel.options(config)
+            assert kernel_like(config).spill_limit(config) == kernel.spill_limit(config)
+
+
+def test_an_axis_that_a_config_does_not_have_is_none() -> None:
+    assert KEYS.all_heads is None and PLAIN.fuse_dq is None and FUSED.fuse_dq == 1
+    with pytest.raises(AttributeError, match="a config has no 'num_stage'"):
+        _ = PLAIN.num_stage

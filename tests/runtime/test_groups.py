@@ -3,16 +3,17 @@
 import pytest
 import torch
 
-from flashgen.runtime import head_group, hopper, hopper_backward, key_head_group, prepare
+from flashgen.runtime import head_group, key_head_group, prepare
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
+from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90
 
 KEYS = "BM=64 BN=128 num_warps=4 num_stages=2 backend=hopper fuse_dq=1 delay_dq=0"
 
 
 @pytest.fixture(autouse=True)
 def h200(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (hopper, hopper_backward):
+    for module in (forward_sm90, backward_kv_sm90):
         monkeypatch.setattr(module, "multiprocessors", lambda gpu: 132)
 
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from flashgen.problems import Problem
 from flashgen.runtime.identity import Identity
+from flashgen.runtime.kernels.kernel import SPILL_LIMIT, Task
+from flashgen.runtime.kernels.portable import padded
 from flashgen.runtime.records import Device
 from flashgen.tuning.outcome import Entry, Work
-from flashgen.tuning.prune import spill_limit, verdict
-from flashgen.tuning.space import Task, padded, search_space
+from flashgen.tuning.prune import verdict
+from flashgen.tuning.space import search_space
 from flashgen.tuning.table import Table
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.workloads import workloads
@@ -100,7 +102,7 @@ def table(kind, head_dim, length):
     # The model is of the portable kernel.
     for config in (config for config in space if config.backend == "portable"):
         found, noise = resources(kind, size, config), math.exp(chance.gauss(0, 0.01))
-        why = verdict(found, DEVICE.capability, spill_limit(config))
+        why = verdict(found, DEVICE.capability, SPILL_LIMIT)
         timing = None
         if why != "shared memory":
             timing = Timing(median_us(kind, size, config, found, noise), 0.004, 30)

@@ -5,7 +5,7 @@ from fake_bench import median_us
 from test_report import texts
 from test_session import DEVICE, IDENTITY, LONG, SHORT, FakeTools, session
 
-from flashgen.runtime.config import KERNELS
+from flashgen.runtime.registry import FAMILIES
 from flashgen.tuning import report as pictures
 from flashgen.tuning.presets import PRESETS
 from flashgen.tuning.timing import Timing
@@ -37,12 +37,12 @@ def cache(tmp_path, monkeypatch):
 
 def tuned(tools, cache, problems=(LONG,), preset="full"):
     one = session(tools, cache, preset)
-    tasks = workloads(problems, IDENTITY, DEVICE, KERNELS)
+    tasks = workloads(problems, IDENTITY, DEVICE, FAMILIES)
     return {task.key.kernel: one.existing(task) or one.tune(task, None) for task in tasks}
 
 
 def test_the_forward_comes_first_and_dq_before_what_it_is_compared_with():
-    order = [(w.key.kernel, w.problem) for w in workloads([LONG, SHORT], IDENTITY, DEVICE, KERNELS)]
+    order = [(w.key.kernel, w.problem) for w in workloads([LONG, SHORT], IDENTITY, DEVICE, FAMILIES)]
     assert order == [
         ("forward", LONG), ("forward", SHORT), ("backward_q", LONG), ("backward_kv", LONG), ("backward_q", SHORT),
         ("backward_kv", SHORT),

@@ -5,24 +5,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.errors import UsageError
-from flashgen.runtime.config import KERNELS, Config
+from flashgen.runtime.config import Config
+from flashgen.runtime.gpus import GPUS, shared_limit
+from flashgen.runtime.kernels.kernel import Task
+from flashgen.runtime.registry import FAMILIES, checked, kernel_of, kernels_of
 from flashgen.tuning.presets import PRESETS, chosen
-from flashgen.tuning.space import SHARED_LIMIT, STARTS, Task, search_space, shared_bytes, shared_limit
+from flashgen.tuning.space import search_space
 
 workload = st.tuples(
-    st.sampled_from(sorted(SHARED_LIMIT)), st.sampled_from(["float16", "bfloat16", "float32"]),
+    st.sampled_from(sorted(GPUS)), st.sampled_from(["float16", "bfloat16", "float32"]),
     st.integers(1, 256), st.integers(1, 256), st.integers(1, 1 << 20), st.integers(1, 1 << 20),
 )  # fmt: skip
 
 
-@given(st.sampled_from(KERNELS), workload, st.booleans())
+@given(st.sampled_from(FAMILIES), workload, st.booleans())
 def test_every_config_could_fit_and_none_is_there_twice(kernel, given_workload, scheduled):
-    capability, dtype, head_dim, v_head_dim, *_ = given_workload
-    space = search_space(Task(kernel, *given_workload, scheduled))
+    task = Task(kernel, *given_workload, scheduled)
+    space = search_space(task)
     assert space.configs and len(set(space.configs)) == len(space.configs)
     for config in space.configs:
-        assert config.for_kernel(kernel)
-        assert shared_bytes(kernel, config, dtype, head_dim, v_head_dim) <= shared_limit(capability)
+        assert checked(kernel, config)
+        assert kernel_of(kernel, config).shared_bytes(config, task) <= shared_limit(task.capability)
         assert not scheduled or min(config.BM, config.BN) >= 32
 
 
@@ -39,9 +42,9 @@ def test_configs_known_to_be_fast_on_hopper_are_in_its_space(head_dim, config):
     assert config in search_space(Task("forward", "sm_90", "bfloat16", head_dim, head_dim, 8192, 8192)).configs
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", FAMILIES)
 def test_a_search_begins_within_its_space(kernel):
-    starts = STARTS[kernel]
+    starts = [config for each in kernels_of(kernel) for config in each.starts]
     space = search_space(Task(kernel, "sm_90", "bfloat16", 64, 64, 8192, 8192)).configs
     assert starts and set(starts) <= set(space) and len(set(starts)) == len(starts)
 
@@ -58,7 +61,7 @@ def test_tiles_go_little_beyond_the_lengths():
 
 
 def test_an_unknown_gpu_gets_the_smallest_limit():
-    assert shared_limit("sm_999") == min(SHARED_LIMIT.values())
+    assert shared_limit("sm_999") == min(gpu.shared for gpu in GPUS.values())
 
 
 def test_presets_rise_in_effort_and_can_be_overridden():

@@ -15,9 +15,10 @@ from test_session import FakeTools, session, workload
 
 from flashgen.errors import UsageError
 from flashgen.runtime.config import Config
+from flashgen.runtime.registry import kernel_like
 from flashgen.tuning.outcome import Entry
 from flashgen.tuning.presets import EXHAUSTIVE, PRESETS, chosen
-from flashgen.tuning.prune import spill_limit, verdict
+from flashgen.tuning.prune import verdict
 from flashgen.tuning.session import Options, Session
 from flashgen.tuning.table import Table, file_name, load, save
 
@@ -58,7 +59,7 @@ def test_pruning_drops_no_winner(table):
     assert winners
     for e in winners:
         compiled = Compilation(e.registers, e.spills, e.shared, e.serialized_wgmma, None)
-        assert verdict(compiled, capability, spill_limit(e.config)) == ""
+        assert verdict(compiled, capability, kernel_like(e.config).spill_limit(e.config)) == ""
 
 
 def test_a_table_survives_its_file(table, tmp_path):

@@ -14,9 +14,10 @@ from flashgen.codegen import generate
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems import Problem
 from flashgen.runtime import Config
+from flashgen.runtime.registry import checked
 from flashgen.spec import load
 from flashgen.verify import sanitize
-from flashgen.verify.exercise import PARTS, Part, exercise
+from flashgen.verify.exercise import Part, exercise, parts
 from flashgen.verify.sanitize import (
     Job,
     Outcome,
@@ -226,15 +227,15 @@ def test_what_fails_without_the_tool_is_not_run_under_it(tmp_path: Path, job: Jo
 def test_parts_have_the_configs_of_their_backend_and_fuse_dq_where_they_may(repository: Path) -> None:
     for name in ("causal", "document"):
         variant = load(repository / f"variants/{name}.yaml")
-        for part in PARTS.values():
+        for part in parts().values():
             for kernel, config in part.configs(variant).items():
-                assert config.for_kernel(kernel).backend == part.backend
-    chosen = {name: part.configs(load(repository / "variants/causal.yaml")) for name, part in PARTS.items()}
+                assert checked(kernel, config).backend == part.backend
+    chosen = {name: part.configs(load(repository / "variants/causal.yaml")) for name, part in parts().items()}
     assert chosen["portable"]["forward"] == Config(64, 64, 4, 2)
     assert {name for name, configs in chosen.items() if not configs["backward_kv"].fuse_dq} == {"hopper, D256"}
     assert chosen["hopper, D256"]["backward_kv"].wide
     document = load(repository / "variants/document.yaml")
-    assert PARTS["hopper, D128"].configs(document)["backward_kv"].delay_dq
+    assert parts()["hopper, D128"].configs(document)["backward_kv"].delay_dq
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="the interpreter is off because there is a GPU")

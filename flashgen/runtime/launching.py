@@ -11,7 +11,8 @@ found there whose function is not loaded yet): of these there is one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from threading import RLock
 from typing import Any, NamedTuple
@@ -81,6 +82,23 @@ class Known(NamedTuple):
 _first_launch = RLock()
 _found: dict[Hashable, Found] = {}
 _known: dict[Hashable, Known] = {}
+# What is called with a kernel, the number of programs, its arguments and constants instead of launching it.
+_instead: Callable[[Any, int, tuple[Any, ...], dict[str, Any]], None] | None = None
+
+
+@contextmanager
+def rehearsing(instead: Callable[[Any, int, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
+    """Within the block nothing is launched on a GPU: `instead` is called with what would be.
+
+    A kernel that is known already does not run either: what it reads was not written.
+    """
+    global _instead, _known
+    known, before = _known, _instead
+    _known, _instead = {}, instead
+    try:
+        yield
+    finally:
+        _known, _instead = known, before
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
@@ -146,6 +164,9 @@ def _launch_here(
     kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]
 ) -> Found | None:
     """Launch; the kernel that was found for it, if it is to be remembered."""
+    if _instead is not None:
+        _instead(kernel, programs, flat_arguments(arguments), constants)
+        return None
     triton.set_allocator(scratch)
     description, passed = _describe(kernel, gpu, arguments, (*constants, *constants.values()))
     found = _found.get(description)

@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.experimental.gluon import language as gl
 
-from flashgen.runtime import kernels
+from flashgen.runtime import launching
 from flashgen.runtime.descriptors import Tile, Tiled, rows_tiling
 from flashgen.runtime.memory import MOST, remember
 
@@ -36,7 +36,7 @@ def seen_by_triton(value: object) -> object:
 
 
 def described(value: object) -> object:
-    return kernels._describe(SimpleNamespace(), 0, (value,), ())[0][1:]
+    return launching._describe(SimpleNamespace(), 0, (value,), ())[0][1:]
 
 
 def test_what_triton_tells_apart_is_told_apart() -> None:
@@ -63,7 +63,7 @@ def test_lengths_that_grow_need_few_kernels_to_be_found() -> None:
 
 def test_kernels_are_told_apart_by_constants_and_by_what_they_are() -> None:
     one, other = SimpleNamespace(), SimpleNamespace()
-    seen = {kernels._describe(kernel, gpu, (), constants)[0] for kernel in (one, other) for gpu in (0, 1)
+    seen = {launching._describe(kernel, gpu, (), constants)[0] for kernel in (one, other) for gpu in (0, 1)
             for constants in (("BM", 64), ("BM", 32), ("BN", 64))}  # fmt: skip
     assert len(seen) == 12
 
@@ -90,16 +90,16 @@ def _add(x_ptr, value, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-de
 def test_a_launch_runs_the_kernel() -> None:
     x = torch.zeros(40, device="cuda" if torch.cuda.is_available() else "cpu")
     for value in (1, 16, 1.5, 3):
-        kernels.launch(_add, 3, x, value, 40, BLOCK=16, num_warps=1)
+        launching.launch(_add, 3, x, value, 40, BLOCK=16, num_warps=1)
     assert x.tolist() == [21.5] * 40
 
 
 def test_a_tuple_of_integers_stands_for_its_elements() -> None:
-    passed = kernels._describe(SimpleNamespace(), 0, (MEMORY, (3, 5), 7, ()), ())[1]
-    assert passed == [MEMORY.data_ptr(), *kernels.flat_arguments(((3, 5), 7, ()))] == [MEMORY.data_ptr(), 3, 5, 7]
+    passed = launching._describe(SimpleNamespace(), 0, (MEMORY, (3, 5), 7, ()), ())[1]
+    assert passed == [MEMORY.data_ptr(), *launching.flat_arguments(((3, 5), 7, ()))] == [MEMORY.data_ptr(), 3, 5, 7]
     x = torch.zeros(40, device="cuda" if torch.cuda.is_available() else "cpu")
     for value in (1, 16, 3):
-        kernels.launch(_add, 3, x, (value, 40), BLOCK=16, num_warps=1)
+        launching.launch(_add, 3, x, (value, 40), BLOCK=16, num_warps=1)
     assert x.tolist() == [20.0] * 40
 
 
@@ -108,12 +108,12 @@ def test_a_repeated_launch_asks_for_the_rest_once() -> None:
     x = torch.zeros(40, device="cuda" if on_gpu else "cpu")
     asked = []
 
-    def rest() -> kernels.Rest:
+    def rest() -> launching.Rest:
         asked.append(True)
-        return kernels.Rest(3, (2, 40), BLOCK=16, num_warps=1)
+        return launching.Rest(3, (2, 40), BLOCK=16, num_warps=1)
 
     for _ in range(3):
-        kernels.relaunch(_add, ("twos",), x, rest=rest)
+        launching.relaunch(_add, ("twos",), x, rest=rest)
     assert x.tolist() == [6.0] * 40
     assert len(asked) == (1 if on_gpu else 3)
 
@@ -121,7 +121,7 @@ def test_a_repeated_launch_asks_for_the_rest_once() -> None:
 def test_the_rest_of_a_launch_puts_descriptors_in_the_place_of_tensors() -> None:
     tile = Tile((1, 1, 16, 16), torch.float16, gl.NVMMASharedLayout.get_default_for([1, 1, 16, 16], gl.float16))
     q = torch.zeros(1, 2, 16, 16, dtype=torch.float16)
-    rest = kernels.Rest(3, (2, 40), 7, tilings=(rows_tiling(q.shape, q.stride(), tile), None), BLOCK=16)
+    rest = launching.Rest(3, (2, 40), 7, tilings=(rows_tiling(q.shape, q.stride(), tile), None), BLOCK=16)
     tiled, *others = rest.arguments((q, None, 5))
     assert isinstance(tiled, Tiled) and tiled.base is q
     assert others == [None, 5, 2, 40, 7] and rest.constants == {"BLOCK": 16} and rest.programs == 3

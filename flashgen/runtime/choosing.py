@@ -1,0 +1,122 @@
+"""The configs of a call: those that the caller names, else those that are on record, and what they say to a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from flashgen.runtime.call import Call
+from flashgen.runtime.config import Config
+from flashgen.runtime.kernels.learned import LEARNED_KERNEL, tiles_of_consumer
+from flashgen.runtime.lookup import Lookup, choices, current_device
+from flashgen.runtime.memory import remember
+from flashgen.runtime.registry import checked, kernel_like, kernel_of
+
+_BACKWARD = ("backward_kv", "backward_q")
+
+
+def config_text(config: Config | Mapping[str, Any] | str | None) -> str | None:
+    """A config as the operator takes it."""
+    return None if config is None else str(Config.of(config))
+
+
+def backward_config_text(configs: Mapping[str, Any] | None) -> str | None:
+    """Configs of the backward kernels by name, as the operator takes them: "backward_kv: BM=...; backward_q: ..."."""
+    if configs is None:
+        return None
+    if not isinstance(configs, Mapping) or not set(configs) <= set(_BACKWARD):
+        raise TypeError(f"backward_config is {configs!r}; expected a mapping of {' and '.join(_BACKWARD)} to configs")
+    return "; ".join([f"{kernel}: {config_text(config)}" for kernel, config in configs.items()])
+
+
+@lru_cache(maxsize=1024)
+def config_of(text: str | None, kernel: str) -> str | None:
+    """The config of one backward kernel in what backward_config_text gave, None where it has none."""
+    parts = [] if text is None else [part.partition(": ") for part in text.split("; ")]
+    return next((config for name, _, config in parts if name == kernel), None)
+
+
+def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
+    """The config that the caller names, else the one that is on record for this GPU and these sizes."""
+    s, q = call.layout.sizes, call.q
+    if text is not None:
+        return _named(text, configs.kernel, call)
+    if not q.is_cuda:
+        return configs.default("", _dtype(call), s.head_dim, s.v_head_dim)
+    choice = choices.get((configs, call.layout))
+    if choice is None:
+        heads, group = s.batch * s.heads, s.heads // s.kv_heads
+        choice = configs(q.device.index, q.dtype, s.head_dim, s.v_head_dim, heads, group, s.q_len, s.kv_len)
+        remember(choices, (configs, call.layout), choice)
+    return choice.config
+
+
+def _named(text: str, family: str, call: Call) -> Config:
+    """The caller's config; ValueError where its kernel does not serve the call."""
+    config, s = _parsed(text, family), call.layout.sizes
+    kernel = kernel_of(family, config)
+    why = kernel.refuses(_capability(call), _dtype(call), s.head_dim, s.v_head_dim)
+    why = why or kernel.misfit(config, s.head_dim, s.v_head_dim)
+    if why:
+        raise ValueError(f"config backend is {config.backend!r}; {why}")
+    return config
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str, family: str) -> Config:
+    return checked(family, Config.parse(text))
+
+
+def _capability(call: Call) -> str:
+    return current_device(call.q.get_device()).capability if call.q.is_cuda else "the interpreter"
+
+
+def _dtype(call: Call) -> str:
+    return str(call.q.dtype).removeprefix("torch.")
+
+
+def check_configs(text: str | None, backward_text: str | None) -> None:
+    """ValueError for configs that no kernel has: what a call says that only asks for shapes."""
+    named = {"forward": text, **{family: config_of(backward_text, family) for family in _BACKWARD}}
+    for family, config in named.items():
+        if config is not None:
+            _parsed(config, family)
+
+
+def options(config: Config) -> dict[str, Any]:
+    """The options of a launch in this config."""
+    return kernel_like(config).options(config)
+
+
+def backward_configs(
+    text: str | None, for_kv: Lookup, for_q: Lookup, call: Call, fuse_dq: bool
+) -> tuple[Config, Config | None]:
+    """The configs of `_backward_kv` and `_backward_q`: those that the caller names, else those on record.
+
+    Without `fuse_dq` a config that fuses is taken with a dQ of its own. With it `_backward_q` has nothing to do: None,
+    unless the caller names one.
+    """
+    kv = choose_config(config_of(text, "backward_kv"), for_kv, call)
+    kv = kv if fuse_dq else unfused(kv)
+    if kv.fuse_dq and config_of(text, "backward_q") is None:
+        return kv, None
+    return kv, choose_config(config_of(text, "backward_q"), for_q, call)
+
+
+@lru_cache(maxsize=1024)
+def unfused(config: Config) -> Config:
+    """A config of `_backward_kv` that leaves dQ to `_backward_q`, else like this one where it can use that."""
+    return kernel_of("backward_kv", config).without_dq(config) if config.fuse_dq else config
+
+
+def inputs_config(call: Call, scheduled: bool = False) -> Config:
+    """The config of `_backward_inputs`, which is not tuned."""
+    s = call.sizes
+    capability = current_device(call.q.device.index).capability if call.q.is_cuda else ""
+    return LEARNED_KERNEL.default("scheduled" if scheduled else "", capability, _dtype(call), s.head_dim, s.v_head_dim)
+
+
+def rest_config(call: Call, by_key: Config) -> Config:
+    """The same where it adds what a kernel for dK and dV left: in the very tiles of a consumer there."""
+    return tiles_of_consumer(inputs_config(call), by_key)

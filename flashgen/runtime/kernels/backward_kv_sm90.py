@@ -1,0 +1,246 @@
+"""The kernel for Hopper that makes dK and dV, and where a config fuses it parts of dQ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import torch
+from triton.experimental.gluon import language as gl
+
+from flashgen.runtime.backward import Incoming, num_rows
+from flashgen.runtime.call import Call, room_like
+from flashgen.runtime.config import Config
+from flashgen.runtime.descriptors import Tile, Tiling
+from flashgen.runtime.kernels.kernel import Beside, Kernel, Task
+from flashgen.runtime.kernels.sm90 import (
+    BARRIERS,
+    CONSUMER_TILES,
+    HOPPER,
+    consumer_options,
+    multiprocessors,
+    never_on,
+    product_width,
+    tile_type,
+    tiling,
+)
+from flashgen.runtime.widths import padded
+
+# Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
+_QUERY_GROUP_BYTES = 16 << 20
+# What the two consumers hold of dQ: the elements of a tile.
+_DQ_ELEMENTS = 8192
+# The widest heads of this kernel.
+_WIDEST = 128
+
+ROWS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=1)
+_FRAGMENTS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=2)
+_FRAGMENTS = Tile((16, 256), torch.float32, _FRAGMENTS_LAYOUT)
+
+
+def refuses_keys(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:
+    """Why neither this kernel nor that for wide heads serves such calls; "" where one does."""
+    # What they write by TMA.
+    odd = f"rows of dk and dv must be multiples of 16 bytes, head_dim is {head_dim}, v_head_dim {v_head_dim}"
+    return never_on(capability, dtype) or (odd if head_dim % 8 or v_head_dim % 8 else "")
+
+
+def _refuses(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:
+    widest = max(head_dim, v_head_dim)
+    wide = f"BN is 128; expected 64 for head dimensions up to {widest}" if widest > _WIDEST else ""
+    return refuses_keys(capability, dtype, head_dim, v_head_dim) or wide
+
+
+def _misfit(config: Config, head_dim: int, v_head_dim: int) -> str:
+    wide = config.BM > 64 and max(head_dim, v_head_dim) > 64
+    return f"BM is {config.BM}; expected 64 for head dimensions above 64" if wide else ""
+
+
+def _default(form: str, capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    if max(head_dim, v_head_dim) <= 64:
+        return Config(128, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0)
+    # A causal mask or a window alone have short walks along the queries, where dQ of a tile waits not.
+    return Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0 if form == "masked" else 1)
+
+
+def _space(task: Task) -> Iterator[Config]:
+    """128 keys for two consumers, as many queries as their registers and dQ's layout want, heads in groups or not."""
+    if task.kv_len < 64:
+        return
+    BM = 128 if max(task.head_dim, task.v_head_dim) <= 64 else 64
+    for all_heads, stages, fuse_dq, delay_dq in product((None, 1), (2, 3), (0, 1, 2), (0, 1)):
+        if fuse_dq or not delay_dq:
+            yield Config(BM, 128, 4, stages, "hopper", fuse_dq=fuse_dq, delay_dq=delay_dq, all_heads=all_heads)
+
+
+def _shared_bytes(config: Config, task: Task) -> int:
+    """K and V, stages of Q and dO with lse and delta, buffers of dS, parts of dQ, barriers.
+
+    And, where a schedule says which tiles there are, what the mask reads of each row, 4 bytes in each consumer.
+
+    And dK and dV as they leave, which is for variants whose programs take tiles in turn; others need no more: through
+    dS where that is large, else one after the other if they are as wide.
+    """
+    width, v_width = _width(config), v_block_width(task.v_head_dim)
+    columns = width + v_width
+    buffers = (4 if config.delay_dq else 2) if config.fuse_dq else 0
+    stages = config.num_stages * config.BM * (2 * columns + 8)
+    leaving = 0 if buffers * config.BM >= 2 * width else 2 * 128 * (width if width == v_width else columns)
+    parts = 32768 * (config.fuse_dq == 2)
+    rows = 8 * config.BM * task.scheduled
+    return 2 * 128 * columns + stages + buffers * 2 * 128 * config.BM + parts + leaving + rows + BARRIERS
+
+
+def _width(config: Config) -> int:
+    """Columns of a tile of q and k: as many as make a tile of dq what the consumers hold."""
+    return _DQ_ELEMENTS // config.BM
+
+
+@lru_cache(maxsize=256)
+def v_block_width(v_head_dim: int) -> int:
+    """Columns of a tile of v and d_out."""
+    return max(64, padded(v_head_dim))
+
+
+def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int | None]:
+    widths = {"HEAD_DIM": product_width(head_dim), "V_HEAD_DIM": product_width(v_head_dim)}
+    tiles = {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
+    dq = {"FUSE_DQ": config.fuse_dq, "DELAY_DQ": config.delay_dq}
+    return {**widths, **tiles, **dq, **({} if config.fuse_dq else {"dq_sums": None})}
+
+
+def _types(dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, grouped: bool) -> dict[str, str]:
+    rows, width, v_width = config.BN // 2, _width(config), v_block_width(v_head_dim)
+    types = key_types(dtype, config.BM, rows, width, v_width)
+    return types | {"dq_sums": f"tensordesc<fp32[16, 256],{_FRAGMENTS_LAYOUT!r}>" if config.fuse_dq == 2 else "*fp32"}
+
+
+def key_types(dtype: torch.dtype, BM: int, rows: int, width: int, v_width: int) -> dict[str, str]:
+    """The types of what a kernel for dK and dV reads and writes by tiles, of so many keys."""
+    tiles = {"q": (BM, width), "do": (BM, v_width), "k": (rows, width), "v": (rows, v_width)}
+    tiles |= {"dk": tiles["k"], "dv": tiles["v"]}
+    types = {f"{n}_desc": tile_type(dtype, *tile) for n, tile in tiles.items()}
+    return types | dict.fromkeys(("lse_desc", "delta_desc"), f"tensordesc<fp32{[BM]},{ROWS_LAYOUT!r}>")
+
+
+def key_options(config: Config) -> dict[str, Any]:
+    """Launch options: there are two consumers."""
+    return consumer_options(2)
+
+
+def _beside(config: Config) -> tuple[Beside, ...]:
+    """What brings dQ into its order."""
+    return (Beside("_collect_dq", {"HEAD_DIM": _width(config)}),) if config.fuse_dq else ()
+
+
+def _without_dq(config: Config) -> Config:
+    """Tiles of 128 queries leave room for one more in the place of dS."""
+    return config.but(fuse_dq=0, delay_dq=0, num_stages=3 if config.BM == 128 else config.num_stages)
+
+
+def hopper_backward_programs(call: Call, config: Config) -> int:
+    """One program for each tile of keys of each head of k and v."""
+    s = call.sizes
+    return -(-s.kv_len // config.BN) * s.batch * s.kv_heads
+
+
+def hopper_backward_programs_at_once(call: Call, config: Config) -> int:
+    """As many programs as the GPU runs at once, which share these tiles."""
+    return min(hopper_backward_programs(call, config), multiprocessors(call.q.get_device()))
+
+
+def hopper_backward_tiles(
+    call: Call, incoming: Incoming, sums: torch.Tensor | None, dk: torch.Tensor, dv: torch.Tensor, config: Config
+) -> tuple[Tiling | None, ...]:
+    """How the kernel sees what it reads and writes: q, d_out, k, v, lse, delta, dq, dk, dv.
+
+    dq is a tensor where threads add to it, None where it is left to another kernel.
+    """
+    BM, rows = config.BM, config.BN // 2
+    width, v_width = _width(config), v_block_width(call.sizes.v_head_dim)
+    return (
+        tiling(call.q, BM, width), tiling(incoming.d_out, BM, v_width),
+        tiling(call.k, rows, width), tiling(call.v, rows, v_width),
+        row_tiling(incoming.delta, BM), row_tiling(incoming.delta, BM),
+        _fragments(sums) if sums is not None and config.fuse_dq == 2 else None,
+        tiling(dk, rows, width), tiling(dv, rows, v_width),
+    )  # fmt: skip
+
+
+def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the kernel writes dk and dv: it sums over the heads that share keys."""
+    return room_like(call.k), room_like(call.v)
+
+
+def hopper_query_sums(call: Call, config: Config) -> torch.Tensor | None:
+    """Where the kernel adds up dq without its scale, if it does: room for float32 [rows, columns], by tiles of 64 x 64.
+
+    The rows are those of all heads that `incoming` has; `_delta` clears them.
+    """
+    if config.backend != "hopper" or not config.fuse_dq:
+        return None
+    s = call.sizes
+    shape = s.batch * s.heads * num_rows(s.q_len), _width(config)
+    return torch.empty(shape, dtype=torch.float32, device=call.q.device)
+
+
+def key_head_group(call: Call, config: Config) -> int:
+    """How many heads of k and v are taken together, in groups of like size, or all.
+
+    Those whose Q and dO fit the L2 cache, but no fewer than have a tile of keys for each multiprocessor.
+    """
+    s = call.sizes
+    total = s.batch * s.kv_heads
+    if config.all_heads:
+        return total
+    bytes_each = s.q_len * (s.head_dim + s.v_head_dim) * call.q.element_size() * (s.heads // s.kv_heads)
+    busy = -(-multiprocessors(call.q.get_device()) // -(-s.kv_len // config.BN))
+    groups = min(-(-total * bytes_each // _QUERY_GROUP_BYTES), total // busy)
+    return -(-total // max(1, groups))
+
+
+def row_tiling(values: torch.Tensor, rows: int) -> Tiling:
+    """Float32 values of rows, one after the other, by tiles."""
+    return Tiling((values.numel(),), (1,), _tile_of_rows(rows))
+
+
+@lru_cache(maxsize=64)
+def _tile_of_rows(rows: int) -> Tile:
+    return Tile((rows,), torch.float32, ROWS_LAYOUT)
+
+
+def _fragments(sums: torch.Tensor) -> Tiling:
+    """The sums of dq by tiles of 4096 elements, wherever these belong."""
+    return Tiling((sums.numel() // 256, 256), (256, 1), _FRAGMENTS)
+
+
+BACKWARD_KV_SM90_KERNEL = Kernel(
+    name="backward_kv_sm90",
+    family="backward_kv",
+    backend="hopper",
+    capability=HOPPER,
+    function="_backward_kv_hopper",
+    launcher="_launch_backward_kv_hopper",
+    serves=f"float16 and bfloat16 on {HOPPER}, head dimensions that are multiples of 8, up to {_WIDEST}",
+    refuses=_refuses,
+    misfit=_misfit,
+    domain={
+        "BM": (64, 128), "BN": (128,), **CONSUMER_TILES,
+        "fuse_dq": (0, 1, 2), "delay_dq": (0, 1), "all_heads": (None, 1),
+    },
+    default=_default,
+    space=_space,
+    tried_at_once={"all_heads": 1},
+    host_axes=("all_heads",),
+    shared_bytes=_shared_bytes,
+    constants=_constants,
+    types=_types,
+    options=key_options,
+    beside=_beside,
+    without_dq=_without_dq,
+    query_sums=hopper_query_sums,
+    sums_inputs=True,
+    barriers=("_backward_kv_hopper", "_announce", "_announced"),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+"""The kernel for Hopper that makes dK and dV of wide heads: its consumers share 64 keys, dQ is left to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+
+from flashgen.runtime.backward import Incoming
+from flashgen.runtime.call import Call
+from flashgen.runtime.config import Config
+from flashgen.runtime.descriptors import Tiling
+from flashgen.runtime.kernels.backward_kv_sm90 import (
+    hopper_query_sums,
+    key_options,
+    key_types,
+    refuses_keys,
+    row_tiling,
+    v_block_width,
+)
+from flashgen.runtime.kernels.kernel import Kernel, Task
+from flashgen.runtime.kernels.sm90 import BARRIERS, CONSUMER_TILES, HOPPER, product_width, tiling
+
+# Narrower heads have a kernel of their own.
+_BEYOND = 128
+
+
+def _refuses(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:
+    widest = max(head_dim, v_head_dim)
+    narrow = "" if widest > _BEYOND else f"BN is 64; expected 128 for head dimensions up to {widest}"
+    return refuses_keys(capability, dtype, head_dim, v_head_dim) or narrow
+
+
+def _config(stages: int) -> Config:
+    return Config(64, 64, 4, stages, "hopper", fuse_dq=0, delay_dq=0)
+
+
+def _default(form: str, capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    return _config(2)
+
+
+def _space(task: Task) -> Iterator[Config]:
+    """Tiles of 64 by 64, as many stages as fit."""
+    return map(_config, (2, 3) if task.kv_len >= 64 else ())
+
+
+def _shared_bytes(config: Config, task: Task) -> int:
+    """K and V, stages of Q and dO with lse and delta and of P in float32, barriers."""
+    columns = v_block_width(task.head_dim) + v_block_width(task.v_head_dim)
+    return 2 * config.BN * columns + config.num_stages * config.BM * (2 * columns + 8 + 4 * config.BN) + BARRIERS
+
+
+@lru_cache(maxsize=256)
+def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int | None]:
+    dims = {"HEAD_DIM": product_width(max(64, head_dim)), "V_HEAD_DIM": product_width(max(64, v_head_dim))}
+    return {"BM": config.BM, "BN": config.BN, **dims, "STAGES": config.num_stages}
+
+
+def _types(dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, grouped: bool) -> dict[str, str]:
+    return key_types(dtype, config.BM, config.BN, v_block_width(head_dim), v_block_width(v_head_dim))
+
+
+def hopper_wide_tiles(
+    call: Call, incoming: Incoming, dk: torch.Tensor, dv: torch.Tensor, config: Config
+) -> tuple[Tiling, ...]:
+    """How the kernel sees what it reads and writes: q, d_out, k, v, lse, delta, dk, dv."""
+    BM, BN = config.BM, config.BN
+    width, v_width = v_block_width(call.sizes.head_dim), v_block_width(call.sizes.v_head_dim)
+    return (
+        tiling(call.q, BM, width), tiling(incoming.d_out, BM, v_width),
+        tiling(call.k, BN, width), tiling(call.v, BN, v_width),
+        row_tiling(incoming.delta, BM), row_tiling(incoming.delta, BM),
+        tiling(dk, BN, width), tiling(dv, BN, v_width),
+    )  # fmt: skip
+
+
+def hopper_wide_blocks(call: Call, config: Config) -> dict[str, int | None]:
+    """The constants that the kernel is compiled for."""
+    return _constants(config, call.sizes.head_dim, call.sizes.v_head_dim)
+
+
+BACKWARD_KV_WIDE_SM90_KERNEL = Kernel(
+    name="backward_kv_wide_sm90",
+    family="backward_kv",
+    backend="hopper",
+    capability=HOPPER,
+    function="_backward_kv_hopper_wide",
+    launcher="_launch_backward_kv_hopper",
+    serves=f"float16 and bfloat16 on {HOPPER}, head dimensions that are multiples of 8, above {_BEYOND}",
+    refuses=_refuses,
+    domain={
+        "BM": (64,), "BN": (64,), **CONSUMER_TILES,
+        "fuse_dq": (0,), "delay_dq": (0,), "all_heads": (None, 1),
+    },
+    default=_default,
+    space=_space,
+    host_axes=("all_heads",),
+    shared_bytes=_shared_bytes,
+    constants=_constants,
+    types=_types,
+    options=key_options,
+    query_sums=hopper_query_sums,
+    barriers=("_backward_kv_hopper_wide", "_leave_p", "_take_p"),
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""The portable kernel that makes dQ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flashgen.runtime.config import Config
+from flashgen.runtime.kernels.kernel import Kernel, Task
+from flashgen.runtime.kernels.portable import (
+    PORTABLE_TILES,
+    Table,
+    default_from,
+    key_bytes,
+    portable_constants,
+    portable_options,
+    tile_shapes,
+)
+from flashgen.runtime.widths import padded
+
+DEFAULTS: Table = {
+    "sm80": (Config(64, 64, 4, 2), Config(32, 64, 8, 2), Config(32, 32, 8, 1)),
+    "sm90": (Config(128, 64, 8, 3), Config(128, 64, 8, 3), Config(64, 32, 8, 2)),
+    "sm100": (Config(128, 64, 8, 2), Config(64, 64, 8, 1), Config(64, 32, 8, 2)),
+    "small": (Config(64, 32, 4, 2), Config(32, 32, 4, 1), Config(16, 32, 4, 1)),
+    "other": (Config(64, 32, 4, 1), Config(64, 32, 8, 2), Config(32, 16, 4, 1)),
+    "float32": (Config(32, 32, 8, 1), Config(32, 16, 8, 1), Config(16, 16, 8, 1)),
+    "float32 by TMA": (Config(16, 16, 8, 1), Config(16, 16, 8, 1), Config(16, 16, 8, 1)),
+}
+
+
+def _space(task: Task) -> Iterator[Config]:
+    return (Config(*shape) for shape in tile_shapes(task, (1, 2, 3)))
+
+
+def _accumulators(config: Config, task: Task) -> int:
+    """A tile of pairs, and dQ."""
+    return config.BM * (config.BN + padded(task.head_dim)) // (32 * config.num_warps)
+
+
+BACKWARD_Q_KERNEL = Kernel(
+    name="backward_q",
+    family="backward_q",
+    function="_backward_q",
+    launcher="_launch_backward_q",
+    serves="all calls",
+    domain=PORTABLE_TILES,
+    default=default_from(DEFAULTS),
+    space=_space,
+    starts=(Config(128, 64, 8, 3), Config(64, 32, 4, 3), Config(64, 64, 4, 3), Config(128, 128, 8, 2)),
+    shared_bytes=key_bytes,
+    accumulators=_accumulators,
+    constants=portable_constants,
+    options=portable_options,
+)

@@ -1,0 +1,170 @@
+"""The forward kernel for Hopper: a warp that loads, and two or three groups of four that compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import triton
+
+from flashgen.runtime.call import Call
+from flashgen.runtime.config import Config
+from flashgen.runtime.kernels.kernel import SPILL_LIMIT, Kernel, Task
+from flashgen.runtime.kernels.portable import Row, column
+from flashgen.runtime.kernels.sm90 import (
+    BARRIERS,
+    CONSUMER_TILES,
+    HOPPER,
+    consumer_options,
+    consumers_of_rows,
+    even_share,
+    multiprocessors,
+    never_on,
+    product_width,
+)
+from flashgen.runtime.widths import padded
+
+# K and V of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
+_GROUP_BYTES = 32 << 20
+
+_DEFAULTS: Row = (
+    Config(128, 128, 4, 3, "hopper", ping_pong=1),
+    Config(128, 128, 4, 2, "hopper", ping_pong=1),
+    Config(128, 64, 4, 2, "hopper", ping_pong=1),
+)
+_BY_FORM: dict[str, Row] = {
+    # Three consumers suit long rows of full tiles: they share the registers of two, and a narrow mask wastes their
+    # rows. Scores of their own want more registers.
+    "plain": (Config(192, 128, 4, 2, "hopper", ping_pong=1), *_DEFAULTS[1:]),
+    # A mask of what is loaded for each key takes registers, and its mixed tiles are many.
+    "by key": (_DEFAULTS[0], Config(128, 64, 4, 4, "hopper", ping_pong=1), _DEFAULTS[2]),
+}
+# Where V takes the place of its K there is room for three tiles of 128 keys. The many mixed tiles of schedules lack
+# registers there.
+_SHARED = Config(128, 128, 4, 3, "hopper", ping_pong=1)
+
+
+def _refuses(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:
+    # What it writes by TMA.
+    odd = f"rows of out must be a multiple of 16 bytes, v_head_dim is {v_head_dim}" if v_head_dim % 8 else ""
+    return never_on(capability, dtype) or odd
+
+
+def _default(form: str, capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    walks_schedule = form in ("scheduled", "by key")
+    if not walks_schedule and head_dim == v_head_dim and shares_places(_SHARED.BN, head_dim, v_head_dim):
+        return _SHARED
+    return _BY_FORM.get(form, _DEFAULTS)[column(head_dim, v_head_dim)]
+
+
+def _space(task: Task) -> Iterator[Config]:
+    """Two or three consumers of 64 rows; a schedule wants tiles whose sides are powers of two.
+
+    Widths and stages are those that fit the registers.
+    """
+    if task.q_len < 64:
+        return
+    widest = max(padded(task.head_dim), padded(task.v_head_dim))
+    for consumers, BN, stages, ping_pong in product((2, 3), (64, 128), (2, 3, 4), (0, 1)):
+        if consumers == 3 and (task.scheduled or widest > 128 or widest * BN > 8192):
+            continue
+        if BN * widest > 16384 and not (stages == 3 and shares_places(BN, task.head_dim, task.v_head_dim)):
+            continue
+        yield Config(64 * consumers, BN, 4, stages, "hopper", ping_pong=ping_pong)
+
+
+def _shared_bytes(config: Config, task: Task) -> int:
+    """With room for barriers: one or two tiles of Q, the output, or half of it, and stages of K and V, or of both
+    together."""
+    if shares_places(config.BN, task.head_dim, task.v_head_dim):
+        width = product_width(task.head_dim)
+        return 2 * (config.BM * (width + 128) + config.num_stages * config.BN * width) + BARRIERS
+    one, other = padded(task.head_dim), padded(task.v_head_dim)
+    held = (2 if one <= 128 else 1) * one + min(other, 128)
+    return 2 * (config.BM * held + config.num_stages * config.BN * (one + other)) + BARRIERS
+
+
+def shares_places(BN: int, head_dim: int, v_head_dim: int) -> bool:
+    """Whether V of a tile takes the place of its K: SPLIT in the kernel's text."""
+    width = product_width(head_dim)
+    return width == product_width(v_head_dim) < padded(head_dim) and BN * width > 16384
+
+
+@lru_cache(maxsize=256)
+def value_width(dim: int) -> int:
+    """V's columns: a second product takes as long as the columns that it saves, unless these are many."""
+    return max(16, triton.next_power_of_2(dim)) if dim <= 128 else product_width(dim)
+
+
+@lru_cache(maxsize=256)
+def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int | None]:
+    return {
+        "BM": config.BM,
+        "BN": config.BN,
+        "HEAD_DIM": product_width(head_dim),
+        "V_HEAD_DIM": value_width(v_head_dim),
+        "STAGES": config.num_stages,
+        "CONSUMERS": consumers_of_rows(config),
+        "PING_PONG": config.ping_pong,
+    }
+
+
+def consumer_row_options(config: Config) -> dict[str, Any]:
+    """Launch options of kernels whose consumers have 64 rows each."""
+    return consumer_options(consumers_of_rows(config))
+
+
+def consumer_row_spill_limit(config: Config) -> int:
+    """Three consumers have 160 registers a thread, and two do as well where these do not suffice: beyond what waits
+    for a row of tiles to end."""
+    return 32 if consumers_of_rows(config) == 3 else SPILL_LIMIT
+
+
+def hopper_blocks(call: Call, config: Config) -> dict[str, int | None]:
+    """The constants that the kernel is compiled for."""
+    return _constants(config, call.sizes.head_dim, call.sizes.v_head_dim)
+
+
+def hopper_programs(call: Call, config: Config) -> int:
+    """As many programs as the GPU runs at once: one for each multiprocessor, which it fills. Or one for each tile."""
+    s = call.sizes
+    return min(-(-s.q_len // config.BM) * s.batch * s.heads, multiprocessors(call.q.get_device()))
+
+
+def head_group(call: Call) -> int:
+    """How many heads are taken together: those whose K and V fit the L2 cache, in groups of like size.
+
+    But no more than leave tiles of two lengths to run at once: those of one length want memory at the same time.
+    """
+    return _head_group(multiprocessors(call.q.get_device()) // 2, call.sizes.batch, *call.lengths)
+
+
+@lru_cache(maxsize=256)
+def _head_group(
+    most: int, batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, head_dim: int, v_head_dim: int
+) -> int:
+    # Both dtypes have two bytes.
+    at_once = max(1, _GROUP_BYTES // (2 * kv_len * (head_dim + v_head_dim))) * (heads // kv_heads)
+    return even_share(batch * heads, min(at_once, max(most, heads // kv_heads)))
+
+
+FORWARD_SM90_KERNEL = Kernel(
+    name="forward_sm90",
+    family="forward",
+    backend="hopper",
+    capability=HOPPER,
+    function="_forward_hopper",
+    serves=f"float16 and bfloat16 on {HOPPER}, v_head_dim a multiple of 8",
+    refuses=_refuses,
+    domain={"BM": (128, 192), "BN": (16, 32, 64, 128, 256), **CONSUMER_TILES, "ping_pong": (0, 1)},
+    default=_default,
+    space=_space,
+    starts=(Config(192, 128, 4, 2, "hopper", ping_pong=1), Config(192, 64, 4, 4, "hopper", ping_pong=1)),
+    shared_bytes=_shared_bytes,
+    spill_limit=consumer_row_spill_limit,
+    constants=_constants,
+    options=consumer_row_options,
+    barriers=("_forward_hopper", "_announce", "_announced"),
+)

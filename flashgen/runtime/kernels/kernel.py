@@ -1,0 +1,154 @@
+"""What a kernel is to the rest of the house: its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from flashgen.runtime.config import NEEDED, Config, know_axes
+
+# Bytes of spills a thread beyond which a config is dropped. Spilled registers outside the inner loop cost little: on
+# recorded tables of whole spaces a kernel that spills 1000 bytes a thread came within 2 % of the best, and none beyond
+# this limit within 15 %.
+SPILL_LIMIT = 1024
+
+# Values that one entry of a config may have; None: a config need not have it.
+Values = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a space is for: a family of kernels on a kind of GPU, for one workload.
+
+    A scheduled variant has other tile sizes.
+    """
+
+    kernel: str
+    capability: str
+    dtype: str
+    head_dim: int
+    v_head_dim: int
+    q_len: int
+    kv_len: int
+    scheduled: bool = False
+
+    @property
+    def sizes(self) -> tuple[str, str, int, int]:
+        """Capability, dtype and head dimensions, as kernels are asked whether they serve them."""
+        return self.capability, self.dtype, self.head_dim, self.v_head_dim
+
+
+class Beside(NamedTuple):
+    """A kernel that a launch needs beside its own: the function, the constants and the launch options."""
+
+    function: str
+    constants: Mapping[str, int]
+    options: Mapping[str, int] = {}
+
+
+def nothing(*_: Any) -> str:
+    """No complaint."""
+    return ""
+
+
+def unchanged(config: Config) -> Config:
+    return config
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """All that the house knows of one kernel; whoever tunes, proves, compiles or explains kernels reads it here.
+
+    `name` is the kernel's own, `family` what it computes, by which records know it: kernels of a family stand in for
+    one another. `backend` is how its configs name it among these. `function` is the kernel in a generated module,
+    `launcher` the function there that launches it, "" where attention() does.
+
+    `serves` says for people which calls it takes, `refuses` why it does not take (capability, dtype, head_dim,
+    v_head_dim), "" where it does; `capability` is the only one that it runs on, "" for any. `domain` has the values
+    that each entry of its configs may have; `misfit` says what is wrong with one of them for (head_dim, v_head_dim).
+
+    `default` is the built-in config for a form of variant ("", "plain", "masked", "scheduled", "by key") and
+    (capability, dtype, head_dim, v_head_dim). `space` has what is worth trying for a task, `starts` where a search
+    begins after the configs that are known, `tried_at_once` the axes whose values are tried of the default itself:
+    what they do to one config they do to most. `shared_bytes` is what a config needs of shared memory at least,
+    `accumulators` how many float32 values a thread holds, `spill_limit` the bytes of spills from which on it is slow.
+
+    `constants` are the compile-time arguments of (config, head_dim, v_head_dim), and None for arguments that are not
+    there; `types` the types of arguments that do not follow from their names, of (dtype, config, head_dim,
+    v_head_dim, grouped heads); `options` those of a launch; `host_axes` the axes that are the launch's alone. `beside`
+    are further kernels that a launch needs.
+
+    For dK and dV: `without_dq` is a config that leaves dQ to another kernel, `query_sums` makes room where tiles of dQ
+    are added up before they are brought into order; `sums_inputs`: gradients of learned inputs may be added up
+    there too, as far as the variant allows it.
+
+    `barriers` are the functions that hand data over by barriers, or to roles that begin at once, which no sanitizer
+    follows.
+    """
+
+    name: str
+    family: str
+    function: str
+    serves: str
+    domain: Mapping[str, Values]
+    default: Callable[[str, str, str, int, int], Config]
+    space: Callable[[Task], Iterable[Config]]
+    shared_bytes: Callable[[Config, Task], int]
+    constants: Callable[[Config, int, int], Mapping[str, int | None]]
+    options: Callable[[Config], dict[str, Any]]
+    backend: str = "portable"
+    capability: str = ""
+    launcher: str = ""
+    tuned: bool = True
+    refuses: Callable[[str, str, int, int], str] = nothing
+    misfit: Callable[[Config, int, int], str] = nothing
+    starts: tuple[Config, ...] = ()
+    tried_at_once: Mapping[str, int] = field(default_factory=dict)
+    accumulators: Callable[[Config, Task], int] = lambda config, task: 0
+    spill_limit: Callable[[Config], int] = lambda config: SPILL_LIMIT
+    types: Callable[[torch.dtype, Config, int, int, bool], Mapping[str, str]] = lambda *_: {}
+    host_axes: tuple[str, ...] = ()
+    beside: Callable[[Config], tuple[Beside, ...]] = lambda config: ()
+    without_dq: Callable[[Config], Config] = unchanged
+    query_sums: Callable[[Any, Config], torch.Tensor | None] | None = None
+    sums_inputs: bool = False
+    barriers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        know_axes(self.axes)
+
+    @property
+    def axes(self) -> Mapping[str, Values]:
+        """What its configs say beyond tiles and launch options."""
+        return {name: values for name, values in self.domain.items() if name not in NEEDED}
+
+    def complaints(self, config: Config) -> list[str]:
+        """What is wrong with a config of this backend as one of this kernel's."""
+        given = config.values
+        strange = [name for name in given if name not in self.domain]
+        found = [f"config {name} is {given[name]}; expected none, {self.family} has no such axis" for name in strange]
+        for name, values in self.domain.items():
+            if given.get(name) not in values:
+                place = "" if name in NEEDED and self.backend == "portable" else f" for {self.name}"
+                found.append(f"config {name} is {given.get(name)}; expected {_choice(values)}{place}")
+        return found
+
+    def ordered(self, config: Config) -> Config:
+        """The config with its axes in this kernel's order."""
+        axes = tuple((name, value) for name in self.axes if (value := config.axis(name)) is not None)
+        return config if axes == config.axes else replace(config, axes=axes)
+
+    def compiled(self, config: Config) -> Config:
+        """A config as far as it changes what is compiled."""
+        return config.but(**dict.fromkeys(self.host_axes)) if self.host_axes else config
+
+
+def _choice(values: Values) -> str:
+    numbers = [value for value in values if value is not None]
+    if len(values) == len(numbers) > 3 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}"
+    *some, last = ["none" if value is None else str(value) for value in values]
+    return f"{', '.join(some)} or {last}" if some else last

@@ -1,0 +1,58 @@
+"""The portable kernel that makes the gradients of learned inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from flashgen.runtime.config import Config
+from flashgen.runtime.kernels.backward_q import DEFAULTS
+from flashgen.runtime.kernels.kernel import Kernel, Task
+from flashgen.runtime.kernels.portable import (
+    PORTABLE_TILES,
+    Table,
+    default_from,
+    key_bytes,
+    portable_constants,
+    portable_options,
+)
+
+# It has the loads of the kernel for dQ and one product less.
+_DEFAULTS: Table = {
+    **DEFAULTS,
+    "sm90": (Config(128, 64, 8, 2), Config(128, 64, 8, 2), Config(64, 32, 8, 2)),
+    "sm100": (Config(128, 64, 8, 2), Config(128, 64, 8, 2), Config(64, 32, 8, 2)),
+}
+_default = default_from(_DEFAULTS)
+
+
+def _space(task: Task) -> Iterator[Config]:
+    """It is not tuned."""
+    yield _default("scheduled" if task.scheduled else "", *task.sizes)
+
+
+def _accumulators(config: Config, task: Task) -> int:
+    """Tiles of pairs alone."""
+    return 2 * config.BM * config.BN // (32 * config.num_warps)
+
+
+def tiles_of_consumer(config: Config, keys: Config) -> Config:
+    """The config where the kernel for dK and dV has made most of them: in the very tiles of a consumer there."""
+    return replace(config, BM=keys.BM, BN=keys.BN // 2, num_warps=keys.BM // 16)
+
+
+LEARNED_KERNEL = Kernel(
+    name="learned",
+    family="backward_inputs",
+    function="_backward_inputs",
+    launcher="_launch_backward_inputs",
+    serves="all calls of variants with learned inputs",
+    domain=PORTABLE_TILES,
+    tuned=False,
+    default=_default,
+    space=_space,
+    shared_bytes=key_bytes,
+    accumulators=_accumulators,
+    constants=portable_constants,
+    options=portable_options,
+)

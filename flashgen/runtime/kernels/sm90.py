@@ -1,0 +1,80 @@
+"""What the warp-specialized kernels for Hopper, in Gluon, have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+from triton.experimental.gluon import language as gl
+
+from flashgen.runtime.config import Config
+from flashgen.runtime.descriptors import Tile, Tiling, rows_tiling
+from flashgen.runtime.kernels.kernel import Values
+
+HOPPER = "sm_90"
+# Warps of a consumer.
+CONSUMER_TILES: Mapping[str, Values] = {"num_warps": (4,), "num_stages": tuple(range(1, 9))}
+# Room for barriers, in bytes.
+BARRIERS = 1024
+_GLUON_DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
+
+
+def never_on(capability: str, dtype: str) -> str:
+    """Why none of them serves such calls; "" where one may."""
+    if capability != HOPPER:
+        return f"it runs on {HOPPER}, this is {capability or 'an unknown GPU'}"
+    return "it takes float16 and bfloat16, this is float32" if dtype == "float32" else ""
+
+
+@lru_cache(maxsize=256)
+def product_width(dim: int) -> int:
+    """A head dimension as products take it: a power of two, or from 65 on the sum of two, such as 96 = 64 + 32."""
+    width: int = max(16, triton.next_power_of_2(dim))
+    half = width // 2
+    return width if width <= 64 else min(width, half + max(16, triton.next_power_of_2(dim - half)))
+
+
+def consumers_of_rows(config: Config) -> int:
+    """The groups of four warps that compute, 64 rows each."""
+    return config.BM // 64
+
+
+def consumer_options(consumers: int) -> dict[str, Any]:
+    """Launch options: the registers of a thread before the consumers take what the producer does not need."""
+    return {"num_warps": 4, "maxnreg": 168 if consumers == 2 else 128, "enable_fp_fusion": True}
+
+
+def even_share(heads: int, at_once: int) -> int:
+    """How many heads each group has where at most `at_once` go together and groups are of like size."""
+    groups = -(-heads // at_once)
+    return -(-heads // groups)
+
+
+@lru_cache(maxsize=64)
+def multiprocessors(gpu: int) -> int:
+    """Those of a GPU."""
+    return torch.cuda.get_device_properties(gpu).multi_processor_count
+
+
+def tiling(tensor: torch.Tensor, rows: int, width: int) -> Tiling:
+    """A tensor [batch, heads, length, dim] by tiles; what lies beyond its ends reads as zero and is not written."""
+    return rows_tiling(tensor.shape, tensor.stride(), _tile_of(rows, width, tensor.dtype))
+
+
+@lru_cache(maxsize=64)
+def _tile_of(rows: int, width: int, dtype: torch.dtype) -> Tile:
+    return Tile((1, 1, rows, width), dtype, _tile_layout(rows, width, dtype))
+
+
+def tile_type(dtype: torch.dtype, rows: int, width: int) -> str:
+    """The type of such a descriptor, as Triton writes it."""
+    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    return f"tensordesc<{name}{[1, 1, rows, width]},{_tile_layout(rows, width, dtype)!r}>"
+
+
+@lru_cache(maxsize=64)
+def _tile_layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], _GLUON_DTYPES[dtype])

@@ -1,0 +1,98 @@
+"""The kernels that there are, one line each.
+
+Of a family the first serves every call; of those that serve one, the last is taken where nothing else is known.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from flashgen.runtime.config import Config
+from flashgen.runtime.kernels.backward_kv import BACKWARD_KV_KERNEL
+from flashgen.runtime.kernels.backward_kv_sm90 import BACKWARD_KV_SM90_KERNEL
+from flashgen.runtime.kernels.backward_kv_wide_sm90 import BACKWARD_KV_WIDE_SM90_KERNEL
+from flashgen.runtime.kernels.backward_q import BACKWARD_Q_KERNEL
+from flashgen.runtime.kernels.backward_q_sm90 import BACKWARD_Q_SM90_KERNEL
+from flashgen.runtime.kernels.forward import FORWARD_KERNEL
+from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
+from flashgen.runtime.kernels.kernel import Kernel
+from flashgen.runtime.kernels.learned import LEARNED_KERNEL
+
+REGISTRY: list[Kernel] = [
+    FORWARD_KERNEL,
+    FORWARD_SM90_KERNEL,
+    BACKWARD_Q_KERNEL,
+    BACKWARD_Q_SM90_KERNEL,
+    BACKWARD_KV_KERNEL,
+    BACKWARD_KV_SM90_KERNEL,
+    BACKWARD_KV_WIDE_SM90_KERNEL,
+    LEARNED_KERNEL,
+]
+
+# What is tuned, as records, configs by name and digests know it.
+FAMILIES = tuple(dict.fromkeys(kernel.family for kernel in REGISTRY if kernel.tuned))
+
+
+def register(kernel: Kernel) -> None:
+    """Add a kernel, after those that there are."""
+    if any(each.name == kernel.name for each in REGISTRY):
+        raise ValueError(f"kernel {kernel.name!r} is registered already; expected another name")
+    REGISTRY.append(kernel)
+    _forget()
+
+
+def unregister(kernel: Kernel) -> None:
+    """Take it away again."""
+    REGISTRY.remove(kernel)
+    _forget()
+
+
+def _forget() -> None:
+    kernel_of.cache_clear()
+    kernel_like.cache_clear()
+
+
+def kernels_of(family: str) -> tuple[Kernel, ...]:
+    """Those of a family, the one that serves every call first."""
+    return tuple(kernel for kernel in REGISTRY if kernel.family == family)
+
+
+def backends() -> tuple[str, ...]:
+    """The names by which configs tell kernels of a family apart."""
+    return tuple(dict.fromkeys(kernel.backend for kernel in REGISTRY))
+
+
+def serving(family: str, capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Kernel:
+    """The kernel of a family whose built-in config such calls have."""
+    sizes = (capability, dtype, head_dim, v_head_dim)
+    return next(kernel for kernel in reversed(kernels_of(family)) if not kernel.refuses(*sizes))
+
+
+@lru_cache(maxsize=1024)
+def kernel_of(family: str, config: Config) -> Kernel:
+    """The kernel whose config this is; ValueError where no kernel of the family has such."""
+    kernels = kernels_of(family)
+    mine = [kernel for kernel in kernels if kernel.backend == config.backend]
+    if not mine:
+        known = " or ".join(dict.fromkeys(kernel.backend for kernel in kernels))
+        raise ValueError(f"config backend is {config.backend!r}; expected {known}, as {family} has it")
+    complaints = {kernel: kernel.complaints(config) for kernel in mine}
+    nearest = min(mine, key=lambda kernel: len(complaints[kernel]))
+    if complaints[nearest]:
+        raise ValueError(complaints[nearest][0])
+    return nearest
+
+
+def checked(family: str, config: Config) -> Config:
+    """The config, if it is one of a kernel of this family; ValueError otherwise."""
+    return kernel_of(family, config).ordered(config)
+
+
+@lru_cache(maxsize=1024)
+def kernel_like(config: Config) -> Kernel:
+    """A kernel whose config this is. Where two kernels have such configs their launch options are the same."""
+    found = (each for each in REGISTRY if each.backend == config.backend and not each.complaints(config))
+    kernel = next(found, None)
+    if kernel is None:
+        raise ValueError(f"config is {config}; expected one of a kernel")
+    return kernel
