@@ -19,7 +19,8 @@ from flashgen.lang.magnitudes import magnitude
 from flashgen.lang.nodes import TRUE, Expr, Gather, Op, const, inputs, walk
 from flashgen.lang.show import show
 from flashgen.lang.torch_emitter import emit
-from flashgen.lang.triton_emitter import Body, Prologue
+from flashgen.lang.triton_emitter import Body, Prologue, level
+from flashgen.lang.triton_levels import PAIR
 from flashgen.spec.variant import Variant
 
 _SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
@@ -67,7 +68,8 @@ class LearnedView:
 
     `adds` and `shears` say which shared helpers they call. `pointers` and `ways` are the arguments that the kernel has
     for them; `free` all names that the text reads. `by_key`: where the Hopper kernel for dK and dV runs, it adds up
-    what is one sum for all pairs or for those of a tile; `rest` is what it leaves to this kernel.
+    what is one sum for all pairs or for those of a tile; `rest` is what it leaves to this kernel. `loads` counts the
+    values that are read for each pair.
     """
 
     sites: tuple[SiteView, ...]
@@ -79,6 +81,7 @@ class LearnedView:
     adds: bool
     shears: bool
     by_key: bool
+    loads: int
 
     @property
     def rest(self) -> tuple[SiteView, ...]:
@@ -171,6 +174,7 @@ def learned_view(variant: Variant, prologue: Prologue) -> LearnedView:
         adds=any(not site.writes or site.way for site in sites),
         shears=any(site.sharing == "DIAGONAL" for site in sites),
         by_key=summed_by_key(variant, found),
+        loads=sum(isinstance(node, Gather) and level(node) == PAIR for node in walk(variant.score, variant.mask)),
     )
 
 

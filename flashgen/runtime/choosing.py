@@ -8,7 +8,7 @@ from typing import Any
 
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.learned import LEARNED_KERNEL, tiles_of_consumer
+from flashgen.runtime.kernels.learned import LEARNED_KERNEL, for_loads, tiles_of_consumer
 from flashgen.runtime.lookup import Lookup, choices, current_device
 from flashgen.runtime.memory import remember
 from flashgen.runtime.registry import checked, kernel_like, kernel_of
@@ -110,13 +110,14 @@ def unfused(config: Config) -> Config:
     return kernel_of("backward_kv", config).without_dq(config) if config.fuse_dq else config
 
 
-def inputs_config(call: Call, scheduled: bool = False) -> Config:
-    """The config of `_backward_inputs`, which is not tuned."""
+def inputs_config(call: Call, scheduled: bool = False, loads: int = 1) -> Config:
+    """The config of `_backward_inputs`, which is not tuned. `loads` is how many values it reads for each pair."""
     s = call.sizes
     capability = current_device(call.q.device.index).capability if call.q.is_cuda else ""
-    return LEARNED_KERNEL.default("scheduled" if scheduled else "", capability, _dtype(call), s.head_dim, s.v_head_dim)
+    form = "scheduled" if scheduled else ""
+    return for_loads(LEARNED_KERNEL.default(form, capability, _dtype(call), s.head_dim, s.v_head_dim), loads)
 
 
-def rest_config(call: Call, by_key: Config) -> Config:
+def rest_config(call: Call, by_key: Config, loads: int = 1) -> Config:
     """The same where it adds what a kernel for dK and dV left: in the very tiles of a consumer there."""
-    return tiles_of_consumer(inputs_config(call), by_key)
+    return tiles_of_consumer(inputs_config(call, loads=loads), by_key)

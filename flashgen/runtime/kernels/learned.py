@@ -36,6 +36,11 @@ def _accumulators(config: Config, task: Task) -> int:
     return 2 * config.BM * config.BN // (32 * config.num_warps)
 
 
+def for_loads(config: Config, loads: int) -> Config:
+    """The config where so many values are read for each pair: of more than one a pipeline finds no room."""
+    return config if loads < 2 else replace(config, num_stages=1)
+
+
 def tiles_of_consumer(config: Config, keys: Config) -> Config:
     """The config where the kernel for dK and dV has made most of them: in the very tiles of a consumer there."""
     return replace(config, BM=keys.BM, BN=keys.BN // 2, num_warps=keys.BM // 16)
