@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flashgen.analysis.levels import ROW, level
 from flashgen.codegen.forward import ForwardView, extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
 from flashgen.codegen.learned import LearnedView, learned_view
 from flashgen.codegen.limits import SCHEDULE, extremes, limit_lines, longest_first, scheduled_tiles
 from flashgen.codegen.pairs import Function, mask_function, named_apart, pairs
+from flashgen.emit.prologue import Body, Prologue
 from flashgen.lang.bounds import KeyRange, key_range, row_range
 from flashgen.lang.derivative import gradients
 from flashgen.lang.linear import expression, linear
 from flashgen.lang.log2 import Q_FIRST, K, is_uniform, logits, slope
 from flashgen.lang.nodes import Expr, Type, const, op, substitute, var
 from flashgen.lang.show import show
-from flashgen.lang.triton_emitter import ROW, Body, Prologue, level
 from flashgen.spec.variant import Variant
 
 ROW_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_q_tiles")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.analysis.levels import ROW
 from flashgen.codegen.backward import row_step
 from flashgen.codegen.forward import extra_arguments, new_prologue, own_integers, q_offset
 from flashgen.lang.log2 import logits
-from flashgen.lang.triton_emitter import ROW
 from flashgen.spec.variant import Variant
 
 _SIZES = ("kv_heads", "kv_len", "head_dim")

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.pairs import Function
+from flashgen.emit.prologue import Prologue
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import one_place, steps_with_each
 from flashgen.lang.log2 import K, logits
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, op, substitute, transform, var, variables, walk
 from flashgen.lang.show import show
-from flashgen.lang.triton_emitter import Prologue
 from flashgen.spec.variant import Variant
 
 _Q, _K_FIRST = var("q", Type.INT), var("k_first", Type.INT)

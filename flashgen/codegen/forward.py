@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from flashgen.analysis.levels import COL, Level, level
 from flashgen.codegen.limits import SCHEDULE, limit_lines, longest_first, scheduled_tiles
 from flashgen.codegen.naming import inner
 from flashgen.codegen.pairs import Function, pairs
 from flashgen.codegen.words import words
+from flashgen.emit.prologue import Prologue
+from flashgen.emit.writer import Tensor
 from flashgen.lang.bounds import key_range
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr, Gather, Type, walk
-from flashgen.lang.triton_emitter import COL, Level, Prologue, Tensor, level
 from flashgen.spec.variant import Variant
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from flashgen.analysis.levels import COL, level
 from flashgen.codegen.forward import (
     ForwardView,
     extra_arguments,
@@ -20,11 +21,11 @@ from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon, is_shifted, k
 from flashgen.codegen.hopper_masks import Mixed, mixed
 from flashgen.codegen.limits import SCHEDULE, longest_first
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
+from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
 from flashgen.lang.log2 import K, logits, tilted
 from flashgen.lang.nodes import Expr, Gather, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
-from flashgen.lang.triton_emitter import COL, Prologue, level
 from flashgen.spec.variant import Variant
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flashgen.analysis.levels import ROW, level
 from flashgen.codegen.backward import (
     PAIR,
     Q_START,
@@ -25,7 +26,6 @@ from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
 from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import TRUE, Gather, variables, walk
-from flashgen.lang.triton_emitter import ROW, level
 from flashgen.spec.variant import Variant
 
 _POSITIONS_OF_PAIRS = {"q", "k", "q_len", "kv_len"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flashgen.analysis.levels import level
 from flashgen.codegen.backward import PAIR, score_function
 from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
@@ -18,7 +19,6 @@ from flashgen.codegen.limits import SCHEDULE
 from flashgen.codegen.pairs import Function, named_apart, pairs
 from flashgen.lang.bounds import key_range
 from flashgen.lang.log2 import Q_FIRST, logits
-from flashgen.lang.triton_emitter import level
 from flashgen.spec.variant import Variant
 
 _SPREAD = "gl.zeros([64, BN], gl.float32, qk_layout) + "

@@ -14,10 +14,10 @@ from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.learned import SiteTexts, placements, summed_by_key
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.pairs import Function
+from flashgen.emit.prologue import Prologue
 from flashgen.lang.learned import Placement, Sharing
 from flashgen.lang.nodes import Expr, Type, substitute, var
 from flashgen.lang.show import show
-from flashgen.lang.triton_emitter import Prologue
 from flashgen.spec.variant import Variant
 
 # The corners of the tile at hand, which change from step to step where the loop walks along queries.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.limits import extreme
 from flashgen.codegen.pairs import Function, Given, Pairs
+from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange, increasing_in_q
 from flashgen.lang.linear import expression, linear
 from flashgen.lang.nodes import TRUE, Expr, const, op
 from flashgen.lang.show import show
-from flashgen.lang.triton_emitter import Prologue
 from flashgen.spec.variant import Variant
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.analysis.levels import ROW
 from flashgen.codegen.backward import ROW_SCHEDULE, row_limits
 from flashgen.codegen.forward import extra_arguments, new_prologue
 from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.limits import schedule_row
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.nodes import variables
-from flashgen.lang.triton_emitter import ROW
 from flashgen.spec.variant import Variant
 
 _SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")

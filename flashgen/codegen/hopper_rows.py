@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flashgen.analysis.levels import ROW, level
 from flashgen.codegen.hopper_keys import in_gluon, renamed
 from flashgen.codegen.limits import clipped
 from flashgen.codegen.pairs import Function, named_apart
+from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange, Q
 from flashgen.lang.nodes import TRUE, Expr, Gather, walk
 from flashgen.lang.show import show
-from flashgen.lang.triton_emitter import ROW, Prologue, level
 from flashgen.spec.variant import Variant
 
 _EXISTS = "(cols < kv_len)[:, None]"

@@ -7,9 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flashgen.analysis.levels import PAIR, level
 from flashgen.codegen.forward import ranges_of
 from flashgen.codegen.pairs import Function
 from flashgen.codegen.words import words
+from flashgen.emit.prologue import Body, Prologue
+from flashgen.emit.torch import emit
 from flashgen.lang.bounds import key_range, row_range
 from flashgen.lang.derivative import LoadSite, gradients
 from flashgen.lang.fold import fold
@@ -18,9 +21,6 @@ from flashgen.lang.log2 import is_uniform, of_qk, slope
 from flashgen.lang.magnitudes import magnitude
 from flashgen.lang.nodes import TRUE, Expr, Gather, Op, const, inputs, walk
 from flashgen.lang.show import show
-from flashgen.lang.torch_emitter import emit
-from flashgen.lang.triton_emitter import Body, Prologue, level
-from flashgen.lang.triton_levels import PAIR
 from flashgen.spec.variant import Variant
 
 _SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")

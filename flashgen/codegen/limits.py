@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import LAST_KEY, KeyRange, increasing_in_q
 from flashgen.lang.linear import expression, linear
 from flashgen.lang.nodes import Expr, Type, const, op, substitute, var, variables, walk
 from flashgen.lang.tiles import CORNERS
-from flashgen.lang.triton_emitter import Prologue
 from flashgen.spec.variant import Variant
 
 Q = var("q", Type.INT)

@@ -29,8 +29,8 @@ from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.reference import SIZES, conversion, reference_view
 from flashgen.codegen.schedule import ScheduleView
 from flashgen.codegen.signature import Signature, own_arguments, signature, sized_by
+from flashgen.emit.torch import emit
 from flashgen.lang.nodes import variables
-from flashgen.lang.torch_emitter import emit
 from flashgen.runtime.identity import Identity
 from flashgen.spec.variant import Input, Variant
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from flashgen.analysis.levels import level
 from flashgen.codegen.limits import ends_before_kv_len
+from flashgen.emit.prologue import Body, Prologue
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.log2 import factored, logits
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, var, variables, walk
 from flashgen.lang.show import show
-from flashgen.lang.triton_emitter import Body, Prologue, level
 from flashgen.spec.variant import Variant
 
 # What is at hand by name: the expression, and the name.

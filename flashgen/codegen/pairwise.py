@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from flashgen.codegen.forward import ranges_of
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.reference import expanded_shape
+from flashgen.emit.torch import Guard, emit
 from flashgen.lang.nodes import Expr, Gather, inputs, variables
-from flashgen.lang.torch_emitter import Guard, emit
 from flashgen.spec.variant import Variant
 
 if TYPE_CHECKING:

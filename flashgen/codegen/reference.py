@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.codegen.forward import ranges_of
+from flashgen.emit.torch import emit
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, variables
-from flashgen.lang.torch_emitter import TENSORS, emit
+from flashgen.lang.vocabulary import VARYING
 from flashgen.spec.variant import Input, Variant
 
 SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
@@ -60,7 +61,7 @@ def conversion(tensor: Input) -> str:
 
 def _as_tensor(text: str, expr: Expr) -> str:
     """A result of sizes and params alone is a Python scalar; the formula returns tensors."""
-    is_scalar = not variables(expr) & TENSORS and not inputs(expr)
+    is_scalar = not variables(expr) & VARYING and not inputs(expr)
     dtype = "" if expr.type is Type.BOOL else "dtype=score.dtype, "
     return f"torch.as_tensor({text}, {dtype}device=score.device)" if is_scalar else text
 

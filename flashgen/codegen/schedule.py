@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
 from flashgen.codegen.pairs import Function, mask_function, named_apart
+from flashgen.emit.prologue import Body
 from flashgen.lang.nodes import FALSE, TRUE, Const, variables
 from flashgen.lang.tiles import TileTruth, tile_truth
-from flashgen.lang.triton_emitter import Body
 from flashgen.spec.variant import Variant
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flashgen.codegen.docstrings import SCALARS
+from flashgen.emit.torch import literal
 from flashgen.lang.nodes import Type, variables
-from flashgen.lang.torch_emitter import literal
 from flashgen.spec.variant import Param, Variant
 
 # An operator of torch takes 64 arguments; that of the backward pass has up to 14 besides the variant's.

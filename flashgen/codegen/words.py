@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jinja2 import nodes
 
-from flashgen import lang
+from flashgen import analysis, emit, lang
 from flashgen.codegen.templates import environment
 
 _WORD = re.compile(r"[A-Za-z]\w*")
@@ -34,7 +34,7 @@ _OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device"
 def words() -> frozenset[str]:
     """All of them, those of expressions that kernels are worked out from included."""
     found = {*_of_templates(), *keyword.kwlist, *dir(builtins), *_OTHERS}
-    for folder in (Path(__file__).parent, *map(Path, lang.__path__)):
+    for folder in (Path(__file__).parent, *(Path(*package.__path__) for package in (lang, analysis, emit))):
         found.update(_of_modules(folder))
     return frozenset(found - _OF_SUGAR)
 

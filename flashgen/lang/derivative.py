@@ -1,6 +1,6 @@
 """Derivatives of expressions, by one sweep from the result down to what it is made of.
 
-Where a function has no derivative at a point, the convention is that of PyTorch's autograd on what `torch_emitter`
+Where a function has no derivative at a point, the convention is that of PyTorch's autograd on what `emit.torch`
 writes: abs gives 0 at 0; min and max of two equal tensors give half to each; clamp, and min or max with a bound that
 is the same for all pairs, passes the gradient at the bound. floor, `//`, comparisons, masks and indices give none.
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from flashgen.lang.fold import fold, simplify
 from flashgen.lang.nodes import FALSE, TRUE, Expr, Gather, Op, Type, const, inputs, op, var, variables, walk
 from flashgen.lang.products import ONE, Product, in_common, product, total
-from flashgen.lang.torch_emitter import TENSORS
+from flashgen.lang.vocabulary import VARYING
 
 SCORE = var("score", Type.FLOAT)
 ZERO = const(0.0)
@@ -253,7 +253,7 @@ def _extremum(node: Op, x: Expr, y: Expr) -> Sequence[_Part]:
 
 def _is_tensor(node: Expr) -> bool:
     """Whether PyTorch sees a tensor: min and max treat a Python scalar as a bound."""
-    return bool(variables(node) & TENSORS or inputs(node))
+    return bool(variables(node) & VARYING or inputs(node))
 
 
 def _compare(name: str, x: Expr, y: Expr) -> Expr:

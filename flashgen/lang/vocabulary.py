@@ -25,6 +25,9 @@ MEANINGS: Mapping[str, str] = {
     "head_dim": "the size of a head",
 }
 
+# Those whose value differs from pair to pair of one call, unlike sizes and params.
+VARYING = frozenset({"b", "h", "kv_h", "q", "k", "score"})
+
 # What others call them, by what they are here.
 _ALSO: Mapping[tuple[str, ...], str] = {
     ("q",): "q_idx q_index q_pos q_i qi query_idx query_pos query_index query row i m m_idx offs_m q_positions",

@@ -12,13 +12,13 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from language_world import RUNTIME, SCOPE, SIZES, TENSORS, compile, pairs
 
+from flashgen.emit.torch import emit
 from flashgen.lang.derivative import ZERO, derivatives, gradients
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, const, gather, inputs, op, var, variables, walk
 from flashgen.lang.show import show
 from flashgen.lang.softcaps import with_softcaps
-from flashgen.lang.torch_emitter import TENSORS as PAIR_TENSORS
-from flashgen.lang.torch_emitter import emit
+from flashgen.lang.vocabulary import VARYING
 
 SCORE = var("score", Type.FLOAT)
 SHAPE = tuple(SIZES[name] for name in ("batch", "heads", "q_len", "kv_len"))
@@ -233,7 +233,7 @@ def wild(draw: st.DrawFn, depth: int) -> Expr:
 
 
 def _is_tensor(node: Expr) -> bool:
-    return bool(inputs(node) or variables(node) & PAIR_TENSORS)
+    return bool(inputs(node) or variables(node) & VARYING)
 
 
 @given(st.integers(1, 3).flatmap(wild))

@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from flashgen.analysis.levels import COL, LONGEST, Level, is_reduction, level
+from flashgen.emit.names import Statements, kernel_name, suggest
+from flashgen.emit.operators import Operators, literal, wide
 from flashgen.lang.extrema import without_negated_operands
 from flashgen.lang.infix import Text, binary, call, method
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const, long_parts, walk
 from flashgen.lang.parse import BINDING
-from flashgen.lang.triton_levels import COL, LONGEST, Level, is_reduction, level
-from flashgen.lang.triton_names import Statements, kernel_name, suggest
-from flashgen.lang.triton_operators import Operators, literal, wide
 
 _LOADED_AS = {
     **dict.fromkeys(("int8", "uint8", "int16"), "tl.int32"),

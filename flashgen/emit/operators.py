@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flashgen.analysis.levels import COL, level
 from flashgen.lang.infix import Text, binary, call, method, number, prefix
 from flashgen.lang.intervals import INT32, Ranges
 from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type
 from flashgen.lang.show import BITWISE, SYMBOLS
-from flashgen.lang.triton_levels import COL, level
 
 _INFIX = BITWISE | {name: SYMBOLS[name] for name in ("add", "sub", "mul", "truediv", *COMPARISONS)}
 _CALLS = {

@@ -16,13 +16,13 @@ from itertools import count
 from flashgen.lang.infix import Text, binary, call, conditional, method, number, prefix
 from flashgen.lang.nodes import COMPARISONS, FLOAT_FUNCTIONS, Const, Expr, Gather, Op, Type, Var, long_parts, walk
 from flashgen.lang.show import BITWISE, SYMBOLS
+from flashgen.lang.vocabulary import VARYING
 
 # Whether an index along an axis may fall below 0, and whether it may pass the last element.
 Guard = Callable[[Gather, int], tuple[bool, bool]]
 # Whether an integer may pass 64 bits.
 Wraps = Callable[[Expr], bool]
 
-TENSORS = frozenset({"b", "h", "kv_h", "q", "k", "score"})
 _POSITIVE_SIZES = frozenset({"batch", "heads", "kv_heads", "head_dim"})
 _OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float"})
 _LARGEST = (2 - 2.0**-23) * 2.0**127  # of float32
@@ -158,7 +158,7 @@ class _Writer:
         self._raised.pop(node, None)
 
     def write(self, node: Expr) -> Text:
-        is_leaf = isinstance(node, Gather) or (isinstance(node, Var) and node.name in TENSORS)
+        is_leaf = isinstance(node, Gather) or (isinstance(node, Var) and node.name in VARYING)
         if is_leaf or any(child in self._tensors for child in node.children) or self._may_raise(node):
             self._tensors.add(node)
         self.texts[node] = self._text(node)

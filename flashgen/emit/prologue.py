@@ -12,13 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from flashgen.analysis.levels import COL, Level, floats_at_leaves, shared
+from flashgen.emit.names import EMITTED, Statements, suggest
+from flashgen.emit.writer import Facts, PairWriter, PrologueWriter, Tensor
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr
-from flashgen.lang.triton_levels import COL, ROW, Level, floats_at_leaves, level, shared
-from flashgen.lang.triton_names import EMITTED, Statements, suggest
-from flashgen.lang.triton_writer import Facts, PairWriter, PrologueWriter, Tensor
-
-__all__ = ["COL", "ROW", "Body", "Level", "Prologue", "Tensor", "level"]
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from language_world import RUNTIME, SCOPE, SIZES, TENSORS, compile, pairs
 
+from flashgen.emit.torch import Emission, emit
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr, Gather, Type
-from flashgen.lang.torch_emitter import Emission, emit
 
 SHAPE = tuple(SIZES[name] for name in ("batch", "heads", "q_len", "kv_len"))
 SHIFT = SIZES["kv_len"] - SIZES["q_len"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flashgen.analysis.levels import ONCE, ROW, Level, is_reduction, level
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, variables
-from flashgen.lang.triton_levels import ONCE, ROW, Level, is_reduction, level
 
 # The first and the last query of the tile at hand where the loop walks along queries: the kernel calls them as it does
 # elsewhere.

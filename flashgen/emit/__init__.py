@@ -1,0 +1,1 @@
+"""Expressions as code: fragments, the dialects that they are written in, and names."""
