@@ -10,7 +10,8 @@ from flashgen.codegen.forward import ForwardView, extra_arguments, new_prologue,
 from flashgen.codegen.learned import LearnedView, learned_view
 from flashgen.codegen.limits import SCHEDULE, extremes, limit_lines, longest_first, scheduled_tiles
 from flashgen.codegen.pairs import Function, mask_function, named_apart, pairs
-from flashgen.emit.prologue import Body, Prologue
+from flashgen.emit.fragments import Fragment
+from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange, key_range, row_range
 from flashgen.lang.derivative import gradients
 from flashgen.lang.linear import expression, linear
@@ -82,7 +83,7 @@ class BackwardQView(BackwardView):
     @property
     def reads_k(self) -> bool:
         """Whether a full tile needs the positions of its keys."""
-        readers = [f.body.free for f in (self.score,) if f is not None]
+        readers = [f.body.reads for f in (self.score,) if f is not None]
         return any("k" in free for free in (*readers, self.learned.free if self.learned else ()))
 
     @property
@@ -148,7 +149,7 @@ def _along_keys(variant: Variant, forward: ForwardView, known: Sequence[Function
         scheduled=not keys.closed,
         natural=found.natural,
         row=row,
-        prologue=tuple(prologue.lines),
+        prologue=prologue.lines,
         limits=limits,
         free=free,
         precision=forward.precision,
@@ -177,7 +178,7 @@ def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Fun
         limits = row_limits(rows, prologue, checks_end=score is not None)
     else:
         limits = Limits(scheduled_tiles(variant, ROW_SCHEDULE, "keys", "queries"), "0", "", "i < num_mixed")
-    free = _free(prologue, score, mask) | {*step.free}
+    free = _free(prologue, score, mask) | {*step.reads}
     return BackwardKvView(
         score=score,
         score_call="" if score is None else _spread(variant, "[BN, BM]", bent) + score.call,
@@ -188,7 +189,7 @@ def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Fun
         scheduled=not rows.closed,
         natural=logits(variant.score, variant.mask).natural,
         row=step.results[0] if step.results else "",
-        prologue=tuple(prologue.lines),
+        prologue=prologue.lines,
         limits=limits.lines,
         free=free,
         precision=forward.precision,
@@ -231,7 +232,7 @@ def score_function(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple
     return Function("_score_and_slope", body, f"{formula}{note}, and its derivative by score."), True, ""
 
 
-def row_step(variant: Variant, prologue: Prologue) -> Body:
+def row_step(variant: Variant, prologue: Prologue) -> Fragment:
     """What each step along queries computes of what is constant along a row of the logits; no result without any."""
     row = logits(variant.score, variant.mask).row
     return prologue.body(*([] if row is None else [substitute(row, {Q_FIRST: Q_START})]), inlined=True)
@@ -251,7 +252,7 @@ def _spread(variant: Variant, shape: str, bent: bool) -> str:
 
 
 def _free(prologue: Prologue, *functions: Function | None) -> frozenset[str]:
-    return frozenset(prologue.free).union(*(f.body.free for f in functions if f is not None))
+    return frozenset(prologue.reads).union(*(f.body.reads for f in functions if f is not None))
 
 
 def _arguments(variant: Variant, free: frozenset[str], schedule: Sequence[str]) -> tuple[str, ...]:
@@ -276,18 +277,22 @@ def row_limits(rows: KeyRange, prologue: Prologue, checks_end: bool) -> Limits:
     """
     lines = ["", "# Rows [first, stop) see some key of the tile, rows [full_start, full_end) each of them."]
     ragged, first, stop, masked = "col0 + BN > kv_len", "0", "q_len", []
+    call = prologue.dialect.call
     if rows.lower:
         assert rows.lower_bound is not None
         least, greatest = extremes(rows.lower_bound, prologue, K)
-        lines += [f"first = tl.maximum({least}, 0) // BM * BM", f"full_start = tl.where({ragged}, q_len, {greatest})"]
+        lines += [
+            f"first = {call('maximum', least, '0')} // BM * BM",
+            f"full_start = {call('where', ragged, 'q_len', greatest)}",
+        ]
         first, masked = "first", ["(start < full_start)"]
     if rows.upper or checks_end or not rows.lower:
         end = "q_len"
         if rows.upper_bound is not None:
             least, greatest = extremes(expression(linear(op("add", rows.upper_bound, const(1)))), prologue, K)
-            lines.append(f"stop = tl.minimum({greatest}, q_len)")
-            stop, end = "stop", f"tl.minimum({least}, q_len)"
-        lines.append(f"full_end = {end if rows.lower else f'tl.where({ragged}, 0, {end})'}")
+            lines.append(f"stop = {call('minimum', greatest, 'q_len')}")
+            stop, end = "stop", str(call("minimum", least, "q_len"))
+        lines.append(f"full_end = {end if rows.lower else call('where', ragged, '0', end)}")
         masked.append("(start + BM > full_end)")
     if first == "0":
         lines[1] = "# Rows below " + stop + " see some key of the tile, those below full_end each of them."

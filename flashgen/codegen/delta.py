@@ -44,7 +44,7 @@ def delta_view(variant: Variant) -> DeltaView:
     """Work the holes out; `row` is empty for a variant whose logits leave nothing out."""
     prologue = new_prologue(variant, walked=ROW)
     body = row_step(variant, prologue)
-    reads = prologue.free.union(body.free)
+    reads = prologue.reads.union(body.reads)
     offset = q_offset(variant) if body.results else ""
     return DeltaView(
         lines=(*prologue.lines, *body.lines),

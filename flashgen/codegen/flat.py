@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.pairs import Function
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.fold import fold
@@ -41,12 +40,12 @@ class Flat:
     @property
     def free(self) -> set[str]:
         """The names that both read, and the statements in front of the loop."""
-        return {*self.test.body.free, *self.score.body.free, *self.prologue.free}
+        return {*self.test.body.reads, *self.score.body.reads, *self.prologue.reads}
 
     @property
     def lines(self) -> tuple[str, ...]:
         """These statements."""
-        return in_gluon(self.prologue.lines)
+        return self.prologue.lines
 
 
 def flat_score(variant: Variant, prologue: Prologue, known: Sequence[Function], along_queries: bool) -> Flat | None:

@@ -10,6 +10,7 @@ from flashgen.codegen.limits import SCHEDULE, limit_lines, longest_first, schedu
 from flashgen.codegen.naming import inner
 from flashgen.codegen.pairs import Function, pairs
 from flashgen.codegen.words import words
+from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.prologue import Prologue
 from flashgen.emit.writer import Tensor
 from flashgen.lang.bounds import key_range
@@ -77,7 +78,9 @@ def uses_schedule(variant: Variant) -> bool:
     return not key_range(named.mask, ranges_of(named)).closed
 
 
-def new_prologue(variant: Variant, walked: Level = COL, approximate: bool = False) -> Prologue:
+def new_prologue(
+    variant: Variant, walked: Level = COL, approximate: bool = False, dialect: Dialect = TRITON
+) -> Prologue:
     """The prologue of a kernel whose loop goes along keys, or along queries where `walked` is ROW."""
     tensors = {i.name: Tensor(tuple(d.size for d in i.dims), i.dtype) for i in variant.inputs}
     return Prologue(
@@ -88,6 +91,7 @@ def new_prologue(variant: Variant, walked: Level = COL, approximate: bool = Fals
         walked=walked,
         approximate=approximate,
         words=words(),
+        dialect=dialect,
     )
 
 
@@ -111,7 +115,7 @@ def forward_view(variant: Variant) -> ForwardView:
         limits = limit_lines(variant, keys, prologue) if keys.closed else scheduled_tiles(variant)
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
-    free = prologue.free | found.free
+    free = prologue.reads | found.free
     arguments = extra_arguments(variant, free | ({"sinks_ptr"} if variant.sink else set()))
     spread = "tl.zeros([BM, BN], tl.float32) + " if found.spread else ""
     return ForwardView(
@@ -133,7 +137,7 @@ def forward_view(variant: Variant) -> ForwardView:
         q_first="q_first" in free,
         q_last="q_last" in free,
         q_offset=q_offset(variant),
-        prologue=tuple(prologue.lines),
+        prologue=prologue.lines,
         limits=limits,
         epilogue=(*epilogue.lines, *row_shift),
         natural=found.natural,

@@ -5,7 +5,6 @@ Scores and masks come from the same functions as in the portable kernel.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from flashgen.analysis.levels import COL, level
@@ -17,10 +16,11 @@ from flashgen.codegen.forward import (
     ranges_of,
     unspecialized,
 )
-from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon, is_shifted, key_tiles, renamed, work_of
+from flashgen.codegen.hopper_keys import KeyTiles, Work, is_shifted, key_tiles, work_of
 from flashgen.codegen.hopper_masks import Mixed, mixed
 from flashgen.codegen.limits import SCHEDULE, longest_first
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
+from flashgen.emit.dialects import GLUON
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
 from flashgen.lang.log2 import K, logits, tilted
@@ -44,7 +44,7 @@ class Columns:
 
     def used(self, function: Function | None) -> list[str]:
         """The names that a function takes."""
-        return [] if function is None else [name for name in self.given.values() if name in function.body.free]
+        return [] if function is None else [name for name in self.given.values() if name in function.body.reads]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class HopperView:
 
 def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others."""
-    prologue = new_prologue(variant, approximate=variant.approximate)
+    prologue = new_prologue(variant, approximate=variant.approximate, dialect=GLUON)
     ranges = key_range(variant.mask, ranges_of(variant))
     found = pairs(variant, ranges, prologue, apart=True)
     columns = _columns(variant, prologue)
@@ -142,7 +142,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     found = replace(found, mask=masked.mask)
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
-    reads = prologue.free | found.free | columns.free | ({"sinks_ptr"} if variant.sink else set())
+    reads = prologue.reads | found.free | columns.free | ({"sinks_ptr"} if variant.sink else set())
     ordered, uneven = longest_first(ranges) or not ranges.closed, keys is not None and not _is_window(ranges)
     asked = {*(["kv_len"] if keys is None else keys.free), *(["head_group"] if ordered else [])}
     computes = reads | asked
@@ -170,8 +170,8 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         uneven=uneven,
         reads=frozenset(reads),
         q_offset=q_offset(variant),
-        prologue=in_gluon(prologue.lines),
-        epilogue=in_gluon((*epilogue.lines, *row_shift)),
+        prologue=prologue.lines,
+        epilogue=(*epilogue.lines, *row_shift),
         natural=found.natural,
         row_shift=bool(row_shift),
         sink=variant.sink,
@@ -219,7 +219,7 @@ def _row_shift(row: Expr, epilogue: Prologue) -> str:
 
 def _columns(variant: Variant, prologue: Prologue) -> Columns:
     """Loads that vary along keys alone. A thread that makes them for its pairs would make those of a quarter of all."""
-    per_tile, given = prologue.fork(), dict[Expr, str]()
+    per_tile, given = prologue.fork(spelled={"k": "keys"}), dict[Expr, str]()
     scores = logits(variant.score, variant.mask)
     ends = []
     for expr in (scores.pair, variant.mask):
@@ -227,8 +227,8 @@ def _columns(variant: Variant, prologue: Prologue) -> Columns:
             if isinstance(node, Gather) and level(node) == COL and node not in given:
                 given[node] = per_tile.name(node)
         ends.append(len(per_tile.lines))
-    lines = renamed(in_gluon(per_tile.lines), "k", "keys")
-    free = frozenset(per_tile.free) if given else frozenset[str]()
+    lines = per_tile.lines
+    free = frozenset(per_tile.reads) if given else frozenset[str]()
     return Columns(given, lines[: ends[0]], lines[ends[0] :], free, frozenset(per_tile.helpers))
 
 
@@ -238,9 +238,10 @@ def _tilt(variant: Variant, prologue: Prologue) -> Tilt | None:
     if found is None:
         return None
     prologue.name(found.scaled, "qk_scale")
-    shift = re.sub(r"\bk_first\b", "start", prologue.inline(substitute(found.column, {K: CORNERS["k"][0]})))
+    first = CORNERS["k"][0]
+    shift = prologue.inline(substitute(found.column, {K: first}), spelled={first.name: "start"})
     per_key = prologue.inline(op("truediv", found.per_key, found.scaled))
-    return Tilt(*in_gluon((per_key, shift)))
+    return Tilt(per_key, shift)
 
 
 def _score_call(found: Pairs) -> str:

@@ -18,12 +18,12 @@ from flashgen.codegen.backward import (
 )
 from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
-from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.hopper_learned import HopperLearned, hopper_learned
 from flashgen.codegen.hopper_queries import QueryTiles, query_tiles
 from flashgen.codegen.hopper_rows import SeenRows, seen_rows_of
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
+from flashgen.emit.dialects import GLUON
 from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import TRUE, Gather, variables, walk
 from flashgen.spec.variant import Variant
@@ -111,7 +111,7 @@ class HopperBackwardView:
         """
         score = self.flat.score if self.flat and tiles == "flat" else self.score
         functions = (score, self.seen.rest if tiles == "mixed" else None)
-        reads = frozenset[str]().union(*(f.body.free for f in functions if f is not None))
+        reads = frozenset[str]().union(*(f.body.reads for f in functions if f is not None))
         return reads | {"rows"} if "q" in reads else reads
 
     def reads_start(self, tiles: str) -> bool:
@@ -125,7 +125,7 @@ class HopperBackwardView:
         """What says whether a tile of queries is flat, beside its number."""
         assert self.flat is not None
         lengths = {"q_len", "kv_len"} if self.q_offset else {"q_len"}
-        read = sorted({*self.flat.test.body.free} - {"q_first", "q_last"} | lengths)
+        read = sorted({*self.flat.test.body.reads} - {"q_first", "q_last"} | lengths)
         return tuple(dict.fromkeys(("num_tiles", *self.queries.placed_by, *read)))
 
     @property
@@ -135,18 +135,18 @@ class HopperBackwardView:
 
 def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> HopperBackwardView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
-    prologue = new_prologue(variant, walked=ROW, approximate=variant.approximate)
+    prologue = new_prologue(variant, walked=ROW, approximate=variant.approximate, dialect=GLUON)
     rows = seen_rows(variant)
     score, bent, factor = score_function(variant, prologue, Q_START)
     score = named_apart(score, known, "_by_key", "_by_key_on_hopper")
     seen = seen_rows_of(variant, rows, score, prologue, known)
     queries = query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, seen.rest) if f is not None]
-    reads = prologue.free.union(seen.free - {"queries", "q"}, *(f.body.free for f in functions)) - {*seen.loaded}
+    reads = prologue.reads.union(seen.free - {"queries", "q"}, *(f.body.reads for f in functions)) - {*seen.loaded}
     flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=True)
     learned = hopper_learned(variant, (flat.prologue if flat else prologue).fork(), flat.condition if flat else None)
     apart = (part.free for part in (learned, flat) if part is not None)
-    free = reads.union(queries.names, prologue.free, *apart)
+    free = reads.union(queries.names, prologue.reads, *apart)
     extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
     scheduled = not rows.closed
     in_turn = not bent and (scheduled or _leaves_registers(variant, score))
@@ -163,12 +163,12 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
         longest_first=rows.closed and bool(rows.lower) and not rows.upper,
-        rank=" ".join(in_gluon([schedule_row(variant, "gl.cdiv(kv_len, BN)", "place")])) if ranked else "",
+        rank=schedule_row(variant, "gl.cdiv(kv_len, BN)", "place", GLUON) if ranked else "",
         in_turn=in_turn,
         natural=logits(variant.score, variant.mask).natural,
         holds_v=in_turn and not scheduled and flat is None and variant.mask is not TRUE,
         plain_mask=in_turn and not scheduled and seen.bounds != () and seen.rest is None and score is None,
-        prologue=(*in_gluon(prologue.lines), *seen.lines),
+        prologue=(*prologue.lines, *seen.lines),
         reads=frozenset(reads),
         q_offset=q_offset(variant),
         arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
@@ -188,7 +188,7 @@ def _leaves_registers(variant: Variant, score: Function | None) -> bool:
     along = (node for node in walk(variant.mask, variant.score) if isinstance(node, Gather))
     if any({"q", "k"} & variables(node) for node in along):
         return False
-    return (score is None or "q" not in score.body.free) and variables(variant.mask) <= _POSITIONS_OF_PAIRS
+    return (score is None or "q" not in score.body.reads) and variables(variant.mask) <= _POSITIONS_OF_PAIRS
 
 
 def _reads_tensors_along_q(variant: Variant) -> bool:

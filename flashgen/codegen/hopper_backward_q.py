@@ -14,9 +14,10 @@ from flashgen.codegen.backward import PAIR, score_function
 from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
 from flashgen.codegen.hopper import HopperView
-from flashgen.codegen.hopper_keys import KeyTiles, Work, in_gluon
+from flashgen.codegen.hopper_keys import KeyTiles, Work
 from flashgen.codegen.limits import SCHEDULE
 from flashgen.codegen.pairs import Function, named_apart, pairs
+from flashgen.emit.dialects import GLUON
 from flashgen.lang.bounds import key_range
 from flashgen.lang.log2 import Q_FIRST, logits
 from flashgen.spec.variant import Variant
@@ -81,7 +82,7 @@ class HopperBackwardQView:
     def flat_names(self) -> tuple[str, ...]:
         """What says whether a tile of keys is flat, beside its number."""
         assert self.flat is not None
-        read = sorted({*self.flat.test.body.free} - {"k_first", "k_last"} | {"kv_len"})
+        read = sorted({*self.flat.test.body.reads} - {"k_first", "k_last"} | {"kv_len"})
         return tuple(dict.fromkeys(("num_tiles", *(self.keys.placed_by if self.keys else ()), *read)))
 
     @property
@@ -91,17 +92,17 @@ class HopperBackwardQView:
 
 def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequence[Function]) -> HopperBackwardQView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
-    prologue = new_prologue(variant, approximate=variant.approximate)
+    prologue = new_prologue(variant, approximate=variant.approximate, dialect=GLUON)
     ranges = key_range(variant.mask, ranges_of(variant))
     found = pairs(variant, ranges, prologue)
     score, bent, factor = score_function(variant, prologue, Q_FIRST)
     suffixes = ("_by_query", "_by_query_on_hopper")
     score, mask = named_apart(score, known, *suffixes), named_apart(found.mask, known, *suffixes)
     shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
-    row = "" if found.row is None else " ".join(in_gluon([prologue.inline(found.row)]))
+    row = "" if found.row is None else prologue.inline(found.row)
     flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=False)
     functions = (score, mask, *(flat.functions if flat else ()))
-    reads = prologue.free.union(*(f.body.free for f in functions if f is not None)) - {"k_first", "k_last"}
+    reads = prologue.reads.union(*(f.body.reads for f in functions if f is not None)) - {"k_first", "k_last"}
     free = {*reads, *forward.work.names, *_ALWAYS}
     if mask is None or flat or "kv_len" in shown or (q_offset(variant) and reads & {"q", "q_first", "q_last"}):
         free.add("kv_len")
@@ -116,7 +117,7 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
         mask=mask,
         shown=shown,
         clamps_k=found.clamps_k,
-        reads_k=score is not None and "k" in score.body.free,
+        reads_k=score is not None and "k" in score.body.reads,
         keys=forward.keys,
         work=forward.work,
         start=forward.start,
@@ -124,7 +125,7 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
         longest_first=forward.grouped,
         natural=found.natural,
         row=row,
-        prologue=(*in_gluon(prologue.lines), *(flat.lines if flat else ())),
+        prologue=(*prologue.lines, *(flat.lines if flat else ())),
         reads=frozenset(reads),
         q_offset=q_offset(variant),
         arguments=extra if ranges.closed else (*SCHEDULE, *extra),

@@ -6,12 +6,11 @@ the mixed ones first, and `_key_tile` finds the place of each.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flashgen.codegen.forward import extra_arguments, new_prologue
 from flashgen.codegen.limits import SCHEDULE, limit_lines, schedule_row
+from flashgen.emit.dialects import GLUON
 from flashgen.lang.bounds import KeyRange
 from flashgen.spec.variant import Variant
 
@@ -89,15 +88,15 @@ def key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
     """Which tiles there are, by the ends of the mask's `ranges` where these are closed, else by a schedule."""
     if not ranges.closed:
         return _scheduled(variant)
-    prologue = new_prologue(variant)
+    prologue = new_prologue(variant, dialect=GLUON)
     limits = limit_lines(variant, ranges, prologue)
     lines, place = (_BETWEEN, _PLACE_BETWEEN) if ranges.lower else (_DOWNWARDS, _PLACE_DOWNWARDS)
     placed_by = ("num_mixed", "num_right", "full_start", "full_end") if ranges.lower else ("num_tiles",)
-    free = prologue.free | ({"kv_heads"} if "kv_h" in prologue.free else set())
+    free = prologue.reads | ({"kv_heads"} if "kv_h" in prologue.reads else set())
     if any("kv_len" in line for line in limits) or is_shifted(variant, free):
         free.add("kv_len")
     return KeyTiles(
-        lines=in_gluon((*prologue.lines, *limits, *lines)),
+        lines=(*prologue.lines, *limits, *lines),
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
@@ -109,17 +108,17 @@ def key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
 
 def _scheduled(variant: Variant) -> KeyTiles:
     lines = (
-        f"tile = tl.load(counts_ptr + 3 * ({schedule_row(variant, 'num_q_tiles', 'place')}) + 2)",
+        f"tile = gl.load(counts_ptr + 3 * ({schedule_row(variant, 'num_q_tiles', 'place', GLUON)}) + 2)",
         "row0 = tile * BM",
-        f"row = {schedule_row(variant, 'num_q_tiles', 'tile')}",
-        "num_mixed = tl.load(counts_ptr + 3 * row)",
-        "num_full = tl.load(counts_ptr + 3 * row + 1)",
-        "num_tiles = tl.maximum(num_mixed + num_full, 1)",
+        f"row = {schedule_row(variant, 'num_q_tiles', 'tile', GLUON)}",
+        "num_mixed = gl.load(counts_ptr + 3 * row)",
+        "num_full = gl.load(counts_ptr + 3 * row + 1)",
+        "num_tiles = gl.maximum(num_mixed + num_full, 1)",
         "row_tiles_ptr = tiles_ptr + row * num_k_tiles",
     )
     placed_by = ("num_mixed", "num_full", "row_tiles_ptr", "num_k_tiles")
     return KeyTiles(
-        lines=in_gluon(lines),
+        lines=lines,
         returned=("num_tiles", *placed_by[:3]),
         place=_PLACE_SCHEDULED,
         placed_by=placed_by,
@@ -133,13 +132,3 @@ def _scheduled(variant: Variant) -> KeyTiles:
 def is_shifted(variant: Variant, reads: set[str]) -> bool:
     """Whether a position of queries is read that kv_len has a part in."""
     return variant.align == "bottom_right" and bool(reads & set(_POSITIONS))
-
-
-def in_gluon(lines: Iterable[str]) -> tuple[str, ...]:
-    """Statements of the emitter, written for Triton, by the names that Gluon has for the same operations."""
-    return tuple(re.sub(r"\btl\.(?!sigmoid)", "gl.", line) for line in lines)
-
-
-def renamed(lines: Iterable[str], name: str, other: str) -> tuple[str, ...]:
-    """The same statements for positions in another layout than the scores': a variable keeps its layout in a loop."""
-    return tuple(re.sub(rf"\b{name}\b", other, line) for line in lines)

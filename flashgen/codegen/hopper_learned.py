@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.learned import SiteTexts, placements, summed_by_key
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.pairs import Function
@@ -100,9 +99,9 @@ def hopper_learned(variant: Variant, prologue: Prologue, flat: Expr | None) -> H
     return HopperLearned(
         sites,
         tuple(texts.functions),
-        in_gluon(prologue.lines),
-        in_gluon(texts.epilogue.lines),
-        frozenset(texts.free | texts.epilogue.free | prologue.free),
+        prologue.lines,
+        texts.epilogue.lines,
+        frozenset(texts.free | texts.epilogue.reads | prologue.reads),
     )
 
 
@@ -137,7 +136,7 @@ def _site(
         lines, (uniform, offset) = body.lines, body.results
         at_corner = prologue.body(place, inlined=True)
         corner_lines, (corner,) = at_corner.lines, at_corner.results
-        texts.free |= {*body.free}
+        texts.free |= {*body.reads}
     return HopperSite(
         input=found.site.gather.input,
         read=show(found.site.gather, variant.lets),
@@ -149,9 +148,9 @@ def _site(
         sums=f"{name}_sums",
         at=f"{name}_at",
         shared=f"{name}_shared",
-        lines=in_gluon(lines),
-        uniform="".join(in_gluon([uniform])),
-        offset="".join(in_gluon([offset])),
-        corner_lines=in_gluon(corner_lines),
-        corner="".join(in_gluon([corner])),
+        lines=tuple(lines),
+        uniform=uniform,
+        offset=offset,
+        corner_lines=tuple(corner_lines),
+        corner=corner,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.limits import extreme
 from flashgen.codegen.pairs import Function, Given, Pairs
 from flashgen.emit.prologue import Prologue
@@ -43,13 +42,13 @@ def mixed(
         return Mixed(mask, (Test(found.shown if mask is None else mask.call),), True)
     mask = _residual(variant, ranges, prologue, given)
     mask = None if mask is None else mask.beside(portable)
-    reads_k = any("k" in f.body.free for f in (found.score, mask) if f is not None)
+    reads_k = any("k" in f.body.reads for f in (found.score, mask) if f is not None)
     k = "k" if reads_k or found.clamps_k else "_keys(start, BN, col_layout)"
     tests = [] if mask is None else [Test(mask.call)]
     tests += _bounds(ranges, prologue, k)
     if "kv_len" in found.shown:
         tests.append(Test(f"{'col' if found.clamps_k else k} < kv_len", "start + BN > kv_len"))
-    return Mixed(mask, tuple(Test(*in_gluon((test.pair, test.tile))) for test in tests), reads_k)
+    return Mixed(mask, tuple(tests), reads_k)
 
 
 def _residual(variant: Variant, ranges: KeyRange, prologue: Prologue, given: Given) -> Function | None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from flashgen.analysis.levels import ROW
 from flashgen.codegen.backward import ROW_SCHEDULE, row_limits
 from flashgen.codegen.forward import extra_arguments, new_prologue
-from flashgen.codegen.hopper_keys import in_gluon
 from flashgen.codegen.limits import schedule_row
+from flashgen.emit.dialects import GLUON
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.nodes import variables
 from flashgen.spec.variant import Variant
@@ -86,7 +86,7 @@ class QueryTiles:
 def query_tiles(variant: Variant, rows: KeyRange, checks_end: bool) -> QueryTiles:
     if not rows.closed:
         return _scheduled(variant)
-    prologue = new_prologue(variant, walked=ROW)
+    prologue = new_prologue(variant, walked=ROW, dialect=GLUON)
     limits = row_limits(rows, prologue, checks_end)
     placed_by: tuple[str, ...]
     if "full_end" not in limits.masked:
@@ -96,11 +96,11 @@ def query_tiles(variant: Variant, rows: KeyRange, checks_end: bool) -> QueryTile
     else:
         lines, place = _BETWEEN, _PLACE_BETWEEN
         placed_by = ("num_tiles", "num_mixed", "num_left", "num_right", "first")
-    free = prologue.free | {"q_len", "kv_len"}
+    free = prologue.reads | {"q_len", "kv_len"}
     extra = extra_arguments(variant, free)
     sizes = [name for name in _SIZES if name in free]
     return QueryTiles(
-        lines=in_gluon((*prologue.lines, *limits.lines, *(line.format(stop=limits.stop) for line in lines))),
+        lines=(*prologue.lines, *limits.lines, *(line.format(stop=limits.stop) for line in lines)),
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
@@ -115,7 +115,7 @@ def _scheduled(variant: Variant) -> QueryTiles:
     used = variables(variant.mask)
     by = [name for name, wanted in (("b", {"b"}), ("h", {"h", "kv_h"})) if used & wanted]
     lines = (
-        f"row = {schedule_row(variant, 'gl.cdiv(kv_len, BN)', '(col0 // BN)')}",
+        f"row = {schedule_row(variant, 'gl.cdiv(kv_len, BN)', '(col0 // BN)', GLUON)}",
         "num_mixed = gl.load(counts_ptr + 3 * row)",
         "num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)",
         "row_tiles_ptr = tiles_ptr + row * num_q_tiles",
@@ -123,7 +123,7 @@ def _scheduled(variant: Variant) -> QueryTiles:
     placed_by = ("num_mixed", "row_tiles_ptr", "num_q_tiles")
     sizes = [*(["heads"] if len(by) == 2 else []), *(["kv_len"] if by else [])]
     return QueryTiles(
-        lines=in_gluon(lines),
+        lines=lines,
         returned=("num_tiles", *placed_by[:2]),
         place=_PLACE_SCHEDULED,
         placed_by=placed_by,

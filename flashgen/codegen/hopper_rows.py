@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.levels import ROW, level
-from flashgen.codegen.hopper_keys import in_gluon, renamed
 from flashgen.codegen.limits import clipped
 from flashgen.codegen.pairs import Function, named_apart
 from flashgen.emit.prologue import Prologue
@@ -55,7 +54,7 @@ def seen_rows_of(
     rest = rows.residual
     ahead = _row_loads(rest)
     end = "_rows_to(q_len - 1 - start, BM, row_layout)"
-    if (score and "q" in score.body.free) or any(node is Q for node in walk(rest, to=ahead)):
+    if (score and "q" in score.body.reads) or any(node is Q for node in walk(rest, to=ahead)):
         # A tile that needs the positions of its rows anyhow compares these, and reads by them.
         rows, rest, ahead, end = KeyRange(), variant.mask, [], "(rows < q_len)[None, :]"
     lines, tests = _bounds(rows.lower_bound, rows.upper_bound, prologue, end if score else "")
@@ -63,19 +62,18 @@ def seen_rows_of(
         return SeenRows(lines, None, " & ".join(tests), (), (), frozenset(), frozenset())
     # What it reads of the keys comes first: that is at hand in all steps.
     prologue.body(rest)
-    loads = prologue.fork()
+    loads = prologue.fork(spelled={"q": "queries"})
     given = {n: loads.name(n) for n in ahead}
-    texts = renamed(in_gluon(loads.lines), "q", "queries")
     function = Function("_visible", prologue.body(rest, given=given), f"{show(rest, variant.lets)}.")
     function = named_apart(function, known, "_by_key", "_by_key_on_hopper") or function
     return SeenRows(
         lines=lines,
         rest=function,
         shown=" & ".join((function.call, *tests)),
-        loads=texts,
-        loaded=tuple(name for name in given.values() if name in function.body.free),
+        loads=loads.lines,
+        loaded=tuple(name for name in given.values() if name in function.body.reads),
         helpers=frozenset(loads.helpers),
-        free=frozenset(loads.free) if given else frozenset(),
+        free=frozenset(loads.reads) if given else frozenset(),
     )
 
 
@@ -103,4 +101,4 @@ def _bounds(lower: Expr | None, upper: Expr | None, prologue: Prologue, end: str
         tests.append(end)
     if not lines:
         return (), [_EXISTS, *tests]
-    return ("# The rows that see each key, as far as these are one interval.", *in_gluon(lines)), tests
+    return ("# The rows that see each key, as far as these are one interval.", *lines), tests

@@ -11,7 +11,8 @@ from flashgen.analysis.levels import PAIR, level
 from flashgen.codegen.forward import ranges_of
 from flashgen.codegen.pairs import Function
 from flashgen.codegen.words import words
-from flashgen.emit.prologue import Body, Prologue
+from flashgen.emit.fragments import Fragment
+from flashgen.emit.prologue import Prologue
 from flashgen.emit.torch import emit
 from flashgen.lang.bounds import key_range, row_range
 from flashgen.lang.derivative import LoadSite, gradients
@@ -167,10 +168,10 @@ def learned_view(variant: Variant, prologue: Prologue) -> LearnedView:
     return LearnedView(
         sites,
         tuple(texts.functions),
-        tuple(texts.epilogue.lines),
+        texts.epilogue.lines,
         tuple(site.pointer for site in sites),
         tuple(site.way for site in sites if site.way),
-        frozenset(texts.free | prologue.free),
+        frozenset(texts.free | prologue.reads),
         adds=any(not site.writes or site.way for site in sites),
         shears=any(site.sharing == "DIAGONAL" for site in sites),
         by_key=summed_by_key(variant, found),
@@ -261,7 +262,7 @@ class SiteTexts:
             factor = self._prologue.name(derivative) if derivative.children else self._prologue.inline(derivative)
             return _product(derivative, factor)
         body = self._prologue.body(derivative)
-        self.free |= {*body.free}
+        self.free |= {*body.reads}
         function = Function(f"_{name}{suffix}", body, f"{show(site.derivative, self._variant.lets)}.")
         self.functions.append(function)
         return _product(derivative, function.call)
@@ -269,11 +270,11 @@ class SiteTexts:
     def _offset(self, name: str, found: Placement) -> tuple[tuple[str, ...], str]:
         if found.sharing in (Sharing.ALL, Sharing.ROW):
             text = self.epilogue.inline(found.offset)
-            self.free |= self.epilogue.free
+            self.free |= self.epilogue.reads
             return (), text
         if found.by_distance is not None:
             body = self._prologue.body(found.by_distance)
-            self.free |= {*body.free} - {"k"}
+            self.free |= {*body.reads} - {"k"}
             read = show(found.site.gather, self._variant.lets)
             function = Function(f"_{name}_at", body, f"The element {read}, for queries at q_first.")
             self.functions.append(function)
@@ -288,15 +289,15 @@ class SiteTexts:
         read = show(found.site.gather, self._variant.lets)
         function = Function(f"_{name}_is_one", body, f"Whether all pairs of a tile read the same element, {read}.")
         self.functions.append(function)
-        self.free |= {*body.free}
+        self.free |= {*body.reads}
         corner = self._inlined(found.corner)
         return function, corner.lines, corner.results[0]
 
-    def _inlined(self, root: Expr) -> Body:
+    def _inlined(self, root: Expr) -> Fragment:
         """Statements in the loop."""
         body = self._prologue.body(root, inlined=True, hidden=self._inside)
-        self.free |= {*body.free}
-        self._inside |= {*body.defined}
+        self.free |= {*body.reads}
+        self._inside |= {*body.defines}
         return body
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import LAST_KEY, KeyRange, increasing_in_q
 from flashgen.lang.linear import expression, linear
@@ -51,24 +52,25 @@ def clipped(text: str, bound: Expr, prologue: Prologue) -> str:
 def limit_lines(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[str, ...]:
     """Statements for `first`, `full_start`, `full_end` and `stop`, the ends of the loops over keys."""
     lines = ["", "# Keys [first, stop) are seen by some row of the tile, [full_start, full_end) by each row."]
-    inside = ends_before_kv_len(variant, keys)
+    inside, call = ends_before_kv_len(variant, keys), prologue.dialect.call
     if keys.upper:
         assert keys.upper_bound is not None
         least, greatest = extremes(expression(linear(op("add", keys.upper_bound, const(1)))), prologue)
-        stop = greatest if inside else f"tl.minimum({greatest}, kv_len)"
-        end = least if inside else f"tl.minimum({least}, kv_len)"
+        stop, end = (each if inside else str(call("minimum", each, "kv_len")) for each in (greatest, least))
     else:
         stop, end = "kv_len", "kv_len"
+    whole = f"{call('maximum', end, '0')} // BN * BN"
     if not keys.lower:
         lines[1] = "# Keys below stop are seen by some row of the tile, those below full_end by each row."
-        return (*lines, f"stop = {stop}", f"full_end = tl.maximum({end}, 0) // BN * BN")
+        return (*lines, f"stop = {stop}", f"full_end = {whole}")
     assert keys.lower_bound is not None
     least, greatest = extremes(keys.lower_bound, prologue)
+    start = call("cdiv", call("maximum", greatest, "0"), "BN")
     lines += [
-        f"first = tl.maximum({least}, 0) // BN * BN",
-        f"stop = tl.maximum({stop}, first)",
-        f"full_start = tl.minimum(tl.cdiv(tl.maximum({greatest}, 0), BN), tl.cdiv(stop, BN)) * BN",
-        f"full_end = tl.maximum(tl.maximum({end}, 0) // BN * BN, full_start)",
+        f"first = {call('maximum', least, '0')} // BN * BN",
+        f"stop = {call('maximum', stop, 'first')}",
+        f"full_start = {call('minimum', start, call('cdiv', 'stop', 'BN'))} * BN",
+        f"full_end = {call('maximum', whole, 'full_start')}",
     ]
     return tuple(lines)
 
@@ -99,11 +101,11 @@ def scheduled_tiles(
     )
 
 
-def schedule_row(variant: Variant, num_tiles: str, tile: str) -> str:
+def schedule_row(variant: Variant, num_tiles: str, tile: str, dialect: Dialect = TRITON) -> str:
     """The row of the schedule for a tile of queries, one of `num_tiles`: batch and heads as far as the mask tells."""
-    used = variables(variant.mask)
+    used, wide = variables(variant.mask), dialect.name("int64")
     by_head = bool(used & {"h", "kv_h"})
     if "b" in used:
         group = "(b * heads + h)" if by_head else "b"
-        return f"{group}.to(tl.int64) * {num_tiles} + {tile}"
-    return f"h.to(tl.int64) * {num_tiles} + {tile}" if by_head else f"{tile}.to(tl.int64)"
+        return f"{group}.to({wide}) * {num_tiles} + {tile}"
+    return f"h.to({wide}) * {num_tiles} + {tile}" if by_head else f"{tile}.to({wide})"

@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from flashgen.analysis.levels import level
 from flashgen.codegen.limits import ends_before_kv_len
-from flashgen.emit.prologue import Body, Prologue
+from flashgen.emit.fragments import Fragment
+from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.log2 import factored, logits
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, var, variables, walk
@@ -25,13 +26,13 @@ class Function:
     """A helper function of the generated file: its arguments, body, and the formula that it stands for."""
 
     name: str
-    body: Body
+    body: Fragment
     formula: str
 
     @property
     def names(self) -> tuple[str, ...]:
-        first = [name for name in ("qk", "q", "k") if name in self.body.free]
-        return (*first, *(name for name in self.body.free if name not in first))
+        first = [name for name in ("qk", "q", "k") if name in self.body.reads]
+        return (*first, *(name for name in self.body.reads if name not in first))
 
     @property
     def arguments(self) -> str:
@@ -98,11 +99,11 @@ class Pairs:
 
     @property
     def free(self) -> set[str]:
-        return {name for f in (self.score, self.mask) if f is not None for name in f.body.free}
+        return {name for f in (self.score, self.mask) if f is not None for name in f.body.reads}
 
     @property
     def score_reads_k(self) -> bool:
-        return self.score is not None and "k" in self.score.body.free
+        return self.score is not None and "k" in self.score.body.reads
 
     @property
     def logit(self) -> str:

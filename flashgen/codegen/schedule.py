@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
 from flashgen.codegen.pairs import Function, mask_function, named_apart
-from flashgen.emit.prologue import Body
+from flashgen.emit.fragments import Fragment
 from flashgen.lang.nodes import FALSE, TRUE, Const, variables
 from flashgen.lang.tiles import TileTruth, tile_truth
 from flashgen.spec.variant import Variant
@@ -22,7 +22,7 @@ class ScheduleView:
     """
 
     mask: Function
-    body: Body
+    body: Fragment
     state: tuple[str, ...]
     decides: bool
     rows: bool
@@ -57,7 +57,7 @@ def schedule_view(variant: Variant, known: Sequence[Function]) -> ScheduleView:
     assert mask is not None, "a variant without a mask has no schedule"
     truth = tile_truth(variant.mask, ranges_of(variant))
     body = prologue.body(truth.every, truth.some, inlined=True)
-    free = prologue.free | set(mask.body.free) | set(body.free)
+    free = prologue.reads | set(mask.body.reads) | set(body.reads)
     used = variables(variant.mask)
     by_batch, by_head = "b" in used, bool({"h", "kv_h"} & used)
     sizes = tuple(name for name in ("heads", "kv_heads", "head_dim") if name in free or "kv_h" in used)
@@ -75,12 +75,12 @@ def schedule_view(variant: Variant, known: Sequence[Function]) -> ScheduleView:
         q="q" in free,
         q_first="q_first" in free,
         q_last="q_last" in free,
-        k="k" in body.free,
-        k_first=bool({"k", "k_first", "k_last"} & set(body.free)),
-        k_last="k_last" in body.free,
+        k="k" in body.reads,
+        k_first=bool({"k", "k_first", "k_last"} & set(body.reads)),
+        k_last="k_last" in body.reads,
         q_offset=q_offset(variant),
         sizes=sizes,
-        prologue=tuple(prologue.lines),
+        prologue=prologue.lines,
         arguments=extra_arguments(variant, free),
         unspecialized=(
             *(n for n in integers if n not in _FORWARD_ONLY or n in sizes),
@@ -93,7 +93,7 @@ def schedule_view(variant: Variant, known: Sequence[Function]) -> ScheduleView:
 _FORWARD_ONLY = frozenset({"heads", "kv_heads", "head_dim", "v_head_dim"})
 
 
-def _state(truth: TileTruth, body: Body) -> tuple[str, ...]:
+def _state(truth: TileTruth, body: Fragment) -> tuple[str, ...]:
     """Statements for the states of a chunk: 0 where no pair can be visible, 2 where each must be, else 1, doubt."""
     every, some = body.results
     lines = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flashgen.analysis.levels import ONCE, ROW, Level, is_reduction, level
@@ -10,7 +10,7 @@ from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, variables
 
 # The first and the last query of the tile at hand where the loop walks along queries: the kernel calls them as it does
 # elsewhere.
-_SPELLED = {"q_start": "q_first", "q_end": "q_last"}
+SPELLED: Mapping[str, str] = {"q_start": "q_first", "q_end": "q_last"}
 
 QK_SCALE = "qk_scale"
 # What values without a telling name are called: one number, one a row, one a pair.
@@ -18,11 +18,6 @@ _PLAIN: dict[Level, str] = {ONCE: "c", ROW: "r"}
 _OF_PAIRS = "t"
 # The names that the emitter itself gives, which templates leave to it.
 EMITTED = frozenset({QK_SCALE, _OF_PAIRS, *_PLAIN.values()})
-
-
-def kernel_name(name: str) -> str:
-    """The kernel's name for a variable: that of the language, or of the spec, which is none of the kernel's own."""
-    return _SPELLED.get(name, name)
 
 
 def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
@@ -49,19 +44,20 @@ def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
 
 @dataclass
 class Statements:
-    """Assignments under way. `names` maps what they computed to its name, `free` are the names that they read from
-    outside, `taken` those that they may not make.
+    """Assignments under way. `names` maps what they computed to its name, `reads` are the names that they read from
+    outside, `taken` those that they may not make; `helpers` are the helper functions that they call.
     """
 
     taken: set[str]
-    free: set[str] = field(default_factory=set)
+    reads: set[str] = field(default_factory=set)
+    helpers: set[str] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     names: dict[Expr | str, str] = field(default_factory=dict)
 
     def assign(self, value: Expr | str, preferred: str, text: str) -> str:
         """Assign the text of a value, an expression or the text itself, to a new name like `preferred`."""
         name, number = preferred, 2
-        while name in self.taken or name in self.free:
+        while name in self.taken or name in self.reads:
             name, number = f"{preferred}_{number}", number + 1
         self.taken.add(name)
         self.names[value] = name

@@ -1,4 +1,4 @@
-"""Each operator of the language in Triton, with the language's semantics where Triton's own differ."""
+"""Each operator of the language in Triton or Gluon, with the language's semantics where their own differ."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.levels import COL, level
+from flashgen.emit.dialects import Dialect
 from flashgen.lang.infix import Text, binary, call, method, number, prefix
 from flashgen.lang.intervals import INT32, Ranges
 from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type
@@ -14,8 +15,8 @@ from flashgen.lang.show import BITWISE, SYMBOLS
 
 _INFIX = BITWISE | {name: SYMBOLS[name] for name in ("add", "sub", "mul", "truediv", *COMPARISONS)}
 _CALLS = {
-    "abs": "tl.abs", "min": "tl.minimum", "max": "tl.maximum", "where": "tl.where", "exp": "tl.exp", "exp2": "tl.exp2",
-    "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "sigmoid": "tl.sigmoid",
+    "min": "minimum", "max": "maximum",
+    **{name: name for name in ("abs", "where", "exp", "exp2", "log", "log2", "sqrt", "sigmoid")},
 }  # fmt: skip
 FLOAT32_MAX, FLOAT32_TINY = (2 - 2.0**-23) * 2.0**127, 2.0**-126
 _MAY_OVERFLOW = frozenset({"add", "sub", "mul", "neg", "pow", "shl", "abs", "floordiv", "not"})
@@ -25,12 +26,13 @@ _LARGEST_PRODUCT = 8
 
 @dataclass
 class Operators:
-    """Writes operations whose operands are text already; `helpers` collects the helper functions that it calls.
+    """Writes operations whose operands are text already; `helpers` collects the helper functions that they call.
 
     `several_tiles`: a vector of keys is several tiles of them, each with a minimum and maximum of its own.
     `approximate`: functions that the GPU has an approximation of are taken from there.
     """
 
+    dialect: Dialect
     ranges: Ranges
     helpers: set[str]
     several_tiles: bool = True
@@ -41,7 +43,7 @@ class Operators:
         if node.name in _INFIX:
             return binary(_INFIX[node.name], *operands)
         if node.name in _CALLS:
-            return self._call(_CALLS[node.name], operands)
+            return self.dialect.call(_CALLS[node.name], *operands)
         if node.name in ("neg", "not"):
             return prefix("-" if node.name == "neg" else "~", *operands)
         return _SPECIAL[node.name](self, node, operands)
@@ -50,33 +52,62 @@ class Operators:
         """An operand as a 64-bit integer where 32 bits might overflow."""
         if node.type is not Type.INT or node.name not in _MAY_OVERFLOW or self.ranges.fits_int32(node):
             return text
-        return text if isinstance(operand, Const) or not self.ranges.fits_int32(operand) else wide(text)
+        return text if isinstance(operand, Const) or not self.ranges.fits_int32(operand) else self.wide(text)
 
-    def _call(self, function: str, operands: Sequence[Text]) -> Text:
-        if function.startswith("_"):
-            self.helpers.add(function)
+    def converted(self, text: Text, dtype: str) -> Text:
+        return method(text, "to", self.dialect.name(dtype))
+
+    def wide(self, text: Text) -> Text:
+        return self.converted(text, "int64")
+
+    def literal(self, value: bool | int | float) -> Text:
+        """A number that Triton takes as int32 or float32, else as int64.
+
+        By itself it would take large integers as unsigned, and floats outside float32 as float64.
+        """
+        if isinstance(value, float):
+            return self._float32(value)
+        if INT32.low <= value <= INT32.high:
+            return number(value)
+        return self.dialect.call("cast", number(value), self.dialect.name("int64"))
+
+    def _float32(self, value: float) -> Text:
+        """A literal; what float32 does not hold is rounded to it."""
+        size = abs(value)
+        if math.isnan(value):
+            return Text('float("nan")')
+        if size > FLOAT32_MAX:
+            return Text('float("inf")') if value > 0 else prefix("-", Text('float("inf")'))
+        if 0 < size <= FLOAT32_TINY * 2.0**-24:
+            return number(0.0)
+        if 0 < size < FLOAT32_TINY:
+            return self.dialect.call("cast", number(value), self.dialect.name("float32"))
+        return number(value)
+
+    def _helper(self, function: str, operands: Sequence[Text]) -> Text:
+        self.helpers.add(function)
         return call(function, *operands)
 
     def _tanh(self, node: Op, operands: Sequence[Text]) -> Text:
         """Exact for float32 inputs, fast for the others: the kernel knows PRECISE; or the GPU's own for a cap."""
         if self.approximate and node.name == "softcap":
-            return self._call("_tanh_approx", operands)
-        return self._call("_tanh", [*operands, Text("PRECISE")])
+            return self._helper("_tanh_approx", operands)
+        return self._helper("_tanh", [*operands, Text("PRECISE")])
 
     def _to_float(self, node: Op, operands: Sequence[Text]) -> Text:
-        return method(operands[0], "to", "tl.float32")
+        return self.converted(operands[0], "float32")
 
     def _to_int(self, node: Op, operands: Sequence[Text]) -> Text:
-        return method(operands[0], "to", "tl.int32")
+        return self.converted(operands[0], "int32")
 
     def _floor(self, node: Op, operands: Sequence[Text]) -> Text:
-        return wide(call("tl.floor", *operands))
+        return self.wide(self.dialect.call("floor", *operands))
 
     def _division(self, node: Op, operands: Sequence[Text]) -> Text:
         """floordiv and mod. Triton's own truncate, so they serve only where both operands are natural numbers."""
         is_quotient = node.name == "floordiv"
         if node.type is Type.FLOAT:
-            return self._call("_floor_divide" if is_quotient else "_floor_remainder", operands)
+            return self._helper("_floor_divide" if is_quotient else "_floor_remainder", operands)
         dividend, divisor = node.args
         known = int(divisor.value) if isinstance(divisor, Const) else 0
         if known > 0 and self.ranges.of(dividend).low >= 0:
@@ -84,14 +115,14 @@ class Operators:
         if known > 0 and known & (known - 1) == 0:
             # A power of two: shifts and masks round toward minus infinity.
             right = known.bit_length() - 1 if is_quotient else known - 1
-            return binary(">>" if is_quotient else "&", operands[0], literal(right))
-        return self._call(("_floor_div" if is_quotient else "_floor_mod") + ("" if known else "_or_zero"), operands)
+            return binary(">>" if is_quotient else "&", operands[0], self.literal(right))
+        return self._helper(("_floor_div" if is_quotient else "_floor_mod") + ("" if known else "_or_zero"), operands)
 
     def _shift(self, node: Op, operands: Sequence[Text]) -> Text:
         if self.ranges.of(node.args[1]).within(0, 31):
             return binary(SYMBOLS[node.name], *operands)
-        shifted = self._call("_shift_left" if node.name == "shl" else "_shift_right", operands)
-        return method(shifted, "to", "tl.int32") if self.ranges.fits_int32(node) else shifted
+        shifted = self._helper("_shift_left" if node.name == "shl" else "_shift_right", operands)
+        return self.converted(shifted, "int32") if self.ranges.fits_int32(node) else shifted
 
     def _pow(self, node: Op, operands: Sequence[Text]) -> Text:
         base, exponent = node.args
@@ -101,45 +132,17 @@ class Operators:
                 product = binary("*", product, operands[0])
             return product
         if isinstance(base, Const) and base.value == 2:
-            return call("tl.exp2", operands[1])
-        return self._call("_power" if node.type is Type.FLOAT else "_integer_power", operands)
+            return self.dialect.call("exp2", operands[1])
+        return self._helper("_power" if node.type is Type.FLOAT else "_integer_power", operands)
 
     def _reduction(self, node: Op, operands: Sequence[Text]) -> Text:
         """One number, or one for each tile of keys."""
-        function = "tl.min" if node.name == "tile_min" else "tl.max"
+        function = "min" if node.name == "tile_min" else "max"
         axis = ["1"] if self.several_tiles and level(node) & COL else []
         if node.type is Type.BOOL:
-            counted = method(operands[0], "to", "tl.int32")
-            return binary("!=", call(function, counted, *axis), number(0))
-        return call(function, operands[0], *axis)
-
-
-def wide(text: Text) -> Text:
-    return method(text, "to", "tl.int64")
-
-
-def literal(value: bool | int | float) -> Text:
-    """A number that Triton takes as int32 or float32, else as int64.
-
-    By itself it would take large integers as unsigned, and floats outside float32 as float64.
-    """
-    if isinstance(value, float):
-        return _float32(value)
-    if INT32.low <= value <= INT32.high:
-        return number(value)
-    return call("tl.cast", number(value), "tl.int64")
-
-
-def _float32(value: float) -> Text:
-    """A literal; what float32 does not hold is rounded to it."""
-    size = abs(value)
-    if math.isnan(value):
-        return Text('float("nan")')
-    if size > FLOAT32_MAX:
-        return Text('float("inf")') if value > 0 else prefix("-", Text('float("inf")'))
-    if 0 < size < FLOAT32_TINY:
-        return call("tl.cast", number(value), "tl.float32") if size > FLOAT32_TINY * 2.0**-24 else number(0.0)
-    return number(value)
+            counted = self.converted(operands[0], "int32")
+            return binary("!=", self.dialect.call(function, counted, *axis), number(0))
+        return self.dialect.call(function, operands[0], *axis)
 
 
 _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
@@ -153,7 +156,7 @@ _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
     "pow": Operators._pow,
     "tanh": Operators._tanh,
     "softcap": Operators._tanh,
-    "sech2": lambda operators, node, operands: operators._call("_sech2", operands),
+    "sech2": lambda operators, node, operands: operators._helper("_sech2", operands),
     "tile_min": Operators._reduction,
     "tile_max": Operators._reduction,
 }

@@ -1,4 +1,4 @@
-"""From the expression graph to Triton.
+"""From the expression graph to a kernel.
 
 Inside a kernel `q` is a [BM, 1] and `k` a [1, BN] tile of int32 positions, or [1, BM] and [BN, 1], so that broadcasting
 does the rest and an expression reads as in the spec. Values are computed at the lowest level that they need: one number
@@ -9,30 +9,22 @@ per program, one per row, one per column, one per pair; what the loop does not c
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from flashgen.analysis.levels import COL, Level, floats_at_leaves, shared
-from flashgen.emit.names import EMITTED, Statements, suggest
-from flashgen.emit.writer import Facts, PairWriter, PrologueWriter, Tensor
+from flashgen.emit.dialects import TRITON, Dialect
+from flashgen.emit.fragments import Fragment
+from flashgen.emit.names import EMITTED, SPELLED, Statements, suggest
+from flashgen.emit.writer import PairWriter, PrologueWriter, Setting, Tensor
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr
 
-
-@dataclass(frozen=True)
-class Body:
-    """Statements and the value they lead to; `free` are the names that they take from outside, `q k` included, and
-    `defined` those that they make.
-    """
-
-    lines: tuple[str, ...]
-    results: tuple[str, ...]
-    free: tuple[str, ...]
-    defined: tuple[str, ...] = ()
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Prologue:
-    """What is computed once a program, in front of the loop, and shared by all bodies emitted after it."""
+    """What is computed once a program, in front of the loop, and shared by all that is emitted after it."""
 
     def __init__(
         self,
@@ -43,49 +35,65 @@ class Prologue:
         walked: Level = COL,
         approximate: bool = False,
         words: Collection[str] = (),
+        dialect: Dialect = TRITON,
+        spelled: Mapping[str, str] = _NOTHING,
     ) -> None:
         """`tensors` describes the inputs, `lets` the names that the spec gave to subexpressions.
 
         `reserved` are names that no new value may take: the kernel's arguments from the spec, and so are the `words`
-        that its template has. `walked` is the axis
-        of the loop. `approximate` takes functions from the GPU where it has an approximation of them.
+        that its template has. `walked` is the axis of the loop. `approximate` takes functions from the GPU where it has
+        an approximation of them. `spelled` has the variables that the kernel has under other names.
         """
-        facts = Facts(ranges, tensors, walked=walked, approximate=approximate, words=frozenset(words) - EMITTED)
-        facts = replace(facts, lets=tuple((name, facts.plain(expr)) for name, expr in lets))
-        self._begin(facts, Statements(taken={*facts.words, *reserved}))
+        setting = Setting(
+            ranges,
+            tensors,
+            dialect,
+            walked=walked,
+            approximate=approximate,
+            words=frozenset(words) - EMITTED,
+            spelled={**SPELLED, **spelled},
+        )
+        setting = replace(setting, lets=tuple((name, setting.plain(expr)) for name, expr in lets))
+        self._begin(setting, Statements(taken={*setting.words, *reserved}))
 
-    def _begin(self, facts: Facts, statements: Statements) -> None:
-        self._facts, self._statements = facts, statements
-        self._writer = PrologueWriter(facts, statements)
+    def _begin(self, setting: Setting, statements: Statements) -> None:
+        self._setting, self._statements = setting, statements
+        self._writer = PrologueWriter(setting, statements)
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._setting.dialect
 
     @property
     def ranges(self) -> Ranges:
-        return self._facts.ranges
+        return self._setting.ranges
 
     @property
-    def lines(self) -> Sequence[str]:
+    def lines(self) -> tuple[str, ...]:
         """The statements so far."""
-        return self._statements.lines
+        return tuple(self._statements.lines)
 
     @property
-    def free(self) -> set[str]:
+    def reads(self) -> set[str]:
         """The names that the statements read from outside."""
-        return self._statements.free
+        return self._statements.reads
 
     @property
     def helpers(self) -> set[str]:
         """The names of the helper functions that any text from here calls."""
-        return self._facts.helpers
+        return self._statements.helpers
 
     def name(self, expr: Expr, preferred: str | None = None) -> str:
         """The name under which an expression that the loop does not change is at hand; computes it first if need be."""
-        return self._writer.name(self._facts.plain(expr), preferred)
+        return self._writer.name(self._setting.plain(expr), preferred)
 
-    def inline(self, expr: Expr) -> str:
+    def inline(self, expr: Expr, spelled: Mapping[str, str] = _NOTHING) -> str:
         """An expression that the loop does not change as text of its own, its loads and reductions computed before."""
-        expr = self._facts.plain(expr)
-        self._writer.take_apart(expr)
-        return self._statements.names.get(expr) or str(self._writer.spelled_out(expr))
+        expr, writer = self._setting.plain(expr), self._writer
+        if spelled:
+            writer = PrologueWriter(self._spelling(spelled), self._statements)
+        writer.take_apart(expr)
+        return self._statements.names.get(expr) or str(writer.spelled_out(expr))
 
     def body(
         self,
@@ -93,29 +101,48 @@ class Prologue:
         inlined: bool = False,
         given: Mapping[Expr, str] = MappingProxyType({}),
         hidden: Collection[str] = (),
-    ) -> Body:
+    ) -> Fragment:
         """Statements that compute the roots from q, k, qk, what the prologue holds, and what is `given` by name.
 
-        They are for a function of their own, or `inlined` for the kernel itself, where they must hide nothing, nor take
-        a name that is `hidden` from the prologue: one that other inlined statements made.
+        They are for a function of their own, which is one of Triton's in either dialect, or `inlined` for the kernel
+        itself, where they must hide nothing, nor take a name that is `hidden` from the prologue: one that other inlined
+        statements made.
         """
-        roots = tuple(floats_at_leaves(self._facts.plain(root), self.ranges) for root in roots)
-        given = {self._facts.plain(expr): name for expr, name in given.items()}
+        setting = self._setting if inlined else replace(self._setting, dialect=TRITON)
+        roots = tuple(floats_at_leaves(setting.plain(root), self.ranges) for root in roots)
+        given = {setting.plain(expr): name for expr, name in given.items()}
         # Written twice: once all that the body takes from the prologue has a name, none of its own may hide it.
-        avoid = {*self._written(roots, given).free, *hidden}
-        return self._written(roots, given, avoid | self.free | self._statements.taken if inlined else avoid)
+        avoid = {*self._written(setting, roots, given).reads, *hidden}
+        avoid |= self.reads | self._statements.taken if inlined else set()
+        fragment = self._written(setting, roots, given, avoid)
+        self.helpers.update(fragment.helpers)
+        return fragment
 
-    def fork(self) -> Prologue:
-        """A further place for statements, the epilogue, where everything computed here is at hand."""
+    def fork(self, spelled: Mapping[str, str] = _NOTHING) -> Prologue:
+        """A further place for statements, such as the epilogue, where everything computed here is at hand.
+
+        `spelled`: variables that it has under other names.
+        """
         here, there = self._statements, Prologue.__new__(Prologue)
-        there._begin(self._facts, Statements({*here.taken}, here.free, names={**here.names}))
+        statements = Statements({*here.taken}, here.reads, here.helpers, names={**here.names})
+        there._begin(self._spelling(spelled), statements)
         return there
 
-    def _written(self, roots: Sequence[Expr], given: Mapping[Expr, str], avoid: Collection[str] = ()) -> Body:
-        statements = Statements(taken={*self._facts.words, *avoid})
-        writer = PairWriter(self._facts, statements, self._writer, given)
-        for node in shared(roots, self._facts.lets, self._facts.walked, given):
-            statements.assign(node, suggest(node, self._facts.lets), str(writer.spelled_out(node)))
+    def _spelling(self, spelled: Mapping[str, str]) -> Setting:
+        return replace(self._setting, spelled={**self._setting.spelled, **spelled})
+
+    def _written(
+        self, setting: Setting, roots: Sequence[Expr], given: Mapping[Expr, str], avoid: Collection[str] = ()
+    ) -> Fragment:
+        statements = Statements(taken={*setting.words, *avoid})
+        writer = PairWriter(setting, statements, self._writer, given)
+        for node in shared(roots, setting.lets, setting.walked, given):
+            statements.assign(node, suggest(node, setting.lets), str(writer.spelled_out(node)))
         results = tuple(str(writer.text(root)) for root in roots)
-        free, defined = tuple(sorted(statements.free)), tuple(statements.names.values())
-        return Body(tuple(statements.lines), results, free, defined)
+        return Fragment(
+            tuple(statements.lines),
+            results,
+            tuple(sorted(statements.reads)),
+            tuple(statements.names.values()),
+            frozenset(statements.helpers),
+        )

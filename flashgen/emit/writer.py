@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flashgen.analysis.levels import COL, LONGEST, Level, is_reduction, level
-from flashgen.emit.names import Statements, kernel_name, suggest
-from flashgen.emit.operators import Operators, literal, wide
+from flashgen.emit.dialects import TRITON, Dialect
+from flashgen.emit.names import Statements, suggest
+from flashgen.emit.operators import Operators
 from flashgen.lang.extrema import without_negated_operands
-from flashgen.lang.infix import Text, binary, call, method
+from flashgen.lang.infix import Text, binary
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const, long_parts, walk
 from flashgen.lang.parse import BINDING
 
 _LOADED_AS = {
-    **dict.fromkeys(("int8", "uint8", "int16"), "tl.int32"),
-    **dict.fromkeys(("float16", "bfloat16"), "tl.float32"),
+    **dict.fromkeys(("int8", "uint8", "int16"), "int32"),
+    **dict.fromkeys(("float16", "bfloat16"), "float32"),
 }
 
 
@@ -30,21 +31,22 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Facts:
+class Setting:
     """What all text of one kernel is written from: what is known of values, the inputs, the spec's `let` names.
 
     `walked` is the axis along which the kernel's loop goes: COL where a program owns queries, ROW where it owns keys.
-    `helpers` collects the names of the helper functions that the text calls; `approximate` is for Operators; `words`
-    are those of the kernel's template.
+    `approximate` is for Operators; `words` are those of the kernel's template. `spelled` has what the kernel calls a
+    variable otherwise than the language does.
     """
 
     ranges: Ranges
     tensors: Mapping[str, Tensor]
+    dialect: Dialect = TRITON
     lets: Sequence[tuple[str, Expr]] = ()
     walked: Level = COL
     approximate: bool = False
     words: frozenset[str] = frozenset()
-    helpers: set[str] = field(default_factory=set)
+    spelled: Mapping[str, str] = field(default_factory=dict)
     _plain: dict[Expr, Expr] = field(default_factory=dict)
 
     def plain(self, expr: Expr) -> Expr:
@@ -57,27 +59,29 @@ class Facts:
 class Writer(ABC):
     """Writes expressions, and the statements before them."""
 
-    def __init__(self, facts: Facts, statements: Statements) -> None:
-        self.facts, self.statements = facts, statements
-        self._operators = Operators(facts.ranges, facts.helpers, facts.walked == COL, facts.approximate)
+    def __init__(self, setting: Setting, statements: Statements) -> None:
+        self.setting, self.statements = setting, statements
+        self._operators = Operators(
+            setting.dialect, setting.ranges, statements.helpers, setting.walked == COL, setting.approximate
+        )
 
     def text(self, expr: Expr) -> Text:
         """The text of an expression: a literal, a name, or the expression written out."""
         if isinstance(expr, Const):
-            return literal(expr.value)
+            return self._operators.literal(expr.value)
         name = self._name_at_hand(expr)
         return self.spelled_out(expr) if name is None else Text(name)
 
     def spelled_out(self, expr: Expr) -> Text:
         """The text of an expression itself; its parts may be names."""
         if isinstance(expr, Const):
-            return literal(expr.value)
+            return self._operators.literal(expr.value)
         if isinstance(expr, Var):
-            return Text(self._read(kernel_name(expr.name)))
+            return Text(self._read_variable(expr))
         if isinstance(expr, Gather):
             return self._load(expr)
         assert isinstance(expr, Op)
-        if expr.name == "tanh" or (expr.name == "softcap" and not self.facts.approximate):
+        if expr.name == "tanh" or (expr.name == "softcap" and not self.setting.approximate):
             self._read("PRECISE")
         return self._operators.write(expr, [self.text(argument) for argument in expr.args])
 
@@ -94,8 +98,12 @@ class Writer(ABC):
         """`offset` for an index that the loop does not change."""
 
     def _read(self, name: str) -> str:
-        self.statements.free.add(name)
+        self.statements.reads.add(name)
         return name
+
+    def _read_variable(self, expr: Var) -> str:
+        """By the kernel's name for it: that of the language, or of the spec, which is none of the kernel's own."""
+        return self._read(self.setting.spelled.get(expr.name, expr.name))
 
     def _load(self, expr: Gather) -> Text:
         """A load: the part of the address that is the same for the whole program is one pointer, computed once."""
@@ -103,7 +111,7 @@ class Writer(ABC):
         base = [Text(f"{name}_ptr")]
         varying: list[Text] = []
         for axis, index in enumerate(expr.indices):
-            in_loop = level(index) & self.facts.walked
+            in_loop = level(index) & self.setting.walked
             term = self.offset(expr, axis) if in_loop else self._offset_before_loop(expr, axis)
             if term is not None:
                 (varying if level(index) else base).append(term)
@@ -111,20 +119,21 @@ class Writer(ABC):
             base = [self._base(base, f"{name}_base")]
         else:
             self._read(f"{name}_ptr")
-        loaded = call("tl.load", _total([*base, *varying]))
-        dtype = _LOADED_AS.get(self.facts.tensors[expr.input].dtype)
-        return loaded if dtype is None else method(loaded, "to", dtype)
+        loaded = self.setting.dialect.call("load", _total([*base, *varying]))
+        dtype = _LOADED_AS.get(self.setting.tensors[expr.input].dtype)
+        return loaded if dtype is None else self._operators.converted(loaded, dtype)
 
     def offset(self, expr: Gather, axis: int) -> Text | None:
         """One index times its stride, kept inside the tensor; None where it is zero."""
-        kept = self.facts.ranges.kept_inside(expr, axis, self.facts.tensors[expr.input].sizes[axis])
-        index = self.facts.plain(kept)
+        kept = self.setting.ranges.kept_inside(expr, axis, self.setting.tensors[expr.input].sizes[axis])
+        index = self.setting.plain(kept)
         if index is const(0):
             return None
         if axis == len(expr.indices) - 1:
             return self.text(index)
         stride = Text(self._read(f"stride_{expr.input}_{axis}"))
-        return binary("*", self.text(index) if isinstance(index, Const) else wide(self.text(index)), stride)
+        text = self.text(index)
+        return binary("*", text if isinstance(index, Const) else self._operators.wide(text), stride)
 
 
 class PrologueWriter(Writer):
@@ -133,24 +142,24 @@ class PrologueWriter(Writer):
     def name(self, expr: Expr, preferred: str | None = None) -> str:
         """The name under which an expression is at hand; computes it first if need be."""
         if isinstance(expr, Var):
-            return self._read(kernel_name(expr.name))
+            return self._read_variable(expr)
         known = self.statements.names.get(expr)
         if known is not None:
             return known
         self.take_apart(expr)
         text = str(self.spelled_out(expr))
-        return self.statements.assign(expr, preferred or suggest(expr, self.facts.lets), text)
+        return self.statements.assign(expr, preferred or suggest(expr, self.setting.lets), text)
 
     def take_apart(self, expr: Expr) -> None:
         """Compute parts of a long expression first, so that its text is not."""
         names = {node for node in self.statements.names if isinstance(node, Expr)}
         if expr in names:
             return
-        nodes = [node for node in walk(expr, to=names) if not level(node) & self.facts.walked]
+        nodes = [node for node in walk(expr, to=names) if not level(node) & self.setting.walked]
         for node in long_parts(nodes, names, LONGEST):
             if node is not expr:
                 text = str(self.spelled_out(node))
-                self.statements.assign(node, suggest(node, self.facts.lets), text)
+                self.statements.assign(node, suggest(node, self.setting.lets), text)
 
     def name_of_sum(self, terms: Sequence[Text], preferred: str) -> str:
         """The name of a pointer, or an offset, computed once."""
@@ -174,9 +183,9 @@ class PairWriter(Writer):
     """Writes what the loop changes; the rest it takes, by name, from the prologue."""
 
     def __init__(
-        self, facts: Facts, statements: Statements, prologue: PrologueWriter, given: Mapping[Expr, str]
+        self, setting: Setting, statements: Statements, prologue: PrologueWriter, given: Mapping[Expr, str]
     ) -> None:
-        super().__init__(facts, statements)
+        super().__init__(setting, statements)
         self._prologue, self._given = prologue, given
 
     def _name_at_hand(self, expr: Expr) -> str | None:
@@ -184,7 +193,7 @@ class PairWriter(Writer):
             return self.statements.names[expr]
         if expr in self._given:
             return self._read(self._given[expr])
-        return None if level(expr) & self.facts.walked else self._read(self._prologue.name(expr))
+        return None if level(expr) & self.setting.walked else self._read(self._prologue.name(expr))
 
     def _base(self, terms: Sequence[Text], preferred: str) -> Text:
         return Text(self._read(str(self._prologue._base(terms, preferred))))
@@ -193,7 +202,7 @@ class PairWriter(Writer):
         term = self._prologue.offset(expr, axis)
         if term is None or not level(expr.indices[axis]):
             return term
-        along = "row" if self.facts.walked == COL else "col"
+        along = "row" if self.setting.walked == COL else "col"
         return Text(self._read(self._prologue.name_of_sum([term], f"{expr.input}_{along}")))
 
 

@@ -1,0 +1,20 @@
+"""Emitted code as a value, which nobody has to read to know what is in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Statements and the values that they lead to.
+
+    `reads` are the names that both take from outside, in their order, `q` and `k` included; `defines` those that the
+    statements make, `helpers` the functions of templates that they call.
+    """
+
+    lines: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    defines: tuple[str, ...] = ()
+    helpers: frozenset[str] = frozenset()
