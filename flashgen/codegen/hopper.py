@@ -238,8 +238,7 @@ def _tilt(variant: Variant, prologue: Prologue) -> Tilt | None:
     if found is None:
         return None
     prologue.name(found.scaled, "qk_scale")
-    first = CORNERS["k"][0]
-    shift = prologue.inline(substitute(found.column, {K: first}), spelled={first.name: "start"})
+    shift = prologue.inline(substitute(found.column, {K: CORNERS["k"][0]}), spelled={"k_first": "start"})
     per_key = prologue.inline(op("truediv", found.per_key, found.scaled))
     return Tilt(per_key, shift)
 
