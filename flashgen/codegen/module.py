@@ -176,7 +176,7 @@ def _checks(variant: Variant, public: Mapping[str, str]) -> tuple[list[str], boo
         else:
             lines.append(_check(t, public[t.name], shape))
             lines += dim_lines([t], used)
-    return lines, emission.imports_math
+    return lines, "math" in emission.reads
 
 
 def _check(t: Input, name: str, shape: Sequence[str]) -> str:

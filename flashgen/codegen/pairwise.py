@@ -97,7 +97,7 @@ def _body(variant: Variant, root: Expr) -> list[str]:
         lines.append(f"q = q_idx{shift}")
     if "k" in used:
         lines.append("k = kv_idx")
-    if root is variant.mask and any("score" in line for line in (*emission.lines, *emission.results)):
+    if root is variant.mask and "score" in emission.reads:
         # Floats of a mask take the dtype of the scores, which a mask does not see.
         lines.append("score = torch.zeros((), dtype=torch.float32, device=q_idx.device)")
     result = emission.results[0]

@@ -37,14 +37,13 @@ def reference_view(variant: Variant) -> Reference:
     taken = {*dims, *SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names}
     emission = emit(roots, variant.lets, guard, taken, wraps=ranges.may_wrap)
     score, *masks = (_as_tensor(text, root) for text, root in zip(emission.results, roots, strict=True))
-    text = " ".join((*emission.lines, score, *masks))
     return Reference(
-        _setup(variant, {name for root in roots for name in variables(root)}, text),
+        _setup(variant, {*variables(*roots), *emission.reads}),
         emission.lines,
         score,
         masks[0] if masks else "None",
-        emission.imports_math,
-        "torch." in text,
+        "math" in emission.reads,
+        "torch" in emission.reads or any(map(_is_scalar, roots)),
     )
 
 
@@ -61,12 +60,15 @@ def conversion(tensor: Input) -> str:
 
 def _as_tensor(text: str, expr: Expr) -> str:
     """A result of sizes and params alone is a Python scalar; the formula returns tensors."""
-    is_scalar = not variables(expr) & VARYING and not inputs(expr)
     dtype = "" if expr.type is Type.BOOL else "dtype=score.dtype, "
-    return f"torch.as_tensor({text}, {dtype}device=score.device)" if is_scalar else text
+    return f"torch.as_tensor({text}, {dtype}device=score.device)" if _is_scalar(expr) else text
 
 
-def _setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
+def _is_scalar(expr: Expr) -> bool:
+    return not variables(expr) & VARYING and not inputs(expr)
+
+
+def _setup(variant: Variant, used: set[str]) -> tuple[str, ...]:
     lines: list[str] = []
     shapes = {"batch": "q.shape[0]", "heads": "q.shape[1]", "q_len": "q.shape[2]", "head_dim": "q.shape[3]"}
     shapes |= {"kv_heads": "k.shape[1]", "kv_len": "k.shape[2]"}
@@ -74,7 +76,7 @@ def _setup(variant: Variant, used: set[str], text: str) -> tuple[str, ...]:
     for t in variant.inputs:
         if t.default == "alibi_slopes":
             lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(q.shape[1], q.device)"]
-    lines += [f"{name} = {shapes[name]}" for name in SIZES if name in used | expanded or f" {name}" in f" {text}"]
+    lines += [f"{name} = {shapes[name]}" for name in SIZES if name in used | expanded]
     # Floats keep what they are: a proof passes wider ones.
     lines += [conversion(t) for t in variant.inputs if "float" not in t.dtype]
     for t in variant.inputs:

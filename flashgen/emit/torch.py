@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 
-from flashgen.lang.infix import Text, binary, call, conditional, method, number, prefix
+from flashgen.emit.fragments import Fragment
+from flashgen.lang.infix import Text, binary, call, conditional, element, keyword, method, number, prefix, read
 from flashgen.lang.nodes import COMPARISONS, FLOAT_FUNCTIONS, Const, Expr, Gather, Op, Type, Var, long_parts, walk
 from flashgen.lang.show import BITWISE, SYMBOLS
 from flashgen.lang.vocabulary import VARYING
@@ -28,18 +28,9 @@ _OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float"})
 _LARGEST = (2 - 2.0**-23) * 2.0**127  # of float32
 # A text that would name more values than this is taken apart.
 _LONGEST = 40
-_SCORE_DTYPE = "score.dtype"
+_SCORE_DTYPE = read("score.dtype")
 # Functions of floats on which Python's own may raise, for some argument.
 _MAY_RAISE = FLOAT_FUNCTIONS - {"tanh", "sigmoid"} | {"truediv", "floordiv", "mod", "pow", "floor"}
-
-
-@dataclass(frozen=True)
-class Emission:
-    """`lines` are the assignments in order, `results` an expression for each root."""
-
-    lines: tuple[str, ...]
-    results: tuple[str, ...]
-    imports_math: bool
 
 
 def emit(
@@ -49,7 +40,7 @@ def emit(
     taken: Collection[str] = (),
     inlined: bool = False,
     wraps: Wraps = lambda node: False,
-) -> Emission:
+) -> Fragment:
     """PyTorch statements that compute `roots`.
 
     They read `b`, `h`, `kv_h` (int64 [batch, 1, 1, 1], [1, heads, 1, 1] twice), `q` (int64 [q_len, 1]), `k` (int64
@@ -63,20 +54,25 @@ def emit(
     writer = _Writer(guard or (lambda node, axis: (True, True)), wraps, raises=inlined)
     names = {} if inlined else _names(roots, lets, taken)
     lines: list[str] = []
+    defines: list[str] = []
+    reads: set[str] = set()
     used = set(walk(*roots))
     for node in walk(*(node for _, node in lets if node in used), *roots):
         text = writer.write(node)
         if node in names:
             lines.append(f"{names[node]} = {text}")
+            reads |= text.reads - {*defines}
+            defines.append(names[node])
             writer.name(node, names[node])
-    results = tuple(str(writer.texts[root]) for root in roots)
-    return Emission(tuple(lines), results, any("math." in text for text in (*lines, *results)))
+    results = [writer.texts[root] for root in roots]
+    reads = reads.union(*(text.reads - {*defines} for text in results))
+    return Fragment(tuple(lines), tuple(map(str, results)), tuple(sorted(reads)), tuple(defines))
 
 
 def literal(value: bool | int | float) -> Text:
     """A number in Python, which has no literals for infinities and NaN."""
     if isinstance(value, float) and not math.isfinite(value):
-        name = Text("math.nan" if math.isnan(value) else "math.inf")
+        name = read("math.nan" if math.isnan(value) else "math.inf")
         return prefix("-", name) if value < 0 else name
     return number(value)
 
@@ -153,7 +149,7 @@ class _Writer:
 
     def name(self, node: Expr, name: str) -> None:
         """From here on the node is read under a name."""
-        self.texts[node] = Text(name)
+        self.texts[node] = read(name)
         self._uncast.pop(node, None)
         self._raised.pop(node, None)
 
@@ -178,33 +174,32 @@ class _Writer:
         if isinstance(node, Const):
             return literal(node.value)
         if isinstance(node, Var):
-            return Text(node.name)
+            return read(node.name)
         if isinstance(node, Gather):
             return self._gather(node)
         assert isinstance(node, Op)
         return self._tensor(node) if node in self._tensors else self._scalar(node)
 
     def _gather(self, node: Gather) -> Text:
-        indices = ", ".join(str(self._index(node, axis)) for axis in range(len(node.indices)))
-        element = Text(f"{node.input}[{indices}]")
+        value = element(read(node.input), *(self._index(node, axis) for axis in range(len(node.indices))))
         if node.type is Type.BOOL:
-            return element
+            return value
         if node.type is Type.FLOAT:
-            return method(element, "to", _SCORE_DTYPE)
-        self._uncast[node] = element
-        return method(element, "long")
+            return method(value, "to", _SCORE_DTYPE)
+        self._uncast[node] = value
+        return method(value, "long")
 
     def _index(self, node: Gather, axis: int) -> Text:
         index = node.indices[axis]
         low, high = self._guard(node, axis)
-        text, last = self.texts[index], f"{node.input}.shape[{axis}] - 1"
+        text, last = self.texts[index], binary("-", read(f"{node.input}.shape[{axis}]"), number(1))
         if index not in self._tensors:
             text = call("max", text, "0") if low else text
             return call("min", text, last) if high else text
         if low and high:
             return method(text, "clamp", "0", last)
         if low or high:
-            return method(text, "clamp", "min=0" if low else f"max={last}")
+            return method(text, "clamp", "min=0" if low else keyword("max", last))
         return text
 
     def _scalar(self, node: Op) -> Text:
@@ -230,12 +225,12 @@ class _Writer:
         if name == "exp2":
             return binary("**", number(2.0), operands[0])
         if name == "sigmoid":  # this form cannot overflow
-            half = call("math.tanh", binary("*", number(0.5), operands[0]))
+            half = call(read("math.tanh"), binary("*", number(0.5), operands[0]))
             return binary("*", number(0.5), binary("+", number(1.0), half))
         if name == "softcap":
-            return call("math.tanh", *operands)
+            return call(read("math.tanh"), *operands)
         if name == "floor" or name in FLOAT_FUNCTIONS:
-            return call(f"math.{name}", *operands)
+            return call(read(f"math.{name}"), *operands)
         if name in ("to_int", "to_float"):
             self._uncast[node] = operands[0]
             return call(name.removeprefix("to_"), *operands)
@@ -255,9 +250,9 @@ class _Writer:
         if node.type is Type.FLOAT and not any(x in self._tensors for x in node.args):
             operands[0] = self._as_tensor(node.args[0])
         if name == "sech2":
-            return binary("/", number(1.0), method(call("torch.cosh", *operands), "square"))
+            return binary("/", number(1.0), method(call(read("torch.cosh"), *operands), "square"))
         if name in FLOAT_FUNCTIONS or name == "softcap":
-            return call(f"torch.{'tanh' if name == 'softcap' else name}", *operands)
+            return call(read(f"torch.{'tanh' if name == 'softcap' else name}"), *operands)
         if name == "floor":
             return method(method(self._as_tensor(node.args[0]), "floor"), "long")
         if name == "to_int":
@@ -297,16 +292,16 @@ class _Writer:
             return conditional(operands[0], self._as_tensor(then), self._as_tensor(otherwise))
         if node.type is Type.FLOAT and then not in self._tensors and otherwise not in self._tensors:
             # Two Python floats would give torch's default dtype.
-            return call("torch.where", operands[0], self._as_tensor(then), operands[2])
-        return call("torch.where", *operands)
+            return call(read("torch.where"), operands[0], self._as_tensor(then), operands[2])
+        return call(read("torch.where"), *operands)
 
     def _as_tensor(self, node: Expr) -> Text:
         text = self.texts[node]
         if node in self._tensors:
             return text
         if node.type is Type.BOOL:
-            return call("q.new_tensor", text, "dtype=torch.bool")
-        return call("score.new_tensor" if node.type is Type.FLOAT else "q.new_tensor", text)
+            return call(read("q.new_tensor"), text, keyword("dtype", read("torch.bool")))
+        return call(read("score.new_tensor" if node.type is Type.FLOAT else "q.new_tensor"), text)
 
     def _integer_division(self, node: Op, operands: list[Text]) -> Text:
         dividend, divisor = operands
@@ -314,12 +309,12 @@ class _Writer:
         if _nonzero(node.args[1]):
             return binary(symbol, dividend, divisor)
         if node.args[1] not in self._tensors:
-            return conditional(divisor, binary(symbol, dividend, divisor), call("q.new_tensor", "0"))
+            return conditional(divisor, binary(symbol, dividend, divisor), call(read("q.new_tensor"), "0"))
         is_nonzero = binary("!=", divisor, number(0))
         return call(
-            "torch.where",
+            read("torch.where"),
             is_nonzero,
-            binary(symbol, dividend, call("torch.where", is_nonzero, divisor, "1")),
+            binary(symbol, dividend, call(read("torch.where"), is_nonzero, divisor, "1")),
             "0",
         )
 
@@ -328,7 +323,7 @@ class _Writer:
         dividend = operands[0] if node.args[0] in self._tensors else self._as_tensor(node.args[0])
         if node.name == "mod":
             return binary("%", dividend, operands[1])
-        return call("torch.div", dividend, operands[1], 'rounding_mode="floor"')
+        return call(read("torch.div"), dividend, operands[1], 'rounding_mode="floor"')
 
     def _shift_count(self, node: Expr) -> Text:
         if isinstance(node, Const):
@@ -341,16 +336,16 @@ class _Writer:
         if any(isinstance(x, Const) and node.type is Type.FLOAT and abs(x.value) > _LARGEST for x in node.args):
             # clamp refuses what float32 does not hold.
             operands = [self._as_tensor(x) for x in node.args]
-            return call("torch.minimum" if node.name == "min" else "torch.maximum", *operands)
+            return call(read("torch.minimum" if node.name == "min" else "torch.maximum"), *operands)
         if all(x in self._tensors for x in node.args):
-            return call("torch.minimum" if node.name == "min" else "torch.maximum", *operands)
+            return call(read("torch.minimum" if node.name == "min" else "torch.maximum"), *operands)
         tensor, bound = operands if node.args[0] in self._tensors else reversed(operands)
         if node.name == "max":
             self._raised[node] = (tensor, bound)
         elif node.args[0] in self._raised:
             tensor, low = self._raised[node.args[0]]
             return method(tensor, "clamp", low, bound)
-        return method(tensor, "clamp", f"{_SIDE[node.name]}={bound}")
+        return method(tensor, "clamp", keyword(_SIDE[node.name], bound))
 
 
 # min(x, bound) is x clamped from above.

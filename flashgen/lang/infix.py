@@ -12,10 +12,14 @@ CONDITIONAL = 0
 
 @dataclass(frozen=True)
 class Text:
-    """A piece of an expression and how tightly its outermost operator binds; names, numbers and calls are atoms."""
+    """A piece of an expression and how tightly its outermost operator binds; names, numbers and calls are atoms.
+
+    `reads` has the names in it, as far as its writer says which these are, by `read`.
+    """
 
     text: str
     binding: int = ATOM
+    reads: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return self.text
@@ -23,6 +27,11 @@ class Text:
     def within(self, binding: int) -> str:
         """The text where only operators that bind at least so tightly may stand bare."""
         return self.text if self.binding >= binding else f"({self.text})"
+
+
+def read(name: str) -> Text:
+    """A name, or an attribute of what it names, such as torch.where."""
+    return Text(name, reads=frozenset({name.partition(".")[0]}))
 
 
 def number(value: bool | int | float) -> Text:
@@ -34,25 +43,38 @@ def number(value: bool | int | float) -> Text:
 def binary(symbol: str, left: Text, right: Text) -> Text:
     binding = BINDING[symbol]
     if symbol == "**":
-        return Text(f"{left.within(ATOM)} ** {right.within(PREFIX_BINDING['-'])}", binding)
+        return Text(f"{left.within(ATOM)} ** {right.within(PREFIX_BINDING['-'])}", binding, _reads(left, right))
     # Comparisons on the left of one another would chain.
     first = left.within(binding + 1 if symbol in COMPARISONS else binding)
-    return Text(f"{first} {symbol} {right.within(binding + 1)}", binding)
+    return Text(f"{first} {symbol} {right.within(binding + 1)}", binding, _reads(left, right))
 
 
 def prefix(symbol: str, operand: Text) -> Text:
     binding = PREFIX_BINDING[symbol]
     space = " " if symbol.isalpha() else ""
-    return Text(f"{symbol}{space}{operand.within(binding)}", binding)
+    return Text(f"{symbol}{space}{operand.within(binding)}", binding, operand.reads)
 
 
-def call(function: str, *arguments: Text | str) -> Text:
-    return Text(f"{function}({', '.join(map(str, arguments))})")
+def call(function: Text | str, *arguments: Text | str) -> Text:
+    return Text(f"{function}({', '.join(map(str, arguments))})", reads=_reads(function, *arguments))
 
 
 def method(operand: Text, name: str, *arguments: Text | str) -> Text:
-    return call(f"{operand.within(ATOM)}.{name}", *arguments)
+    return call(Text(f"{operand.within(ATOM)}.{name}", reads=operand.reads), *arguments)
+
+
+def keyword(name: str, value: Text) -> Text:
+    return Text(f"{name}={value}", reads=value.reads)
+
+
+def element(tensor: Text, *indices: Text) -> Text:
+    return Text(f"{tensor}[{', '.join(map(str, indices))}]", reads=_reads(tensor, *indices))
 
 
 def conditional(test: Text, then: Text, otherwise: Text) -> Text:
-    return Text(f"{then.within(1)} if {test.within(1)} else {otherwise}", CONDITIONAL)
+    text = f"{then.within(1)} if {test.within(1)} else {otherwise}"
+    return Text(text, CONDITIONAL, _reads(test, then, otherwise))
+
+
+def _reads(*parts: Text | str) -> frozenset[str]:
+    return frozenset().union(*(part.reads for part in parts if isinstance(part, Text)))

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from language_world import RUNTIME, SCOPE, SIZES, TENSORS, compile, pairs
 
-from flashgen.emit.torch import Emission, emit
+from flashgen.emit.fragments import Fragment
+from flashgen.emit.torch import emit
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr, Gather, Type
@@ -42,8 +43,8 @@ def environment(dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
-def run(emission: Emission, names: dict[str, Any]) -> list[Any]:
-    if emission.imports_math:
+def run(emission: Fragment, names: dict[str, Any]) -> list[Any]:
+    if "math" in emission.reads:
         names["math"] = math
     program = "\n".join([*emission.lines, f"results = [{', '.join(emission.results)}]"])
     exec(program, names)  # noqa: S102
