@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from flashgen.analysis.levels import ROW, level
 from flashgen.codegen.forward import ForwardView, extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
 from flashgen.codegen.learned import LearnedView, learned_view
-from flashgen.codegen.limits import SCHEDULE, extremes, limit_lines, longest_first, scheduled_tiles
+from flashgen.codegen.limits import SCHEDULE, extremes, longest_first, loop_limits, scheduled_tiles
 from flashgen.codegen.pairs import Function, mask_function, named_apart, pairs
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
@@ -47,7 +47,7 @@ class BackwardView:
     row: str
     prologue: tuple[str, ...]
     limits: tuple[str, ...]
-    free: frozenset[str]
+    reads: frozenset[str]
     precision: str
     q_offset: str
     arguments: tuple[str, ...]
@@ -84,7 +84,7 @@ class BackwardQView(BackwardView):
     def reads_k(self) -> bool:
         """Whether a full tile needs the positions of its keys."""
         readers = [f.body.reads for f in (self.score,) if f is not None]
-        return any("k" in free for free in (*readers, self.learned.free if self.learned else ()))
+        return any("k" in reads for reads in (*readers, self.learned.reads if self.learned else ()))
 
     @property
     def in_turns(self) -> bool:
@@ -133,30 +133,29 @@ def _along_keys(variant: Variant, forward: ForwardView, known: Sequence[Function
         score, bent, factor = score_function(variant, prologue, Q_FIRST)
         learned = None
     score, mask = named_apart(score, known, "_by_query"), named_apart(found.mask, known, "_by_query")
-    shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
     limits: tuple[str, ...] = ()
     if mask is not None:
-        limits = limit_lines(variant, keys, prologue) if keys.closed else scheduled_tiles(variant)
+        limits = loop_limits(variant, keys, prologue).lines if keys.closed else scheduled_tiles(variant)
     row = "" if found.row is None else prologue.inline(found.row)
-    free = _free(prologue, score, mask) | (learned.free if learned else frozenset())
+    reads = _reads(prologue, score, mask) | (learned.reads if learned else frozenset())
     return BackwardQView(
         score=score,
         score_call="" if score is None else _spread(variant, "[BM, BN]", bent) + score.call,
         bent=bent,
         factor=factor,
         mask=mask,
-        shown=shown,
+        shown=found.shown_by(mask).result,
         scheduled=not keys.closed,
         natural=found.natural,
         row=row,
         prologue=prologue.lines,
         limits=limits,
-        free=free,
+        reads=reads,
         precision=forward.precision,
         q_offset=q_offset(variant),
-        arguments=_arguments(variant, free, () if keys.closed else SCHEDULE),
+        arguments=_arguments(variant, reads, () if keys.closed else SCHEDULE),
         unspecialized=(
-            *unspecialized(variant, {*free}, not keys.closed),
+            *unspecialized(variant, {*reads}, not keys.closed),
             *(["first_head"] if learned and learned.in_turns else []),
         ),
         helpers=tuple(sorted(prologue.helpers | ({"_add"} if learned and learned.adds else set()))),
@@ -177,8 +176,8 @@ def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Fun
     if rows.closed:
         limits = row_limits(rows, prologue, checks_end=score is not None)
     else:
-        limits = Limits(scheduled_tiles(variant, ROW_SCHEDULE, "keys", "queries"), "0", "", "i < num_mixed")
-    free = _free(prologue, score, mask) | {*step.reads}
+        limits = Limits(scheduled_tiles(variant, ROW_SCHEDULE, "keys", "queries"), "0", "", _SCHEDULED)
+    reads = _reads(prologue, score, mask) | {*step.reads}
     return BackwardKvView(
         score=score,
         score_call="" if score is None else _spread(variant, "[BN, BM]", bent) + score.call,
@@ -191,16 +190,16 @@ def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Fun
         row=step.results[0] if step.results else "",
         prologue=prologue.lines,
         limits=limits.lines,
-        free=free,
+        reads=reads,
         precision=forward.precision,
         q_offset=q_offset(variant),
-        arguments=_arguments(variant, free, () if rows.closed else ROW_SCHEDULE),
-        unspecialized=unspecialized(variant, {*free}, not rows.closed, ROW_SCHEDULE),
+        arguments=_arguments(variant, reads, () if rows.closed else ROW_SCHEDULE),
+        unspecialized=unspecialized(variant, {*reads}, not rows.closed, ROW_SCHEDULE),
         helpers=tuple(sorted(prologue.helpers)),
         step=step.lines,
         first=limits.first,
         stop=limits.stop,
-        masked=limits.masked,
+        masked=limits.masked.result,
     )
 
 
@@ -251,12 +250,12 @@ def _spread(variant: Variant, shape: str, bent: bool) -> str:
     return f"tl.zeros({shape}, tl.float32) + "
 
 
-def _free(prologue: Prologue, *functions: Function | None) -> frozenset[str]:
+def _reads(prologue: Prologue, *functions: Function | None) -> frozenset[str]:
     return frozenset(prologue.reads).union(*(f.body.reads for f in functions if f is not None))
 
 
-def _arguments(variant: Variant, free: frozenset[str], schedule: Sequence[str]) -> tuple[str, ...]:
-    return (*schedule, *extra_arguments(variant, {*free}))
+def _arguments(variant: Variant, reads: frozenset[str], schedule: Sequence[str]) -> tuple[str, ...]:
+    return (*schedule, *extra_arguments(variant, {*reads}))
 
 
 @dataclass(frozen=True)
@@ -266,7 +265,10 @@ class Limits:
     lines: tuple[str, ...]
     first: str
     stop: str
-    masked: str
+    masked: Fragment
+
+
+_SCHEDULED = Fragment(results=("i < num_mixed",), reads=("i", "num_mixed"))
 
 
 def row_limits(rows: KeyRange, prologue: Prologue, checks_end: bool) -> Limits:
@@ -276,8 +278,8 @@ def row_limits(rows: KeyRange, prologue: Prologue, checks_end: bool) -> Limits:
     a log-sum-exp of infinity, which settles the matter unless the score function makes NaN of zeros.
     """
     lines = ["", "# Rows [first, stop) see some key of the tile, rows [full_start, full_end) each of them."]
-    ragged, first, stop, masked = "col0 + BN > kv_len", "0", "q_len", []
-    call = prologue.dialect.call
+    ragged, first, stop = "col0 + BN > kv_len", "0", "q_len"
+    call, tests = prologue.dialect.call, dict[str, str]()
     if rows.lower:
         assert rows.lower_bound is not None
         least, greatest = extremes(rows.lower_bound, prologue, K)
@@ -285,7 +287,7 @@ def row_limits(rows: KeyRange, prologue: Prologue, checks_end: bool) -> Limits:
             f"first = {call('maximum', least, '0')} // BM * BM",
             f"full_start = {call('where', ragged, 'q_len', greatest)}",
         ]
-        first, masked = "first", ["(start < full_start)"]
+        first, tests["full_start"] = "first", "start < full_start"
     if rows.upper or checks_end or not rows.lower:
         end = "q_len"
         if rows.upper_bound is not None:
@@ -293,9 +295,10 @@ def row_limits(rows: KeyRange, prologue: Prologue, checks_end: bool) -> Limits:
             lines.append(f"stop = {call('minimum', greatest, 'q_len')}")
             stop, end = "stop", str(call("minimum", least, "q_len"))
         lines.append(f"full_end = {end if rows.lower else call('where', ragged, '0', end)}")
-        masked.append("(start + BM > full_end)")
-    if first == "0":
+        tests["full_end"] = "start + BM > full_end"
+    if not rows.lower:
         lines[1] = "# Rows below " + stop + " see some key of the tile, those below full_end each of them."
     elif stop == "q_len":
         lines[1] = "# Rows from first on see some key of the tile, those from full_start on each of them."
-    return Limits(tuple(lines), first, stop, " | ".join(masked) if len(masked) > 1 else masked[0][1:-1])
+    masked = " | ".join(f"({test})" for test in tests.values()) if len(tests) > 1 else "".join(tests.values())
+    return Limits(tuple(lines), first, stop, Fragment(results=(masked,), reads=tuple(tests)))

@@ -38,7 +38,7 @@ class Flat:
         return self.test, self.score
 
     @property
-    def free(self) -> set[str]:
+    def reads(self) -> set[str]:
         """The names that both read, and the statements in front of the loop."""
         return {*self.test.body.reads, *self.score.body.reads, *self.prologue.reads}
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.levels import COL, Level, level
-from flashgen.codegen.limits import SCHEDULE, limit_lines, longest_first, scheduled_tiles
+from flashgen.codegen.limits import SCHEDULE, longest_first, loop_limits, scheduled_tiles
 from flashgen.codegen.naming import inner
 from flashgen.codegen.pairs import Function, pairs
 from flashgen.codegen.words import words
@@ -112,11 +112,11 @@ def forward_view(variant: Variant) -> ForwardView:
     found = pairs(variant, keys, prologue)
     limits: tuple[str, ...] = ()
     if found.mask is not None:
-        limits = limit_lines(variant, keys, prologue) if keys.closed else scheduled_tiles(variant)
+        limits = loop_limits(variant, keys, prologue).lines if keys.closed else scheduled_tiles(variant)
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
-    free = prologue.reads | found.free
-    arguments = extra_arguments(variant, free | ({"sinks_ptr"} if variant.sink else set()))
+    reads = prologue.reads | found.reads
+    arguments = extra_arguments(variant, reads | ({"sinks_ptr"} if variant.sink else set()))
     spread = "tl.zeros([BM, BN], tl.float32) + " if found.spread else ""
     return ForwardView(
         scaled=found.score is None,
@@ -124,18 +124,18 @@ def forward_view(variant: Variant) -> ForwardView:
         score_call="" if found.score is None else spread + found.score.call,
         mask=found.mask,
         logit=found.logit,
-        shown=found.shown,
+        shown=found.shown.result,
         clamps_k=found.clamps_k,
         score_reads_k=found.score_reads_k,
         scheduled=not keys.closed,
         by_key=any(isinstance(node, Gather) and level(node) == COL for node in walk(variant.mask)),
         two_sided=bool(keys.lower),
         longest_first=longest_first(keys),
-        q_vector="q" in free,
-        precise="PRECISE" in free,
+        q_vector="q" in reads,
+        precise="PRECISE" in reads,
         precision="tf32" if variant.allow_tf32 else "ieee",
-        q_first="q_first" in free,
-        q_last="q_last" in free,
+        q_first="q_first" in reads,
+        q_last="q_last" in reads,
         q_offset=q_offset(variant),
         prologue=prologue.lines,
         limits=limits,
@@ -144,34 +144,34 @@ def forward_view(variant: Variant) -> ForwardView:
         row_shift=bool(row_shift),
         sink=variant.sink,
         arguments=(*SCHEDULE, *arguments) if not keys.closed else arguments,
-        unspecialized=unspecialized(variant, free, scheduled=not keys.closed),
+        unspecialized=unspecialized(variant, reads, scheduled=not keys.closed),
         helpers=tuple(sorted(prologue.helpers)),
     )
 
 
-def extra_arguments(variant: Variant, free: set[str]) -> tuple[str, ...]:
+def extra_arguments(variant: Variant, reads: set[str]) -> tuple[str, ...]:
     """Pointers and strides of the inputs, runtime params and named sizes, as far as a kernel reads them."""
     names: list[str] = []
     for tensor in variant.inputs:
         name = tensor.name
         strides = [f"stride_{name}_{axis}" for axis in range(len(tensor.dims) - 1)]
-        names += [n for n in (f"{name}_ptr", *strides) if n in free]
-    return (*names, *(n for n in _scalars(variant) if n in free))
+        names += [n for n in (f"{name}_ptr", *strides) if n in reads]
+    return (*names, *(n for n in _scalars(variant) if n in reads))
 
 
 def unspecialized(
-    variant: Variant, free: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE
+    variant: Variant, reads: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE
 ) -> tuple[str, ...]:
     """The integers that a kernel is not compiled anew for."""
     sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", *([schedule[-1]] if scheduled else [])]
-    return (*sizes, *own_integers(variant, free))
+    return (*sizes, *own_integers(variant, reads))
 
 
-def own_integers(variant: Variant, free: Collection[str]) -> tuple[str, ...]:
+def own_integers(variant: Variant, reads: Collection[str]) -> tuple[str, ...]:
     """The integers among the arguments that only some variants have, as far as a kernel reads them."""
     integers = [p.name for p in variant.runtime_params if p.type is Type.INT]
     integers += ["batch", *variant.dim_names]
-    return tuple(name for name in integers if name in free)
+    return tuple(name for name in integers if name in reads)
 
 
 def _scalars(variant: Variant) -> list[str]:

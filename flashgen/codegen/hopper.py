@@ -33,13 +33,13 @@ from flashgen.spec.variant import Variant
 class Columns:
     """What scores and masks read of each key alone: statements that load it, for the score and for the mask besides.
 
-    `given` has the names, `free` what the statements read.
+    `given` has the names, `reads` what the statements read.
     """
 
     given: Given
     of_score: tuple[str, ...]
     of_mask: tuple[str, ...]
-    free: frozenset[str]
+    reads: frozenset[str]
     helpers: frozenset[str]
 
     def used(self, function: Function | None) -> list[str]:
@@ -139,14 +139,14 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
     tilt = _tilt(variant, prologue)
     found = replace(found, score=score) if tilt is None else replace(found, score=None, spread=False)
     masked = mixed(variant, found, ranges, prologue, columns.given, portable.mask)
-    found = replace(found, mask=masked.mask)
+    shown, found = found.shown, replace(found, mask=masked.mask)
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
-    reads = prologue.reads | found.free | columns.free | ({"sinks_ptr"} if variant.sink else set())
+    reads = prologue.reads | found.reads | columns.reads | ({"sinks_ptr"} if variant.sink else set())
     ordered, uneven = longest_first(ranges) or not ranges.closed, keys is not None and not _is_window(ranges)
-    asked = {*(["kv_len"] if keys is None else keys.free), *(["head_group"] if ordered else [])}
+    asked = {*(["kv_len"] if keys is None else keys.reads), *(["head_group"] if ordered else [])}
     computes = reads | asked
-    computes |= {"kv_len"} if "kv_len" in found.shown or is_shifted(variant, reads) else set()
+    computes |= {"kv_len"} if "kv_len" in shown.reads or is_shifted(variant, reads) else set()
     computes |= {"kv_heads"} if "kv_h" in reads else set()
     kernel, consumer, producer = _roles(variant, keys, computes, asked, scheduled=not ranges.closed, uneven=uneven)
     work = work_of(keys, _sizes(asked))
@@ -228,8 +228,8 @@ def _columns(variant: Variant, prologue: Prologue) -> Columns:
                 given[node] = per_tile.name(node)
         ends.append(len(per_tile.lines))
     lines = per_tile.lines
-    free = frozenset(per_tile.reads) if given else frozenset[str]()
-    return Columns(given, lines[: ends[0]], lines[ends[0] :], free, frozenset(per_tile.helpers))
+    reads = frozenset(per_tile.reads) if given else frozenset[str]()
+    return Columns(given, lines[: ends[0]], lines[ends[0] :], reads, frozenset(per_tile.helpers))
 
 
 def _tilt(variant: Variant, prologue: Prologue) -> Tilt | None:

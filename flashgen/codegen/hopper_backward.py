@@ -74,7 +74,7 @@ class HopperBackwardView:
     @property
     def own_reads(self) -> frozenset[str]:
         """`reads` and what `learned` and `flat` read."""
-        return self.reads.union(*(part.free for part in (self.learned, self.flat) if part is not None))
+        return self.reads.union(*(part.reads for part in (self.learned, self.flat) if part is not None))
 
     @property
     def wide(self) -> HopperBackwardView:
@@ -142,12 +142,12 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
     seen = seen_rows_of(variant, rows, score, prologue, known)
     queries = query_tiles(variant, rows, checks_end=score is not None)
     functions = [f for f in (score, seen.rest) if f is not None]
-    reads = prologue.reads.union(seen.free - {"queries", "q"}, *(f.body.reads for f in functions)) - {*seen.loaded}
+    reads = prologue.reads.union(seen.reads - {"queries", "q"}, *(f.body.reads for f in functions)) - {*seen.loaded}
     flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=True)
     learned = hopper_learned(variant, (flat.prologue if flat else prologue).fork(), flat.condition if flat else None)
-    apart = (part.free for part in (learned, flat) if part is not None)
-    free = reads.union(queries.names, prologue.reads, *apart)
-    extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
+    apart = (part.reads for part in (learned, flat) if part is not None)
+    needed = reads.union(queries.names, prologue.reads, *apart)
+    extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
     scheduled = not rows.closed
     in_turn = not bent and (scheduled or _leaves_registers(variant, score))
     ranked = in_turn and scheduled
@@ -167,13 +167,13 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         in_turn=in_turn,
         natural=logits(variant.score, variant.mask).natural,
         holds_v=in_turn and not scheduled and flat is None and variant.mask is not TRUE,
-        plain_mask=in_turn and not scheduled and seen.bounds != () and seen.rest is None and score is None,
+        plain_mask=in_turn and not scheduled and bool(seen.bounds) and seen.rest is None and score is None,
         prologue=(*prologue.lines, *seen.lines),
         reads=frozenset(reads),
         q_offset=q_offset(variant),
         arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
-        sizes=(*_sizes(free), *(["by_rank"] if ranked else [])),
-        unspecialized=tuple(dict.fromkeys((*unspecialized(variant, free, scheduled, ROW_SCHEDULE), *launched))),
+        sizes=(*_sizes(needed), *(["by_rank"] if ranked else [])),
+        unspecialized=tuple(dict.fromkeys((*unspecialized(variant, needed, scheduled, ROW_SCHEDULE), *launched))),
         helpers=tuple(sorted(prologue.helpers.union(seen.helpers, queries.helpers, *own_helpers))),
         learned=learned,
         flat=flat,

@@ -98,16 +98,16 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
     score, bent, factor = score_function(variant, prologue, Q_FIRST)
     suffixes = ("_by_query", "_by_query_on_hopper")
     score, mask = named_apart(score, known, *suffixes), named_apart(found.mask, known, *suffixes)
-    shown = found.shown if mask is None or found.mask is None else found.shown.replace(found.mask.call, mask.call)
+    shown = found.shown_by(mask)
     row = "" if found.row is None else prologue.inline(found.row)
     flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=False)
     functions = (score, mask, *(flat.functions if flat else ()))
     reads = prologue.reads.union(*(f.body.reads for f in functions if f is not None)) - {"k_first", "k_last"}
-    free = {*reads, *forward.work.names, *_ALWAYS}
-    if mask is None or flat or "kv_len" in shown or (q_offset(variant) and reads & {"q", "q_first", "q_last"}):
-        free.add("kv_len")
-    extra = tuple(name for name in extra_arguments(variant, free) if name != "batch")
-    sizes = tuple(name for name in _SIZES if name in free)
+    needed = {*reads, *forward.work.names, *_ALWAYS}
+    if mask is None or flat or "kv_len" in shown.reads or (q_offset(variant) and reads & {"q", "q_first", "q_last"}):
+        needed.add("kv_len")
+    extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
+    sizes = tuple(name for name in _SIZES if name in needed)
     whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
     return HopperBackwardQView(
         score=score,
@@ -115,7 +115,7 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
         bent=bent,
         factor=factor,
         mask=mask,
-        shown=shown,
+        shown=shown.result,
         clamps_k=found.clamps_k,
         reads_k=score is not None and "k" in score.body.reads,
         keys=forward.keys,
@@ -132,7 +132,7 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
         keys_arguments=forward.keys.arguments if forward.keys else (),
         sizes=sizes,
         unspecialized=tuple(
-            dict.fromkeys((*unspecialized(variant, free, not ranges.closed), *(s for s in sizes if s != "scale")))
+            dict.fromkeys((*unspecialized(variant, needed, not ranges.closed), *(s for s in sizes if s != "scale")))
         ),
         helpers=tuple(sorted(prologue.helpers)),
         flat=flat,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.codegen.forward import extra_arguments, new_prologue
-from flashgen.codegen.limits import SCHEDULE, limit_lines, schedule_row
+from flashgen.codegen.limits import SCHEDULE, loop_limits, schedule_row
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.bounds import KeyRange
 from flashgen.spec.variant import Variant
@@ -48,7 +48,7 @@ class KeyTiles:
     """Which tiles of keys a tile of queries sees.
 
     `lines` compute what is `returned`; `place` are statements and the expression that lead from number `i` to a tile's
-    first key by the values of `placed_by`. `arguments` are those of the variant that the lines read, `free` all names.
+    first key by the values of `placed_by`. `arguments` are those of the variant that the lines read, `reads` all names.
     """
 
     lines: tuple[str, ...]
@@ -56,7 +56,7 @@ class KeyTiles:
     place: tuple[str, ...]
     placed_by: tuple[str, ...]
     arguments: tuple[str, ...]
-    free: frozenset[str]
+    reads: frozenset[str]
     helpers: frozenset[str]
     scheduled: bool = False
 
@@ -80,7 +80,7 @@ def work_of(keys: KeyTiles | None, sizes: tuple[str, ...]) -> Work:
     """What `_work` takes, the scalars `sizes` among it, and returns; `keys` is None where nothing is masked."""
     if keys is None:
         return Work((*(name for name in sizes if name != "kv_len"), "BM"), ("b", "h", "row0"))
-    tiles = ("BM", "BN") if any("BN" in line for line in keys.lines) else ("BM",)
+    tiles = ("BM", "BN") if "BN" in keys.reads else ("BM",)
     return Work((*keys.arguments, *sizes, *tiles), ("b", "h", "row0", *keys.returned))
 
 
@@ -89,19 +89,19 @@ def key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
     if not ranges.closed:
         return _scheduled(variant)
     prologue = new_prologue(variant, dialect=GLUON)
-    limits = limit_lines(variant, ranges, prologue)
+    limits = loop_limits(variant, ranges, prologue)
     lines, place = (_BETWEEN, _PLACE_BETWEEN) if ranges.lower else (_DOWNWARDS, _PLACE_DOWNWARDS)
     placed_by = ("num_mixed", "num_right", "full_start", "full_end") if ranges.lower else ("num_tiles",)
-    free = prologue.reads | ({"kv_heads"} if "kv_h" in prologue.reads else set())
-    if any("kv_len" in line for line in limits) or is_shifted(variant, free):
-        free.add("kv_len")
+    reads = prologue.reads.union(limits.reads, ["kv_heads"] if "kv_h" in prologue.reads else ())
+    if is_shifted(variant, reads):
+        reads.add("kv_len")
     return KeyTiles(
-        lines=(*prologue.lines, *limits, *lines),
+        lines=(*prologue.lines, *limits.lines, *lines),
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
-        arguments=tuple(name for name in extra_arguments(variant, free) if name != "batch"),
-        free=frozenset(free),
+        arguments=tuple(name for name in extra_arguments(variant, reads) if name != "batch"),
+        reads=frozenset(reads),
         helpers=frozenset(prologue.helpers),
     )
 
@@ -123,7 +123,7 @@ def _scheduled(variant: Variant) -> KeyTiles:
         place=_PLACE_SCHEDULED,
         placed_by=placed_by,
         arguments=SCHEDULE,
-        free=frozenset(),
+        reads=frozenset(),
         helpers=frozenset(),
         scheduled=True,
     )

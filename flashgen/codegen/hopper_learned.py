@@ -59,14 +59,14 @@ class HopperLearned:
     """All places. `functions` are their helpers, `prologue` statements in front of the loop over tiles, `epilogue`
     those before what is added behind it.
 
-    `free` are the names that the text reads.
+    `reads` are the names that the text reads.
     """
 
     sites: tuple[HopperSite, ...]
     functions: tuple[Function, ...]
     prologue: tuple[str, ...]
     epilogue: tuple[str, ...]
-    free: frozenset[str]
+    reads: frozenset[str]
 
     @property
     def pointers(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def hopper_learned(variant: Variant, prologue: Prologue, flat: Expr | None) -> H
         tuple(texts.functions),
         prologue.lines,
         texts.epilogue.lines,
-        frozenset(texts.free | texts.epilogue.reads | prologue.reads),
+        frozenset(texts.reads | texts.epilogue.reads | prologue.reads),
     )
 
 
@@ -136,7 +136,7 @@ def _site(
         lines, (uniform, offset) = body.lines, body.results
         at_corner = prologue.body(place, inlined=True)
         corner_lines, (corner,) = at_corner.lines, at_corner.results
-        texts.free |= {*body.reads}
+        texts.reads |= {*body.reads}
     return HopperSite(
         input=found.site.gather.input,
         read=show(found.site.gather, variant.lets),

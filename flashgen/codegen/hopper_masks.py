@@ -36,17 +36,17 @@ def mixed(
     variant: Variant, found: Pairs, ranges: KeyRange, prologue: Prologue, given: Given, portable: Function | None
 ) -> Mixed:
     """The mask of `found` by its parts, where there are several: one bound alone is what makes tiles mixed."""
-    bounds = len(ranges.upper) + len(ranges.lower) + ("kv_len" in found.shown)
+    bounds = len(ranges.upper) + len(ranges.lower) + ("kv_len" in found.shown.reads)
     if bounds + (ranges.residual is not TRUE) <= 1:
         mask = None if found.mask is None else found.mask.beside(portable)
-        return Mixed(mask, (Test(found.shown if mask is None else mask.call),), True)
+        return Mixed(mask, (Test(found.shown.result if mask is None else mask.call),), True)
     mask = _residual(variant, ranges, prologue, given)
     mask = None if mask is None else mask.beside(portable)
     reads_k = any("k" in f.body.reads for f in (found.score, mask) if f is not None)
     k = "k" if reads_k or found.clamps_k else "_keys(start, BN, col_layout)"
     tests = [] if mask is None else [Test(mask.call)]
     tests += _bounds(ranges, prologue, k)
-    if "kv_len" in found.shown:
+    if "kv_len" in found.shown.reads:
         tests.append(Test(f"{'col' if found.clamps_k else k} < kv_len", "start + BN > kv_len"))
     return Mixed(mask, tuple(tests), reads_k)
 

@@ -89,24 +89,24 @@ def query_tiles(variant: Variant, rows: KeyRange, checks_end: bool) -> QueryTile
     prologue = new_prologue(variant, walked=ROW, dialect=GLUON)
     limits = row_limits(rows, prologue, checks_end)
     placed_by: tuple[str, ...]
-    if "full_end" not in limits.masked:
+    if "full_end" not in limits.masked.reads:
         lines, place, placed_by = _UPWARDS, _PLACE_UPWARDS, ("first",)
-    elif limits.first == "0":
+    elif "full_start" not in limits.masked.reads:
         lines, place, placed_by = _DOWNWARDS, _PLACE_DOWNWARDS, ("num_tiles",)
     else:
         lines, place = _BETWEEN, _PLACE_BETWEEN
         placed_by = ("num_tiles", "num_mixed", "num_left", "num_right", "first")
-    free = prologue.reads | {"q_len", "kv_len"}
-    extra = extra_arguments(variant, free)
-    sizes = [name for name in _SIZES if name in free]
+    reads = prologue.reads | {"q_len", "kv_len"}
+    extra = extra_arguments(variant, reads)
+    sizes = [name for name in _SIZES if name in reads]
     return QueryTiles(
         lines=(*prologue.lines, *limits.lines, *(line.format(stop=limits.stop) for line in lines)),
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
-        names=("col0", *(name for name in ("b", "h", "kv_h") if name in free), *extra, *sizes, "BM", "BN"),
+        names=("col0", *(name for name in ("b", "h", "kv_h") if name in reads), *extra, *sizes, "BM", "BN"),
         arguments=extra,
-        positions=frozenset(free & {*_POSITIONS}),
+        positions=frozenset(reads & {*_POSITIONS}),
         helpers=frozenset(prologue.helpers),
     )
 

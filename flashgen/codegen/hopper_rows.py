@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from flashgen.analysis.levels import ROW, level
 from flashgen.codegen.limits import clipped
 from flashgen.codegen.pairs import Function, named_apart
+from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange, Q
 from flashgen.lang.nodes import TRUE, Expr, Gather, walk
 from flashgen.lang.show import show
 from flashgen.spec.variant import Variant
 
+# What asks whether a row exists, by its place in the tile or by its number.
+_BY_PLACE = Fragment(results=("_rows_to(q_len - 1 - start, BM, row_layout)",), helpers=frozenset({"_rows_to"}))
+_BY_NUMBER = Fragment(results=("(rows < q_len)[None, :]",))
 _EXISTS = "(cols < kv_len)[:, None]"
 
 
@@ -26,7 +30,8 @@ class SeenRows:
     """What a mixed tile keeps: `shown`, which calls `rest` for the part of the mask that is no interval of rows.
 
     `lines` are statements in front of the loop. `loads` are those of a mixed tile that load, by the names `loaded`,
-    what `rest` reads of each row alone, at the positions `queries`. `free` are the names that `loads` read.
+    what `rest` reads of each row alone, at the positions `queries`. `bounds` are the helpers that compare places
+    of rows, `reads` the names that `loads` read.
     """
 
     lines: tuple[str, ...]
@@ -34,13 +39,9 @@ class SeenRows:
     shown: str
     loads: tuple[str, ...]
     loaded: tuple[str, ...]
+    bounds: frozenset[str]
     helpers: frozenset[str]
-    free: frozenset[str]
-
-    @property
-    def bounds(self) -> tuple[str, ...]:
-        """The helpers that compare places of rows."""
-        return tuple(name for name in ("_rows_from", "_rows_to") if name in self.shown)
+    reads: frozenset[str]
 
 
 def seen_rows_of(
@@ -53,13 +54,14 @@ def seen_rows_of(
     """
     rest = rows.residual
     ahead = _row_loads(rest)
-    end = "_rows_to(q_len - 1 - start, BM, row_layout)"
+    end = _BY_PLACE
     if (score and "q" in score.body.reads) or any(node is Q for node in walk(rest, to=ahead)):
         # A tile that needs the positions of its rows anyhow compares these, and reads by them.
-        rows, rest, ahead, end = KeyRange(), variant.mask, [], "(rows < q_len)[None, :]"
-    lines, tests = _bounds(rows.lower_bound, rows.upper_bound, prologue, end if score else "")
+        rows, rest, ahead, end = KeyRange(), variant.mask, [], _BY_NUMBER
+    bounds = _bounds(rows.lower_bound, rows.upper_bound, prologue, end if score else None)
     if rest is TRUE:
-        return SeenRows(lines, None, " & ".join(tests), (), (), frozenset(), frozenset())
+        shown = " & ".join(bounds.results)
+        return SeenRows(bounds.lines, None, shown, (), (), bounds.helpers, frozenset(), frozenset())
     # What it reads of the keys comes first: that is at hand in all steps.
     prologue.body(rest)
     loads = prologue.fork(spelled={"q": "queries"})
@@ -67,13 +69,14 @@ def seen_rows_of(
     function = Function("_visible", prologue.body(rest, given=given), f"{show(rest, variant.lets)}.")
     function = named_apart(function, known, "_by_key", "_by_key_on_hopper") or function
     return SeenRows(
-        lines=lines,
+        lines=bounds.lines,
         rest=function,
-        shown=" & ".join((function.call, *tests)),
+        shown=" & ".join((function.call, *bounds.results)),
         loads=loads.lines,
         loaded=tuple(name for name in given.values() if name in function.body.reads),
+        bounds=bounds.helpers,
         helpers=frozenset(loads.helpers),
-        free=frozenset(loads.reads) if given else frozenset(),
+        reads=frozenset(loads.reads) if given else frozenset(),
     )
 
 
@@ -81,24 +84,29 @@ def _row_loads(expr: Expr) -> list[Expr]:
     return [node for node in walk(expr) if isinstance(node, Gather) and level(node) == ROW]
 
 
-def _bounds(lower: Expr | None, upper: Expr | None, prologue: Prologue, end: str) -> tuple[tuple[str, ...], list[str]]:
+def _bounds(lower: Expr | None, upper: Expr | None, prologue: Prologue, end: Fragment | None) -> Fragment:
     """Statements for the first and last row that see a key, as far as there are any, and the comparisons with them.
 
-    `end` is the comparison with the last row that there is, empty where a tile need not ask. Rows are clipped, so that
+    `end` is the comparison with the last row that there is, None where a tile need not ask. Rows are clipped, so that
     what is compared with the place in a tile fits int32; a key beyond the last has none.
     """
-    lines, tests = [], []
+    lines, tests, helpers = list[str](), list[str](), set[str]()
     if lower is not None:
         first = clipped(prologue.inline(lower), lower, prologue)
         lines.append(f"seen_from = gl.where({_EXISTS}, gl.maximum({first}, 0), 1 << 30)")
         tests.append("_rows_from(seen_from - start, BM, row_layout)")
+        helpers.add("_rows_from")
     if upper is not None:
         last = f"gl.maximum({clipped(prologue.inline(upper), upper, prologue)}, -1)"
         last = f"gl.minimum({last}, q_len - 1)" if end else last
         lines.append(f"seen_to = {last if lines else f'gl.where({_EXISTS}, {last}, -1)'}")
         tests.append("_rows_to(seen_to - start, BM, row_layout)")
+        helpers.add("_rows_to")
     elif end:
-        tests.append(end)
-    if not lines:
-        return (), [_EXISTS, *tests]
-    return ("# The rows that see each key, as far as these are one interval.", *lines), tests
+        tests += end.results
+        helpers |= end.helpers
+    if lines:
+        lines.insert(0, "# The rows that see each key, as far as these are one interval.")
+    else:
+        tests.insert(0, _EXISTS)
+    return Fragment(tuple(lines), tuple(tests), helpers=frozenset(helpers))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,7 +40,8 @@ class SiteView:
     `offset_lines`; for DIAGONAL it reads the keys `along`. Where the function `uniform` says so, all pairs of a tile
     share the element at `corner`, after `corner_lines`. `writes` is "store" or "turns" where each pair has its own
     element: always, or where the constexpr `way` is true; "" elsewhere. On the host, `apart` is the condition for that,
-    and `shared_by` the axis, "batch" or "heads", whose programs take turns.
+    without a result where there is none to ask, and `shared_by` the axis, "batch" or "heads", whose programs take
+    turns.
     """
 
     name: str
@@ -59,7 +59,7 @@ class SiteView:
     corner_lines: tuple[str, ...]
     writes: str
     way: str
-    apart: str
+    apart: Fragment
     shared_by: str
 
 
@@ -68,7 +68,7 @@ class LearnedView:
     """All places. `functions` are the helpers of this variant, `epilogue` statements between the loop and the sums.
 
     `adds` and `shears` say which shared helpers they call. `pointers` and `ways` are the arguments that the kernel has
-    for them; `free` all names that the text reads. `by_key`: where the Hopper kernel for dK and dV runs, it adds up
+    for them; `reads` all names that the text reads. `by_key`: where the Hopper kernel for dK and dV runs, it adds up
     what is one sum for all pairs or for those of a tile; `rest` is what it leaves to this kernel. `loads` counts the
     values that are read for each pair.
     """
@@ -78,7 +78,7 @@ class LearnedView:
     epilogue: tuple[str, ...]
     pointers: tuple[str, ...]
     ways: tuple[str, ...]
-    free: frozenset[str]
+    reads: frozenset[str]
     adds: bool
     shears: bool
     by_key: bool
@@ -94,11 +94,11 @@ class LearnedView:
 
     @property
     def k_first(self) -> bool:
-        return "k_first" in self.free
+        return "k_first" in self.reads
 
     @property
     def k_last(self) -> bool:
-        return "k_last" in self.free
+        return "k_last" in self.reads
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ def learned_launch(variant: Variant, view: LearnedView | None) -> LearnedLaunch:
     """What the launch does for the sums; sinks have no part in them."""
     names = tuple(t.name for t in variant.inputs if t.grad and not (variant.sink and t.name == "sinks"))
     sites = () if view is None else view.sites
-    lines = [f"{name} = call.sizes.{name}" for name in _SIZES if any(name in _words(site.apart) for site in sites)]
+    lines = [f"{name} = call.sizes.{name}" for name in _SIZES if any(name in site.apart.reads for site in sites)]
     at_once = "call.sizes.batch * call.sizes.heads"
     for site in sites:
         exact = "deterministic" if not site.writes else "False"
         if site.way:
-            apart = [*(["deterministic"] if site.shared_by else []), *([site.apart] if site.apart != "True" else [])]
+            apart = [*(["deterministic"] if site.shared_by else []), *site.apart.results]
             lines.append(f"{site.way.lower()} = {' and '.join(apart)}")
-            exact = "False" if site.apart == "True" else f"deterministic and not {site.way.lower()}"
+            exact = "False" if not site.apart.results else f"deterministic and not {site.way.lower()}"
         if site.shared_by:
             fewer = "1" if site.shared_by == "heads" else "call.sizes.heads"
             at_once = f"{fewer} if {site.way.lower()} else {at_once}"
@@ -146,10 +146,6 @@ def learned_launch(variant: Variant, view: LearnedView | None) -> LearnedLaunch:
         tuple(f"{site.way}={site.way.lower()}" for site in sites if site.way),
         at_once if any(site.shared_by for site in sites) else "",
     )
-
-
-def _words(text: str) -> set[str]:
-    return {*re.findall(r"\w+", text)}
 
 
 def placements(variant: Variant) -> tuple[Placement, ...]:
@@ -171,7 +167,7 @@ def learned_view(variant: Variant, prologue: Prologue) -> LearnedView:
         texts.epilogue.lines,
         tuple(site.pointer for site in sites),
         tuple(site.way for site in sites if site.way),
-        frozenset(texts.free | prologue.reads),
+        frozenset(texts.reads | prologue.reads),
         adds=any(not site.writes or site.way for site in sites),
         shears=any(site.sharing == "DIAGONAL" for site in sites),
         by_key=summed_by_key(variant, found),
@@ -207,7 +203,7 @@ class SiteTexts:
         self._variant, self._prologue = variant, prologue
         self.epilogue = prologue.fork()
         self.functions: list[Function] = []
-        self.free: set[str] = set()
+        self.reads: set[str] = set()
         # Names of values in the loop. A name that two branches of an if give, or one inside and one before it, has to
         # have one type.
         self._inside: set[str] = set()
@@ -237,7 +233,7 @@ class SiteTexts:
             corner_lines=corner_lines,
             writes=writes,
             way=way,
-            apart="" if found.own is None else emit([found.own.when], inlined=True).results[0],
+            apart=_condition(found.own),
             shared_by="" if found.own is None else found.own.shared_by,
         )
 
@@ -262,7 +258,7 @@ class SiteTexts:
             factor = self._prologue.name(derivative) if derivative.children else self._prologue.inline(derivative)
             return _product(derivative, factor)
         body = self._prologue.body(derivative)
-        self.free |= {*body.reads}
+        self.reads |= {*body.reads}
         function = Function(f"_{name}{suffix}", body, f"{show(site.derivative, self._variant.lets)}.")
         self.functions.append(function)
         return _product(derivative, function.call)
@@ -270,11 +266,11 @@ class SiteTexts:
     def _offset(self, name: str, found: Placement) -> tuple[tuple[str, ...], str]:
         if found.sharing in (Sharing.ALL, Sharing.ROW):
             text = self.epilogue.inline(found.offset)
-            self.free |= self.epilogue.reads
+            self.reads |= self.epilogue.reads
             return (), text
         if found.by_distance is not None:
             body = self._prologue.body(found.by_distance)
-            self.free |= {*body.reads} - {"k"}
+            self.reads |= {*body.reads} - {"k"}
             read = show(found.site.gather, self._variant.lets)
             function = Function(f"_{name}_at", body, f"The element {read}, for queries at q_first.")
             self.functions.append(function)
@@ -289,16 +285,20 @@ class SiteTexts:
         read = show(found.site.gather, self._variant.lets)
         function = Function(f"_{name}_is_one", body, f"Whether all pairs of a tile read the same element, {read}.")
         self.functions.append(function)
-        self.free |= {*body.reads}
+        self.reads |= {*body.reads}
         corner = self._inlined(found.corner)
         return function, corner.lines, corner.results[0]
 
     def _inlined(self, root: Expr) -> Fragment:
         """Statements in the loop."""
         body = self._prologue.body(root, inlined=True, hidden=self._inside)
-        self.free |= {*body.reads}
+        self.reads |= {*body.reads}
         self._inside |= {*body.defines}
         return body
+
+
+def _condition(own: Own | None) -> Fragment:
+    return Fragment() if own is None or own.when is TRUE else emit([own.when], inlined=True)
 
 
 def _own(name: str, own: Own | None) -> tuple[str, str]:

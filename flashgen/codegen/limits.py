@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flashgen.emit.dialects import TRITON, Dialect
+from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import LAST_KEY, KeyRange, increasing_in_q
 from flashgen.lang.linear import expression, linear
@@ -49,10 +50,14 @@ def clipped(text: str, bound: Expr, prologue: Prologue) -> str:
     return f"_clip({text})"
 
 
-def limit_lines(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[str, ...]:
-    """Statements for `first`, `full_start`, `full_end` and `stop`, the ends of the loops over keys."""
+def loop_limits(variant: Variant, keys: KeyRange, prologue: Prologue) -> Fragment:
+    """Statements for `first`, `full_start`, `full_end` and `stop`, the ends of the loops over keys.
+
+    What they read of the prologue is not among their `reads`.
+    """
     lines = ["", "# Keys [first, stop) are seen by some row of the tile, [full_start, full_end) by each row."]
     inside, call = ends_before_kv_len(variant, keys), prologue.dialect.call
+    reads = ("BN",) if keys.upper and inside else ("BN", "kv_len")
     if keys.upper:
         assert keys.upper_bound is not None
         least, greatest = extremes(expression(linear(op("add", keys.upper_bound, const(1)))), prologue)
@@ -62,7 +67,8 @@ def limit_lines(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[s
     whole = f"{call('maximum', end, '0')} // BN * BN"
     if not keys.lower:
         lines[1] = "# Keys below stop are seen by some row of the tile, those below full_end by each row."
-        return (*lines, f"stop = {stop}", f"full_end = {whole}")
+        lines += [f"stop = {stop}", f"full_end = {whole}"]
+        return Fragment(tuple(lines), reads=reads, defines=("stop", "full_end"))
     assert keys.lower_bound is not None
     least, greatest = extremes(keys.lower_bound, prologue)
     start = call("cdiv", call("maximum", greatest, "0"), "BN")
@@ -72,7 +78,7 @@ def limit_lines(variant: Variant, keys: KeyRange, prologue: Prologue) -> tuple[s
         f"full_start = {call('minimum', start, call('cdiv', 'stop', 'BN'))} * BN",
         f"full_end = {call('maximum', whole, 'full_start')}",
     ]
-    return tuple(lines)
+    return Fragment(tuple(lines), reads=reads, defines=("first", "stop", "full_start", "full_end"))
 
 
 def ends_before_kv_len(variant: Variant, keys: KeyRange) -> bool:

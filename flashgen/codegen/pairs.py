@@ -62,7 +62,7 @@ class Function:
 
     @property
     def result(self) -> str:
-        return ", ".join(self.body.results)
+        return self.body.result
 
 
 def named_apart(function: Function | None, known: Sequence[Function], *suffixes: str) -> Function | None:
@@ -81,25 +81,39 @@ def mask_function(variant: Variant, prologue: Prologue, given: Given = NOTHING) 
 
 @dataclass(frozen=True)
 class Pairs:
-    """How a kernel gets from the dot products of a tile to its logits; `shown` is what a tile that needs it keeps.
+    """How a kernel gets from the dot products of a tile to its logits; `ends` is the test that a key exists, for tiles
+    that need the mask, where they are to ask for it.
 
     `score` is None where the logit is the dot product times `qk_scale`; `spread` where it is less than a whole tile.
     `factor` is what the score is still to be multiplied by, "" for nothing. `row` is what is left out of the logits,
-    constant along a row; logits are in units of log2, or `natural`. `free` are names that score and mask read.
+    constant along a row; logits are in units of log2, or `natural`.
     """
 
     score: Function | None
     spread: bool
     mask: Function | None
-    shown: str
+    ends: Fragment
     clamps_k: bool
     factor: str
     row: Expr | None
     natural: bool
 
     @property
-    def free(self) -> set[str]:
+    def reads(self) -> set[str]:
+        """The names that score and mask read."""
         return {name for f in (self.score, self.mask) if f is not None for name in f.body.reads}
+
+    @property
+    def shown(self) -> Fragment:
+        """What a tile that needs the mask keeps."""
+        return self.shown_by(self.mask)
+
+    def shown_by(self, mask: Function | None) -> Fragment:
+        """The same, by a function that says what the mask does."""
+        if mask is None:
+            return self.ends
+        tests = [mask.call, *(f"({test})" for test in self.ends.results)]
+        return Fragment(results=(" & ".join(tests),), reads=tuple(sorted({*mask.names, *self.ends.reads})))
 
     @property
     def score_reads_k(self) -> bool:
@@ -131,12 +145,13 @@ def pairs(
         score = Function("_score", prologue.body(pair, given=given), formula)
     mask = mask_function(variant, prologue, given)
     clamps_k = _reads_tensors_along_k(given, variant.mask, found.pair)
-    checks = clamps_k or not ends_before_kv_len(variant, keys)
-    in_range = [f"{'col' if clamps_k else 'k'} < kv_len"] if checks else []
-    shown = " & ".join([mask.call, *(f"({test})" for test in in_range)] if mask is not None else in_range)
+    ends = Fragment()
+    if clamps_k or not ends_before_kv_len(variant, keys):
+        key = "col" if clamps_k else "k"
+        ends = Fragment(results=(f"{key} < kv_len",), reads=(key, "kv_len"))
     # A score that ignores the keys, or the queries, is spread over the tile.
     spread = level(found.pair) != level(var("qk", Type.FLOAT))
-    return Pairs(score, spread, mask, shown, clamps_k, factor, found.row, found.natural)
+    return Pairs(score, spread, mask, ends, clamps_k, factor, found.row, found.natural)
 
 
 def _reads_tensors_along_k(given: Given, *exprs: Expr) -> bool:

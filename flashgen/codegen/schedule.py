@@ -57,31 +57,31 @@ def schedule_view(variant: Variant, known: Sequence[Function]) -> ScheduleView:
     assert mask is not None, "a variant without a mask has no schedule"
     truth = tile_truth(variant.mask, ranges_of(variant))
     body = prologue.body(truth.every, truth.some, inlined=True)
-    free = prologue.reads | set(mask.body.reads) | set(body.reads)
+    reads = prologue.reads | set(mask.body.reads) | set(body.reads)
     used = variables(variant.mask)
     by_batch, by_head = "b" in used, bool({"h", "kv_h"} & used)
-    sizes = tuple(name for name in ("heads", "kv_heads", "head_dim") if name in free or "kv_h" in used)
-    integers = unspecialized(variant, free, scheduled=True)
+    sizes = tuple(name for name in ("heads", "kv_heads", "head_dim") if name in reads or "kv_h" in used)
+    integers = unspecialized(variant, reads, scheduled=True)
     return ScheduleView(
         mask=mask,
         body=body,
         state=_state(truth, body),
         decides=not (truth.every is FALSE and truth.some is TRUE),
-        rows=bool({"q", "q_first", "q_last"} & free),
+        rows=bool({"q", "q_first", "q_last"} & reads),
         b=by_batch,
         h=by_head,
         kv_h="kv_h" in used,
-        precise="PRECISE" in free,
-        q="q" in free,
-        q_first="q_first" in free,
-        q_last="q_last" in free,
+        precise="PRECISE" in reads,
+        q="q" in reads,
+        q_first="q_first" in reads,
+        q_last="q_last" in reads,
         k="k" in body.reads,
         k_first=bool({"k", "k_first", "k_last"} & set(body.reads)),
         k_last="k_last" in body.reads,
         q_offset=q_offset(variant),
         sizes=sizes,
         prologue=prologue.lines,
-        arguments=extra_arguments(variant, free),
+        arguments=extra_arguments(variant, reads),
         unspecialized=(
             *(n for n in integers if n not in _FORWARD_ONLY or n in sizes),
             *(["schedule_heads"] if by_batch and by_head else []),

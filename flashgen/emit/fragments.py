@@ -18,3 +18,8 @@ class Fragment:
     reads: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
     helpers: frozenset[str] = frozenset()
+
+    @property
+    def result(self) -> str:
+        """The values as one expression, a tuple where they are several."""
+        return ", ".join(self.results)

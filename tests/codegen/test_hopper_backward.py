@@ -189,7 +189,7 @@ def test_what_whole_tiles_share_is_read_once_a_tile(shape, score: str, is_flat: 
     view = hopper_backward_view(learned_variant(shape, score))
     assert (view.flat is not None) == is_flat
     if view.flat is not None:
-        assert not {"q", "k"} & {*view.flat.test.body.free, *view.flat.score.body.free}
+        assert not {"q", "k"} & {*view.flat.test.body.reads, *view.flat.score.body.reads}
 
 
 def test_flat_tiles_may_read_positions_besides(tmp_path: Path, compiled: Compile) -> None:

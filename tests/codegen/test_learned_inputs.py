@@ -101,7 +101,7 @@ class Problem:
             self.inputs[tensor.name] = floats if tensor.dtype == "float32" else ids
         self._prologue = new_prologue(variant)
         self.view = learned_view(variant, self._prologue)
-        self.arguments = extra_arguments(variant, set(self.view.free))
+        self.arguments = extra_arguments(variant, set(self.view.reads))
         text = environment().from_string(KERNEL).render(
             v=self.view,
             helpers=sorted(self._prologue.helpers | ({"_add"} if self.view.adds else set())),
@@ -136,7 +136,7 @@ class Problem:
             values |= {f"stride_{name}_{axis}": tensor.stride(axis) for axis in range(tensor.dim())}
         buffers, ways, turns = [], [], {""}
         for site in self.view.sites:
-            apart = bool(site.apart) and eval(site.apart, {}, self.sizes)  # noqa: S307
+            apart = bool(site.writes) and all(eval(text, {}, self.sizes) for text in site.apart.results)  # noqa: S307
             apart = apart and (deterministic or not site.shared_by)
             if apart:
                 turns.add(site.shared_by)
