@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flashgen.analysis.levels import ROW, level
-from flashgen.codegen.forward import ForwardView, extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
+from flashgen.analysis.facts import Facts
+from flashgen.analysis.levels import PAIR, ROW, level
+from flashgen.codegen.forward import ForwardView, extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.learned import LearnedView, learned_view
-from flashgen.codegen.limits import SCHEDULE, extremes, longest_first, loop_limits, scheduled_tiles
+from flashgen.codegen.limits import SCHEDULE, extremes, loop_limits, scheduled_tiles
 from flashgen.codegen.pairs import Function, mask_function, named_apart, pairs
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.bounds import KeyRange, key_range, row_range
-from flashgen.lang.derivative import gradients
+from flashgen.lang.bounds import KeyRange
 from flashgen.lang.linear import expression, linear
-from flashgen.lang.log2 import Q_FIRST, K, is_uniform, logits, slope
+from flashgen.lang.log2 import Q_FIRST, K
 from flashgen.lang.nodes import Expr, Type, const, op, substitute, var
 from flashgen.lang.show import show
 from flashgen.spec.variant import Variant
@@ -23,7 +23,6 @@ from flashgen.spec.variant import Variant
 ROW_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_q_tiles")
 # The first query of the tile at hand, which changes from step to step where the loop walks along queries.
 Q_START = var("q_start", Type.INT)
-PAIR = level(var("qk", Type.FLOAT))
 
 
 @dataclass(frozen=True)
@@ -104,97 +103,92 @@ class BackwardKvView(BackwardView):
     masked: str
 
 
-def rows_scheduled(variant: Variant) -> bool:
-    """Whether the queries that see a key are no interval, so that the kernel that walks along them needs a schedule."""
-    return not seen_rows(variant).closed
-
-
-def backward_q_view(variant: Variant, forward: ForwardView) -> BackwardQView:
+def backward_q_view(facts: Facts, forward: ForwardView) -> BackwardQView:
     """The holes of the kernel for dQ. What it computes as the forward kernel does, it does by the same functions."""
-    return _along_keys(variant, forward, forward.functions, for_inputs=False)
+    return _along_keys(facts, forward, forward.functions, for_inputs=False)
 
 
 def backward_inputs_view(
-    variant: Variant, forward: ForwardView, known: Sequence[Function]
+    facts: Facts, forward: ForwardView, known: Sequence[Function]
 ) -> BackwardQView | None:  # fmt: skip
     """The holes of the kernel for the gradients of learned inputs; None where no score depends on any smoothly."""
-    view = _along_keys(variant, forward, known, for_inputs=True)
+    view = _along_keys(facts, forward, known, for_inputs=True)
     return view if view.learned is not None and view.learned.sites else None
 
 
-def _along_keys(variant: Variant, forward: ForwardView, known: Sequence[Function], for_inputs: bool) -> BackwardQView:
-    prologue = new_prologue(variant)
-    keys = key_range(variant.mask, ranges_of(variant))
-    found = pairs(variant, keys, prologue)
+def _along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], for_inputs: bool) -> BackwardQView:
+    variant, scheduled = facts.variant, facts.uses_schedule
+    prologue = new_prologue(facts)
+    found = pairs(facts, prologue)
     if for_inputs:
         score, bent, factor = found.score, False, ""
-        learned = learned_view(variant, prologue)
+        learned = learned_view(facts, prologue)
     else:
-        score, bent, factor = score_function(variant, prologue, Q_FIRST)
+        score, bent, factor = score_function(facts, prologue, Q_FIRST)
         learned = None
     score, mask = named_apart(score, known, "_by_query"), named_apart(found.mask, known, "_by_query")
     limits: tuple[str, ...] = ()
     if mask is not None:
-        limits = loop_limits(variant, keys, prologue).lines if keys.closed else scheduled_tiles(variant)
+        limits = scheduled_tiles(facts) if scheduled else loop_limits(facts, prologue).lines
     row = "" if found.row is None else prologue.inline(found.row)
     reads = _reads(prologue, score, mask) | (learned.reads if learned else frozenset())
     return BackwardQView(
         score=score,
-        score_call="" if score is None else _spread(variant, "[BM, BN]", bent) + score.call,
+        score_call="" if score is None else _spread(facts, "[BM, BN]", bent) + score.call,
         bent=bent,
         factor=factor,
         mask=mask,
         shown=found.shown_by(mask).result,
-        scheduled=not keys.closed,
+        scheduled=scheduled,
         natural=found.natural,
         row=row,
         prologue=prologue.lines,
         limits=limits,
         reads=reads,
         precision=forward.precision,
-        q_offset=q_offset(variant),
-        arguments=_arguments(variant, reads, () if keys.closed else SCHEDULE),
+        q_offset=q_offset(facts),
+        arguments=_arguments(variant, reads, SCHEDULE if scheduled else ()),
         unspecialized=(
-            *unspecialized(variant, {*reads}, not keys.closed),
+            *unspecialized(variant, {*reads}, scheduled),
             *(["first_head"] if learned and learned.in_turns else []),
         ),
         helpers=tuple(sorted(prologue.helpers | ({"_add"} if learned and learned.adds else set()))),
-        two_sided=bool(keys.lower),
-        longest_first=longest_first(keys),
+        two_sided=bool(facts.keys.lower),
+        longest_first=facts.longest_first,
         clamps_k=found.clamps_k,
         learned=learned,
     )
 
 
-def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Function]) -> BackwardKvView:
+def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Function]) -> BackwardKvView:
     """The holes of the kernel for dK and dV; `known` are the functions that the kernels before it define."""
-    prologue = new_prologue(variant, walked=ROW)
-    rows = seen_rows(variant)
-    score, bent, factor = score_function(variant, prologue, Q_START)
-    score, mask = named_apart(score, known, "_by_key"), named_apart(mask_function(variant, prologue), known, "_by_key")
-    step = row_step(variant, prologue)
-    if rows.closed:
-        limits = row_limits(rows, prologue, checks_end=score is not None)
+    variant, scheduled = facts.variant, facts.rows_scheduled
+    prologue = new_prologue(facts, walked=ROW)
+    score, bent, factor = score_function(facts, prologue, Q_START)
+    score, mask = named_apart(score, known, "_by_key"), named_apart(mask_function(facts, prologue), known, "_by_key")
+    step = row_step(facts, prologue)
+    if scheduled:
+        limits = Limits(scheduled_tiles(facts, ROW_SCHEDULE, "keys", "queries"), "0", "", _SCHEDULED)
     else:
-        limits = Limits(scheduled_tiles(variant, ROW_SCHEDULE, "keys", "queries"), "0", "", _SCHEDULED)
+        limits = row_limits(facts.rows, prologue, checks_end=score is not None)
     reads = _reads(prologue, score, mask) | {*step.reads}
     return BackwardKvView(
         score=score,
-        score_call="" if score is None else _spread(variant, "[BN, BM]", bent) + score.call,
+        score_call="" if score is None else _spread(facts, "[BN, BM]", bent) + score.call,
         bent=bent,
         factor=factor,
         mask=mask,
         shown=shown_by_key(score, mask),
-        scheduled=not rows.closed,
-        natural=logits(variant.score, variant.mask).natural,
+        scheduled=scheduled,
+        natural=facts.logits.natural,
         row=step.results[0] if step.results else "",
         prologue=prologue.lines,
         limits=limits.lines,
         reads=reads,
         precision=forward.precision,
-        q_offset=q_offset(variant),
-        arguments=_arguments(variant, reads, () if rows.closed else ROW_SCHEDULE),
-        unspecialized=unspecialized(variant, {*reads}, not rows.closed, ROW_SCHEDULE),
+        q_offset=q_offset(facts),
+        arguments=_arguments(variant, reads, ROW_SCHEDULE if scheduled else ()),
+        unspecialized=unspecialized(variant, {*reads}, scheduled, ROW_SCHEDULE),
         helpers=tuple(sorted(prologue.helpers)),
         step=step.lines,
         first=limits.first,
@@ -203,25 +197,18 @@ def backward_kv_view(variant: Variant, forward: ForwardView, known: Sequence[Fun
     )
 
 
-def seen_rows(variant: Variant) -> KeyRange:
-    """The queries that see a key."""
-    return row_range(variant.mask, variant.align == "bottom_right", ranges_of(variant))
-
-
-def score_function(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple[Function | None, bool, str]:
+def score_function(facts: Facts, prologue: Prologue, q_first: Expr) -> tuple[Function | None, bool, str]:
     """The function for a pair's logit, whether it also gives its derivative, and else the derivative as a factor."""
-    found = logits(variant.score, variant.mask)
+    variant, found, derivative = facts.variant, facts.logits, facts.slope
     pair = substitute(found.pair, {Q_FIRST: q_first})
-    derivative = slope(gradients(variant.score, ()).score, variant.mask)
-    bent = not is_uniform(derivative)
-    factor = "" if bent or derivative is const(1.0) else prologue.name(derivative, "slope")
+    factor = "" if facts.bent or derivative is const(1.0) else prologue.name(derivative, "slope")
     formula = show(variant.score, variant.lets)
     if found.scaled is not None:
         prologue.name(found.scaled, "qk_scale")
         return None, False, factor
     note = "" if found.natural else ", in units of log2"
     note += "" if found.row is None else ", less what is constant along a row"
-    if not bent:
+    if not facts.bent:
         return Function("_score", prologue.body(pair), f"{formula}{note}."), False, factor
     body = prologue.body(pair, derivative)
     if level(derivative) != PAIR:
@@ -231,9 +218,9 @@ def score_function(variant: Variant, prologue: Prologue, q_first: Expr) -> tuple
     return Function("_score_and_slope", body, f"{formula}{note}, and its derivative by score."), True, ""
 
 
-def row_step(variant: Variant, prologue: Prologue) -> Fragment:
+def row_step(facts: Facts, prologue: Prologue) -> Fragment:
     """What each step along queries computes of what is constant along a row of the logits; no result without any."""
-    row = logits(variant.score, variant.mask).row
+    row = facts.logits.row
     return prologue.body(*([] if row is None else [substitute(row, {Q_FIRST: Q_START})]), inlined=True)
 
 
@@ -243,9 +230,9 @@ def shown_by_key(score: Function | None, mask: Function | None) -> str:
     return " & ".join([*([] if mask is None else [mask.call]), *checks])
 
 
-def _spread(variant: Variant, shape: str, bent: bool) -> str:
+def _spread(facts: Facts, shape: str, bent: bool) -> str:
     """A logit that ignores the keys, or the queries, is spread over the tile."""
-    if bent or level(logits(variant.score, variant.mask).pair) == PAIR:
+    if bent or facts.logit_of_pairs:
         return ""
     return f"tl.zeros({shape}, tl.float32) + "
 

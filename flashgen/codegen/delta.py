@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
 from flashgen.codegen.backward import row_step
 from flashgen.codegen.forward import extra_arguments, new_prologue, own_integers, q_offset
-from flashgen.lang.log2 import logits
-from flashgen.spec.variant import Variant
 
 _SIZES = ("kv_heads", "kv_len", "head_dim")
 
@@ -40,16 +39,16 @@ class DeltaView:
         return ("heads", "q_len", "num_rows", "v_head_dim", *self.sizes, *self.integers)
 
 
-def delta_view(variant: Variant) -> DeltaView:
+def delta_view(facts: Facts) -> DeltaView:
     """Work the holes out; `row` is empty for a variant whose logits leave nothing out."""
-    prologue = new_prologue(variant, walked=ROW)
-    body = row_step(variant, prologue)
+    prologue = new_prologue(facts, walked=ROW)
+    variant, body = facts.variant, row_step(facts, prologue)
     reads = prologue.reads.union(body.reads)
-    offset = q_offset(variant) if body.results else ""
+    offset = q_offset(facts) if body.results else ""
     return DeltaView(
         lines=(*prologue.lines, *body.lines),
         row=" ".join(body.results),
-        natural=logits(variant.score, variant.mask).natural,
+        natural=facts.logits.natural,
         reads=frozenset(reads),
         q_offset=offset,
         arguments=extra_arguments(variant, {*reads}),

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flashgen.analysis.facts import Facts
 from flashgen.codegen.pairs import Function
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import one_place, steps_with_each
-from flashgen.lang.log2 import K, logits
+from flashgen.lang.log2 import K
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, op, substitute, transform, var, variables, walk
 from flashgen.lang.show import show
 from flashgen.spec.variant import Variant
@@ -48,11 +49,11 @@ class Flat:
         return self.prologue.lines
 
 
-def flat_score(variant: Variant, prologue: Prologue, known: Sequence[Function], along_queries: bool) -> Flat | None:
+def flat_score(facts: Facts, prologue: Prologue, known: Sequence[Function], along_queries: bool) -> Flat | None:
     """For a kernel whose loop goes along queries or along keys, after functions that are `known`; None where no tile is
     known to be flat from its place alone. What it needs in front of the loop stands beside the kernel's own `prologue`.
     """
-    pair = logits(variant.score, variant.mask).pair
+    variant, pair = facts.variant, facts.logits.pair
     reads = [node for node in walk(pair) if isinstance(node, Gather) and {"q", "k"} <= variables(node)]
     places = [one_place(_indices(read, variant, prologue.ranges)) for read in reads]
     if not reads or any(steps_with_each(read) for read in reads):

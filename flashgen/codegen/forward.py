@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import COL, Level, level
-from flashgen.codegen.limits import SCHEDULE, longest_first, loop_limits, scheduled_tiles
-from flashgen.codegen.naming import inner
+from flashgen.codegen.limits import SCHEDULE, loop_limits, scheduled_tiles
 from flashgen.codegen.pairs import Function, pairs
 from flashgen.codegen.words import words
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.prologue import Prologue
 from flashgen.emit.writer import Tensor
-from flashgen.lang.bounds import key_range
-from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Expr, Gather, Type, walk
+from flashgen.lang.nodes import TRUE, Expr, Type
 from flashgen.spec.variant import Variant
 
 
@@ -24,10 +22,10 @@ class ForwardView:
     """The holes of the forward kernel. Every string is Triton text; names are those of the kernel.
 
     `score` is None where the logit is the dot product times `qk_scale`: `scaled`. `mask` is None without one.
-    `precision` is that of products of float32 inputs. `shown` is what a mixed tile keeps. `by_key`: the mask reads
-    inputs of each key, such as doc[b, k]. `limits` are statements that
-    name the loops' ends. `arguments` are the kernel's arguments beyond those that every variant has,
-    `unspecialized` those of all that change from call to call.
+    `precision` is that of products of float32 inputs. `shown` is what a mixed tile keeps. `limits` are statements that
+    name the loops' ends. `arguments` are the kernel's arguments beyond those that every variant has, `unspecialized`
+    those of all that change from call to call. `default` is the function of runtime/defaults.py that has the built-in
+    configs.
     """
 
     scaled: bool
@@ -39,7 +37,6 @@ class ForwardView:
     clamps_k: bool
     score_reads_k: bool
     scheduled: bool
-    by_key: bool
     two_sided: bool
     longest_first: bool
     q_vector: bool
@@ -57,14 +54,7 @@ class ForwardView:
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
-
-    @property
-    def default(self) -> str:
-        """The function of runtime/defaults.py that has the built-in configs."""
-        if self.scheduled:
-            return "default_by_key_config" if self.by_key else "default_scheduled_config"
-        plain = self.scaled and (self.mask is None or self.longest_first)
-        return "default_plain_config" if plain else "default_config"
+    default: str
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -72,19 +62,12 @@ class ForwardView:
         return tuple(f for f in (self.score, self.mask) if f is not None)
 
 
-def uses_schedule(variant: Variant) -> bool:
-    """Whether the mask says more than an interval of keys for each query, so that tiles are found by a kernel."""
-    named = inner(variant)
-    return not key_range(named.mask, ranges_of(named)).closed
-
-
-def new_prologue(
-    variant: Variant, walked: Level = COL, approximate: bool = False, dialect: Dialect = TRITON
-) -> Prologue:
+def new_prologue(facts: Facts, walked: Level = COL, approximate: bool = False, dialect: Dialect = TRITON) -> Prologue:
     """The prologue of a kernel whose loop goes along keys, or along queries where `walked` is ROW."""
+    variant = facts.variant
     tensors = {i.name: Tensor(tuple(d.size for d in i.dims), i.dtype) for i in variant.inputs}
     return Prologue(
-        ranges_of(variant),
+        facts.ranges,
         tensors,
         variant.lets,
         reserved=_scalars(variant),
@@ -95,24 +78,18 @@ def new_prologue(
     )
 
 
-def ranges_of(variant: Variant) -> Ranges:
-    """What is known of the values that the variant's expressions read."""
-    dtypes = {i.name: i.dtype for i in variant.inputs}
-    return Ranges(dtypes, frozenset(variant.dim_names), variant.align == "bottom_right")
+def q_offset(facts: Facts) -> str:
+    return " + (kv_len - q_len)" if facts.bottom_right else ""
 
 
-def q_offset(variant: Variant) -> str:
-    return " + (kv_len - q_len)" if variant.align == "bottom_right" else ""
-
-
-def forward_view(variant: Variant) -> ForwardView:
+def forward_view(facts: Facts) -> ForwardView:
     """Work the holes out."""
-    prologue = new_prologue(variant)
-    keys = key_range(variant.mask, ranges_of(variant))
-    found = pairs(variant, keys, prologue)
+    variant, scheduled = facts.variant, facts.uses_schedule
+    prologue = new_prologue(facts)
+    found = pairs(facts, prologue)
     limits: tuple[str, ...] = ()
     if found.mask is not None:
-        limits = loop_limits(variant, keys, prologue).lines if keys.closed else scheduled_tiles(variant)
+        limits = scheduled_tiles(facts) if scheduled else loop_limits(facts, prologue).lines
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
     reads = prologue.reads | found.reads
@@ -127,26 +104,34 @@ def forward_view(variant: Variant) -> ForwardView:
         shown=found.shown.result,
         clamps_k=found.clamps_k,
         score_reads_k=found.score_reads_k,
-        scheduled=not keys.closed,
-        by_key=any(isinstance(node, Gather) and level(node) == COL for node in walk(variant.mask)),
-        two_sided=bool(keys.lower),
-        longest_first=longest_first(keys),
+        scheduled=scheduled,
+        two_sided=bool(facts.keys.lower),
+        longest_first=facts.longest_first,
         q_vector="q" in reads,
         precise="PRECISE" in reads,
         precision="tf32" if variant.allow_tf32 else "ieee",
         q_first="q_first" in reads,
         q_last="q_last" in reads,
-        q_offset=q_offset(variant),
+        q_offset=q_offset(facts),
         prologue=prologue.lines,
         limits=limits,
         epilogue=(*epilogue.lines, *row_shift),
         natural=found.natural,
         row_shift=bool(row_shift),
         sink=variant.sink,
-        arguments=(*SCHEDULE, *arguments) if not keys.closed else arguments,
-        unspecialized=unspecialized(variant, reads, scheduled=not keys.closed),
+        arguments=(*SCHEDULE, *arguments) if scheduled else arguments,
+        unspecialized=unspecialized(variant, reads, scheduled),
         helpers=tuple(sorted(prologue.helpers)),
+        default=default_name(facts),
     )
+
+
+def default_name(facts: Facts) -> str:
+    """What the function that has the forward kernel's built-in configs is called."""
+    if facts.uses_schedule:
+        return "default_by_key_config" if facts.mask_reads_keys else "default_scheduled_config"
+    plain = facts.logits.scaled is not None and (facts.variant.mask is TRUE or facts.longest_first)
+    return "default_plain_config" if plain else "default_config"
 
 
 def extra_arguments(variant: Variant, reads: set[str]) -> tuple[str, ...]:

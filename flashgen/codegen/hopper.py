@@ -7,23 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import COL, level
 from flashgen.codegen.forward import (
     ForwardView,
     extra_arguments,
     new_prologue,
     q_offset,
-    ranges_of,
     unspecialized,
 )
 from flashgen.codegen.hopper_keys import KeyTiles, Work, is_shifted, key_tiles, work_of
 from flashgen.codegen.hopper_masks import Mixed, mixed
-from flashgen.codegen.limits import SCHEDULE, longest_first
+from flashgen.codegen.limits import SCHEDULE
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.bounds import KeyRange, increasing_in_q, key_range
-from flashgen.lang.log2 import K, logits, tilted
+from flashgen.lang.log2 import K, tilted
 from flashgen.lang.nodes import Expr, Gather, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
 from flashgen.spec.variant import Variant
@@ -126,29 +125,29 @@ class HopperView:
         return tuple(f for f in (self.score, self.mixed.mask) if f is not None)
 
 
-def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
+def hopper_view(facts: Facts, portable: ForwardView) -> HopperView:
     """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others."""
-    prologue = new_prologue(variant, approximate=variant.approximate, dialect=GLUON)
-    ranges = key_range(variant.mask, ranges_of(variant))
-    found = pairs(variant, ranges, prologue, apart=True)
-    columns = _columns(variant, prologue)
+    variant, scheduled = facts.variant, facts.uses_schedule
+    prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON)
+    found = pairs(facts, prologue, apart=True)
+    columns = _columns(facts, prologue)
     if columns.given:
-        found = pairs(variant, ranges, prologue, columns.given, apart=True)
-    keys = None if found.mask is None else key_tiles(variant, ranges)
+        found = pairs(facts, prologue, columns.given, apart=True)
+    keys = None if found.mask is None else key_tiles(facts)
     score = None if found.score is None else found.score.beside(portable.score)
-    tilt = _tilt(variant, prologue)
+    tilt = _tilt(facts, prologue)
     found = replace(found, score=score) if tilt is None else replace(found, score=None, spread=False)
-    masked = mixed(variant, found, ranges, prologue, columns.given, portable.mask)
+    masked = mixed(facts, found, prologue, columns.given, portable.mask)
     shown, found = found.shown, replace(found, mask=masked.mask)
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
     reads = prologue.reads | found.reads | columns.reads | ({"sinks_ptr"} if variant.sink else set())
-    ordered, uneven = longest_first(ranges) or not ranges.closed, keys is not None and not _is_window(ranges)
+    ordered, uneven = facts.longest_first or scheduled, keys is not None and not facts.is_window
     asked = {*(["kv_len"] if keys is None else keys.reads), *(["head_group"] if ordered else [])}
     computes = reads | asked
-    computes |= {"kv_len"} if "kv_len" in shown.reads or is_shifted(variant, reads) else set()
+    computes |= {"kv_len"} if "kv_len" in shown.reads or is_shifted(facts, reads) else set()
     computes |= {"kv_heads"} if "kv_h" in reads else set()
-    kernel, consumer, producer = _roles(variant, keys, computes, asked, scheduled=not ranges.closed, uneven=uneven)
+    kernel, consumer, producer = _roles(variant, keys, computes, asked, scheduled=scheduled, uneven=uneven)
     work = work_of(keys, _sizes(asked))
     used = {"b", "h", "row0", "num_tiles", *(keys.placed_by if keys else ())}
     return HopperView(
@@ -169,7 +168,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         grouped=ordered,
         uneven=uneven,
         reads=frozenset(reads),
-        q_offset=q_offset(variant),
+        q_offset=q_offset(facts),
         prologue=prologue.lines,
         epilogue=(*epilogue.lines, *row_shift),
         natural=found.natural,
@@ -179,7 +178,7 @@ def hopper_view(variant: Variant, portable: ForwardView) -> HopperView:
         consumer=consumer,
         producer=producer,
         unspecialized=tuple(
-            dict.fromkeys((*unspecialized(variant, computes, not ranges.closed), "batch", *(asked & {"head_group"})))
+            dict.fromkeys((*unspecialized(variant, computes, scheduled), "batch", *(asked & {"head_group"})))
         ),
         helpers=tuple(
             sorted(
@@ -217,12 +216,11 @@ def _row_shift(row: Expr, epilogue: Prologue) -> str:
     return f"row_shift = gl.zeros([ROWS], gl.float32, row_layout) + {text}"
 
 
-def _columns(variant: Variant, prologue: Prologue) -> Columns:
+def _columns(facts: Facts, prologue: Prologue) -> Columns:
     """Loads that vary along keys alone. A thread that makes them for its pairs would make those of a quarter of all."""
     per_tile, given = prologue.fork(spelled={"k": "keys"}), dict[Expr, str]()
-    scores = logits(variant.score, variant.mask)
     ends = []
-    for expr in (scores.pair, variant.mask):
+    for expr in (facts.logits.pair, facts.variant.mask):
         for node in walk(expr):
             if isinstance(node, Gather) and level(node) == COL and node not in given:
                 given[node] = per_tile.name(node)
@@ -232,9 +230,8 @@ def _columns(variant: Variant, prologue: Prologue) -> Columns:
     return Columns(given, lines[: ends[0]], lines[ends[0] :], reads, frozenset(per_tile.helpers))
 
 
-def _tilt(variant: Variant, prologue: Prologue) -> Tilt | None:
-    scores = logits(variant.score, variant.mask)
-    found = None if scores.natural else tilted(scores.pair)
+def _tilt(facts: Facts, prologue: Prologue) -> Tilt | None:
+    found = None if facts.logits.natural else tilted(facts.logits.pair)
     if found is None:
         return None
     prologue.name(found.scaled, "qk_scale")
@@ -247,13 +244,6 @@ def _score_call(found: Pairs) -> str:
     if found.score is None:
         return ""
     return ("gl.zeros([ROWS, BN], gl.float32, qk_layout) + " if found.spread else "") + found.score.call
-
-
-def _is_window(ranges: KeyRange) -> bool:
-    """Whether both ends of the range of keys move with the query."""
-    return ranges.closed and all(
-        end is not None and increasing_in_q(end) == 1 for end in (ranges.lower_bound, ranges.upper_bound)
-    )
 
 
 def _sizes(used: set[str]) -> tuple[str, ...]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flashgen.analysis.levels import ROW, level
+from flashgen.analysis.facts import Facts
+from flashgen.analysis.levels import ROW
 from flashgen.codegen.backward import (
-    PAIR,
     Q_START,
     ROW_SCHEDULE,
     score_function,
-    seen_rows,
 )
 from flashgen.codegen.flat import Flat, flat_score
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
@@ -24,11 +23,8 @@ from flashgen.codegen.hopper_rows import SeenRows, seen_rows_of
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
 from flashgen.emit.dialects import GLUON
-from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import TRUE, Gather, variables, walk
 from flashgen.spec.variant import Variant
-
-_POSITIONS_OF_PAIRS = {"q", "k", "q_len", "kv_len"}
 
 
 @dataclass(frozen=True)
@@ -133,27 +129,26 @@ class HopperBackwardView:
         return f"_is_flat_query_tile(i, {', '.join(self.flat_names)}, BM)"
 
 
-def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> HopperBackwardView:
+def hopper_backward_view(facts: Facts, known: Sequence[Function] = ()) -> HopperBackwardView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
-    prologue = new_prologue(variant, walked=ROW, approximate=variant.approximate, dialect=GLUON)
-    rows = seen_rows(variant)
-    score, bent, factor = score_function(variant, prologue, Q_START)
+    variant, rows, scheduled = facts.variant, facts.rows, facts.rows_scheduled
+    prologue = new_prologue(facts, walked=ROW, approximate=variant.approximate, dialect=GLUON)
+    score, bent, factor = score_function(facts, prologue, Q_START)
     score = named_apart(score, known, "_by_key", "_by_key_on_hopper")
-    seen = seen_rows_of(variant, rows, score, prologue, known)
-    queries = query_tiles(variant, rows, checks_end=score is not None)
+    seen = seen_rows_of(facts, score, prologue, known)
+    queries = query_tiles(facts, checks_end=score is not None)
     functions = [f for f in (score, seen.rest) if f is not None]
     reads = prologue.reads.union(seen.reads - {"queries", "q"}, *(f.body.reads for f in functions)) - {*seen.loaded}
-    flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=True)
-    learned = hopper_learned(variant, (flat.prologue if flat else prologue).fork(), flat.condition if flat else None)
+    flat = None if bent or score is None else flat_score(facts, prologue, known, along_queries=True)
+    learned = hopper_learned(facts, (flat.prologue if flat else prologue).fork(), flat.condition if flat else None)
     apart = (part.reads for part in (learned, flat) if part is not None)
     needed = reads.union(queries.names, prologue.reads, *apart)
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
-    scheduled = not rows.closed
-    in_turn = not bent and (scheduled or _leaves_registers(variant, score))
+    in_turn = not bent and (scheduled or _leaves_registers(facts, score))
     ranked = in_turn and scheduled
     launched = ("batch", "num_rows", "head_group", *(["by_rank"] if ranked else []))
     own_helpers = (["_announce"] if in_turn else [], ["_add"] if learned else [])
-    whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
+    whole = bent or score is None or facts.logit_of_pairs
     return HopperBackwardView(
         score=score,
         score_call="" if score is None else ("" if whole else _SPREAD) + score.call,
@@ -162,15 +157,15 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
         seen=seen,
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
-        longest_first=rows.closed and bool(rows.lower) and not rows.upper,
-        rank=schedule_row(variant, "gl.cdiv(kv_len, BN)", "place", GLUON) if ranked else "",
+        longest_first=not scheduled and bool(rows.lower) and not rows.upper,
+        rank=schedule_row(facts, "gl.cdiv(kv_len, BN)", "place", GLUON) if ranked else "",
         in_turn=in_turn,
-        natural=logits(variant.score, variant.mask).natural,
+        natural=facts.logits.natural,
         holds_v=in_turn and not scheduled and flat is None and variant.mask is not TRUE,
-        plain_mask=in_turn and not scheduled and bool(seen.bounds) and seen.rest is None and score is None,
+        plain_mask=facts.plain_mask,
         prologue=(*prologue.lines, *seen.lines),
         reads=frozenset(reads),
-        q_offset=q_offset(variant),
+        q_offset=q_offset(facts),
         arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
         sizes=(*_sizes(needed), *(["by_rank"] if ranked else [])),
         unspecialized=tuple(dict.fromkeys((*unspecialized(variant, needed, scheduled, ROW_SCHEDULE), *launched))),
@@ -183,12 +178,9 @@ def hopper_backward_view(variant: Variant, known: Sequence[Function] = ()) -> Ho
 _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
 
 
-def _leaves_registers(variant: Variant, score: Function | None) -> bool:
+def _leaves_registers(facts: Facts, score: Function | None) -> bool:
     """Whether logits and mask follow from positions and what holds for a head: a loop over tiles of keys finds room."""
-    along = (node for node in walk(variant.mask, variant.score) if isinstance(node, Gather))
-    if any({"q", "k"} & variables(node) for node in along):
-        return False
-    return (score is None or "q" not in score.body.reads) and variables(variant.mask) <= _POSITIONS_OF_PAIRS
+    return facts.of_positions and (score is None or "q" not in score.body.reads)
 
 
 def _reads_tensors_along_q(variant: Variant) -> bool:

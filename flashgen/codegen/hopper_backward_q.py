@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashgen.analysis.levels import level
-from flashgen.codegen.backward import PAIR, score_function
+from flashgen.analysis.facts import Facts
+from flashgen.codegen.backward import score_function
 from flashgen.codegen.flat import Flat, flat_score
-from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
+from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.hopper import HopperView
 from flashgen.codegen.hopper_keys import KeyTiles, Work
 from flashgen.codegen.limits import SCHEDULE
 from flashgen.codegen.pairs import Function, named_apart, pairs
 from flashgen.emit.dialects import GLUON
-from flashgen.lang.bounds import key_range
-from flashgen.lang.log2 import Q_FIRST, logits
-from flashgen.spec.variant import Variant
+from flashgen.lang.log2 import Q_FIRST
 
 _SPREAD = "gl.zeros([64, BN], gl.float32, qk_layout) + "
 _SIZES = ("scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows", "head_group")
@@ -90,25 +88,25 @@ class HopperBackwardQView:
         return f"_is_flat_key_tile(i, {', '.join(self.flat_names)}, BN)"
 
 
-def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequence[Function]) -> HopperBackwardQView:
+def hopper_backward_q_view(facts: Facts, forward: HopperView, known: Sequence[Function]) -> HopperBackwardQView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
-    prologue = new_prologue(variant, approximate=variant.approximate, dialect=GLUON)
-    ranges = key_range(variant.mask, ranges_of(variant))
-    found = pairs(variant, ranges, prologue)
-    score, bent, factor = score_function(variant, prologue, Q_FIRST)
+    variant, scheduled = facts.variant, facts.uses_schedule
+    prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON)
+    found = pairs(facts, prologue)
+    score, bent, factor = score_function(facts, prologue, Q_FIRST)
     suffixes = ("_by_query", "_by_query_on_hopper")
     score, mask = named_apart(score, known, *suffixes), named_apart(found.mask, known, *suffixes)
     shown = found.shown_by(mask)
     row = "" if found.row is None else prologue.inline(found.row)
-    flat = None if bent or score is None else flat_score(variant, prologue, known, along_queries=False)
+    flat = None if bent or score is None else flat_score(facts, prologue, known, along_queries=False)
     functions = (score, mask, *(flat.functions if flat else ()))
     reads = prologue.reads.union(*(f.body.reads for f in functions if f is not None)) - {"k_first", "k_last"}
     needed = {*reads, *forward.work.names, *_ALWAYS}
-    if mask is None or flat or "kv_len" in shown.reads or (q_offset(variant) and reads & {"q", "q_first", "q_last"}):
+    if mask is None or flat or "kv_len" in shown.reads or (q_offset(facts) and reads & {"q", "q_first", "q_last"}):
         needed.add("kv_len")
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
     sizes = tuple(name for name in _SIZES if name in needed)
-    whole = bent or score is None or level(logits(variant.score, variant.mask).pair) == PAIR
+    whole = bent or score is None or facts.logit_of_pairs
     return HopperBackwardQView(
         score=score,
         score_call="" if score is None else ("" if whole else _SPREAD) + score.call,
@@ -127,12 +125,12 @@ def hopper_backward_q_view(variant: Variant, forward: HopperView, known: Sequenc
         row=row,
         prologue=(*prologue.lines, *(flat.lines if flat else ())),
         reads=frozenset(reads),
-        q_offset=q_offset(variant),
-        arguments=extra if ranges.closed else (*SCHEDULE, *extra),
+        q_offset=q_offset(facts),
+        arguments=(*SCHEDULE, *extra) if scheduled else extra,
         keys_arguments=forward.keys.arguments if forward.keys else (),
         sizes=sizes,
         unspecialized=tuple(
-            dict.fromkeys((*unspecialized(variant, needed, not ranges.closed), *(s for s in sizes if s != "scale")))
+            dict.fromkeys((*unspecialized(variant, needed, scheduled), *(s for s in sizes if s != "scale")))
         ),
         helpers=tuple(sorted(prologue.helpers)),
         flat=flat,

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.analysis.facts import Facts
 from flashgen.codegen.forward import extra_arguments, new_prologue
 from flashgen.codegen.limits import SCHEDULE, loop_limits, schedule_row
 from flashgen.emit.dialects import GLUON
-from flashgen.lang.bounds import KeyRange
-from flashgen.spec.variant import Variant
 
 _POSITIONS = ("q", "q_first", "q_last")
 
@@ -84,33 +83,33 @@ def work_of(keys: KeyTiles | None, sizes: tuple[str, ...]) -> Work:
     return Work((*keys.arguments, *sizes, *tiles), ("b", "h", "row0", *keys.returned))
 
 
-def key_tiles(variant: Variant, ranges: KeyRange) -> KeyTiles:
-    """Which tiles there are, by the ends of the mask's `ranges` where these are closed, else by a schedule."""
-    if not ranges.closed:
-        return _scheduled(variant)
-    prologue = new_prologue(variant, dialect=GLUON)
-    limits = loop_limits(variant, ranges, prologue)
-    lines, place = (_BETWEEN, _PLACE_BETWEEN) if ranges.lower else (_DOWNWARDS, _PLACE_DOWNWARDS)
-    placed_by = ("num_mixed", "num_right", "full_start", "full_end") if ranges.lower else ("num_tiles",)
+def key_tiles(facts: Facts) -> KeyTiles:
+    """Which tiles there are, by the ends of the interval of keys that a query sees, else by a schedule."""
+    if facts.uses_schedule:
+        return _scheduled(facts)
+    prologue = new_prologue(facts, dialect=GLUON)
+    limits, lower = loop_limits(facts, prologue), facts.keys.lower
+    lines, place = (_BETWEEN, _PLACE_BETWEEN) if lower else (_DOWNWARDS, _PLACE_DOWNWARDS)
+    placed_by = ("num_mixed", "num_right", "full_start", "full_end") if lower else ("num_tiles",)
     reads = prologue.reads.union(limits.reads, ["kv_heads"] if "kv_h" in prologue.reads else ())
-    if is_shifted(variant, reads):
+    if is_shifted(facts, reads):
         reads.add("kv_len")
     return KeyTiles(
         lines=(*prologue.lines, *limits.lines, *lines),
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
-        arguments=tuple(name for name in extra_arguments(variant, reads) if name != "batch"),
+        arguments=tuple(name for name in extra_arguments(facts.variant, reads) if name != "batch"),
         reads=frozenset(reads),
         helpers=frozenset(prologue.helpers),
     )
 
 
-def _scheduled(variant: Variant) -> KeyTiles:
+def _scheduled(facts: Facts) -> KeyTiles:
     lines = (
-        f"tile = gl.load(counts_ptr + 3 * ({schedule_row(variant, 'num_q_tiles', 'place', GLUON)}) + 2)",
+        f"tile = gl.load(counts_ptr + 3 * ({schedule_row(facts, 'num_q_tiles', 'place', GLUON)}) + 2)",
         "row0 = tile * BM",
-        f"row = {schedule_row(variant, 'num_q_tiles', 'tile', GLUON)}",
+        f"row = {schedule_row(facts, 'num_q_tiles', 'tile', GLUON)}",
         "num_mixed = gl.load(counts_ptr + 3 * row)",
         "num_full = gl.load(counts_ptr + 3 * row + 1)",
         "num_tiles = gl.maximum(num_mixed + num_full, 1)",
@@ -129,6 +128,6 @@ def _scheduled(variant: Variant) -> KeyTiles:
     )
 
 
-def is_shifted(variant: Variant, reads: set[str]) -> bool:
+def is_shifted(facts: Facts, reads: set[str]) -> bool:
     """Whether a position of queries is read that kv_len has a part in."""
-    return variant.align == "bottom_right" and bool(reads & set(_POSITIONS))
+    return facts.bottom_right and bool(reads & set(_POSITIONS))

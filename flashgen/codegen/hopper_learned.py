@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashgen.codegen.learned import SiteTexts, placements, summed_by_key
+from flashgen.analysis.facts import Facts, facts_of
+from flashgen.codegen.learned import SiteTexts, summed_by_key
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.pairs import Function
 from flashgen.emit.prologue import Prologue
@@ -86,16 +87,15 @@ class HopperLearned:
         return any(site.by_tile for site in self.sites)
 
 
-def hopper_learned(variant: Variant, prologue: Prologue, flat: Expr | None) -> HopperLearned | None:
+def hopper_learned(facts: Facts, prologue: Prologue, flat: Expr | None) -> HopperLearned | None:
     """Work the texts out; None where the kernel adds up nothing. What they need before the loop goes to `prologue`.
 
     `flat` says which tiles are flat, None where none are known to be.
     """
-    found = placements(variant)
-    if not found or not summed_by_key(variant, found):
+    if not summed_by_key(facts):
         return None
-    texts = SiteTexts(variant, prologue)
-    sites = tuple(_site(each, variant, texts, prologue, flat) for each in found)
+    texts = SiteTexts(facts.variant, prologue)
+    sites = tuple(_site(each, facts.variant, texts, prologue, flat) for each in facts.placements)
     return HopperLearned(
         sites,
         tuple(texts.functions),
@@ -110,12 +110,11 @@ def inputs_summed_by_key(variant: Variant) -> tuple[str, ...]:
 
     None where each has a default, such as ALiBi's slopes: few learn these.
     """
-    named = inner(variant)
-    found = placements(named)
-    if not found or not summed_by_key(named, found):
+    facts = facts_of(inner(variant))
+    if not summed_by_key(facts):
         return ()
     spec = {inside: name for name, inside in inner_names(variant).items()}
-    names = tuple(spec[each.site.gather.input] for each in found)
+    names = tuple(spec[each.site.gather.input] for each in facts.placements)
     return names if any(t.name in names and t.default is None for t in variant.inputs) else ()
 
 

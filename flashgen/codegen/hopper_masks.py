@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flashgen.analysis.facts import Facts
 from flashgen.codegen.limits import extreme
 from flashgen.codegen.pairs import Function, Given, Pairs
 from flashgen.emit.prologue import Prologue
@@ -12,7 +13,6 @@ from flashgen.lang.bounds import KeyRange, increasing_in_q
 from flashgen.lang.linear import expression, linear
 from flashgen.lang.nodes import TRUE, Expr, const, op
 from flashgen.lang.show import show
-from flashgen.spec.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,14 @@ class Mixed:
     reads_k: bool
 
 
-def mixed(
-    variant: Variant, found: Pairs, ranges: KeyRange, prologue: Prologue, given: Given, portable: Function | None
-) -> Mixed:
+def mixed(facts: Facts, found: Pairs, prologue: Prologue, given: Given, portable: Function | None) -> Mixed:
     """The mask of `found` by its parts, where there are several: one bound alone is what makes tiles mixed."""
+    ranges = facts.keys
     bounds = len(ranges.upper) + len(ranges.lower) + ("kv_len" in found.shown.reads)
     if bounds + (ranges.residual is not TRUE) <= 1:
         mask = None if found.mask is None else found.mask.beside(portable)
         return Mixed(mask, (Test(found.shown.result if mask is None else mask.call),), True)
-    mask = _residual(variant, ranges, prologue, given)
+    mask = _residual(facts, prologue, given)
     mask = None if mask is None else mask.beside(portable)
     reads_k = any("k" in f.body.reads for f in (found.score, mask) if f is not None)
     k = "k" if reads_k or found.clamps_k else "_keys(start, BN, col_layout)"
@@ -51,11 +50,12 @@ def mixed(
     return Mixed(mask, tuple(tests), reads_k)
 
 
-def _residual(variant: Variant, ranges: KeyRange, prologue: Prologue, given: Given) -> Function | None:
+def _residual(facts: Facts, prologue: Prologue, given: Given) -> Function | None:
     """What the mask says beyond bounds of k."""
-    if ranges.residual is TRUE:
+    rest = facts.keys.residual
+    if rest is TRUE:
         return None
-    return Function("_visible", prologue.body(ranges.residual, given=given), f"{show(ranges.residual, variant.lets)}.")
+    return Function("_visible", prologue.body(rest, given=given), f"{show(rest, facts.variant.lets)}.")
 
 
 def _bounds(ranges: KeyRange, prologue: Prologue, k: str) -> Iterator[Test]:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
 from flashgen.codegen.backward import ROW_SCHEDULE, row_limits
 from flashgen.codegen.forward import extra_arguments, new_prologue
 from flashgen.codegen.limits import schedule_row
 from flashgen.emit.dialects import GLUON
-from flashgen.lang.bounds import KeyRange
-from flashgen.lang.nodes import variables
-from flashgen.spec.variant import Variant
 
 _SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")
 _POSITIONS = ("k", "k_first", "k_last")
@@ -83,11 +81,11 @@ class QueryTiles:
         return f"_query_tile(i, {', '.join(self.placed_by)}, BM)"
 
 
-def query_tiles(variant: Variant, rows: KeyRange, checks_end: bool) -> QueryTiles:
-    if not rows.closed:
-        return _scheduled(variant)
-    prologue = new_prologue(variant, walked=ROW, dialect=GLUON)
-    limits = row_limits(rows, prologue, checks_end)
+def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
+    if facts.rows_scheduled:
+        return _scheduled(facts)
+    prologue = new_prologue(facts, walked=ROW, dialect=GLUON)
+    limits = row_limits(facts.rows, prologue, checks_end)
     placed_by: tuple[str, ...]
     if "full_end" not in limits.masked.reads:
         lines, place, placed_by = _UPWARDS, _PLACE_UPWARDS, ("first",)
@@ -97,7 +95,7 @@ def query_tiles(variant: Variant, rows: KeyRange, checks_end: bool) -> QueryTile
         lines, place = _BETWEEN, _PLACE_BETWEEN
         placed_by = ("num_tiles", "num_mixed", "num_left", "num_right", "first")
     reads = prologue.reads | {"q_len", "kv_len"}
-    extra = extra_arguments(variant, reads)
+    extra = extra_arguments(facts.variant, reads)
     sizes = [name for name in _SIZES if name in reads]
     return QueryTiles(
         lines=(*prologue.lines, *limits.lines, *(line.format(stop=limits.stop) for line in lines)),
@@ -111,11 +109,10 @@ def query_tiles(variant: Variant, rows: KeyRange, checks_end: bool) -> QueryTile
     )
 
 
-def _scheduled(variant: Variant) -> QueryTiles:
-    used = variables(variant.mask)
-    by = [name for name, wanted in (("b", {"b"}), ("h", {"h", "kv_h"})) if used & wanted]
+def _scheduled(facts: Facts) -> QueryTiles:
+    by = [name for name, wanted in (("b", facts.mask_by_batch), ("h", facts.mask_by_head)) if wanted]
     lines = (
-        f"row = {schedule_row(variant, 'gl.cdiv(kv_len, BN)', '(col0 // BN)', GLUON)}",
+        f"row = {schedule_row(facts, 'gl.cdiv(kv_len, BN)', '(col0 // BN)', GLUON)}",
         "num_mixed = gl.load(counts_ptr + 3 * row)",
         "num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)",
         "row_tiles_ptr = tiles_ptr + row * num_q_tiles",

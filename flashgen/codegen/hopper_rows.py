@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW, level
 from flashgen.codegen.limits import clipped
 from flashgen.codegen.pairs import Function, named_apart
@@ -17,7 +18,6 @@ from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange, Q
 from flashgen.lang.nodes import TRUE, Expr, Gather, walk
 from flashgen.lang.show import show
-from flashgen.spec.variant import Variant
 
 # What asks whether a row exists, by its place in the tile or by its number.
 _BY_PLACE = Fragment(results=("_rows_to(q_len - 1 - start, BM, row_layout)",), helpers=frozenset({"_rows_to"}))
@@ -44,14 +44,13 @@ class SeenRows:
     reads: frozenset[str]
 
 
-def seen_rows_of(
-    variant: Variant, rows: KeyRange, score: Function | None, prologue: Prologue, known: Sequence[Function]
-) -> SeenRows:
-    """Work it out from the queries that see a key, `rows`; what it needs in front of the loop goes to `prologue`.
+def seen_rows_of(facts: Facts, score: Function | None, prologue: Prologue, known: Sequence[Function]) -> SeenRows:
+    """Work it out from the queries that see a key; what it needs in front of the loop goes to `prologue`.
 
     `known` are functions of other kernels. A tile with a `score` hides rows beyond the last too, though their
     log-sum-exp is infinite.
     """
+    variant, rows = facts.variant, facts.rows
     rest = rows.residual
     ahead = _row_loads(rest)
     end = _BY_PLACE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flashgen.analysis.facts import facts_of
 from flashgen.codegen.backward import (
     BackwardKvView,
     BackwardQView,
@@ -12,10 +13,9 @@ from flashgen.codegen.backward import (
     backward_inputs_view,
     backward_kv_view,
     backward_q_view,
-    rows_scheduled,
 )
 from flashgen.codegen.delta import DeltaView, delta_view
-from flashgen.codegen.forward import ForwardView, forward_view, uses_schedule
+from flashgen.codegen.forward import ForwardView, forward_view
 from flashgen.codegen.hopper import HopperView, hopper_view
 from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
 from flashgen.codegen.hopper_backward_q import HopperBackwardQView, hopper_backward_q_view
@@ -54,11 +54,12 @@ class Kernels:
 
 def render_kernels(variant: Variant) -> Kernels:
     """Work out the views and render all kernels. A function that two kernels share is in the text of the first."""
-    forward = forward_view(variant)
-    hopper = hopper_view(variant, forward)
+    facts = facts_of(variant)
+    forward = forward_view(facts)
+    hopper = hopper_view(facts, forward)
     own = [f for f in hopper.functions if f not in forward.functions]
-    by_rows = uses_schedule(variant)
-    schedule = schedule_view(variant, [*forward.functions, *own]) if by_rows or rows_scheduled(variant) else None
+    by_rows = facts.uses_schedule
+    schedule = schedule_view(facts, [*forward.functions, *own]) if by_rows or facts.rows_scheduled else None
     ahead = schedule if by_rows else None
     defined = [*forward.functions, *own]
     of_schedule = [f for f in ahead.functions if f.name not in {g.name for g in defined}] if ahead else []
@@ -69,13 +70,13 @@ def render_kernels(variant: Variant) -> Kernels:
     )
     helpers = {*forward.helpers, *hopper.helpers, *(ahead.helpers if ahead else ())}
     known = _Known(helpers, [*defined, *of_schedule])
-    for_q = backward_q_view(variant, forward)
+    for_q = backward_q_view(facts, forward)
     q = known.render("kernel_q", for_q)
-    for_hopper_q = hopper_backward_q_view(variant, hopper, tuple(known.functions))
+    for_hopper_q = hopper_backward_q_view(facts, hopper, tuple(known.functions))
     hopper_q = known.render("hopper_q", for_hopper_q)
-    for_kv = backward_kv_view(variant, forward, tuple(known.functions))
+    for_kv = backward_kv_view(facts, forward, tuple(known.functions))
     kv = known.render("kernel_kv", for_kv, None if ahead else schedule)
-    for_hopper = hopper_backward_view(variant, tuple(known.functions))
+    for_hopper = hopper_backward_view(facts, tuple(known.functions))
     hopper_kv = known.render("hopper_kv", for_hopper)
     wide_kv = known.render("hopper_kv_wide", for_hopper.wide)
     texts = {
@@ -83,9 +84,9 @@ def render_kernels(variant: Variant) -> Kernels:
         "backward_q": "\n\n\n".join(text.strip() for text in (q, hopper_q)),
         "backward_kv": "\n\n\n".join(text.strip() for text in (kv, hopper_kv, wide_kv)),
     }
-    for_inputs = backward_inputs_view(variant, forward, tuple(known.functions))
+    for_inputs = backward_inputs_view(facts, forward, tuple(known.functions))
     inputs = known.render("kernel_q", for_inputs) if for_inputs else ""
-    for_rows = delta_view(variant)
+    for_rows = delta_view(facts)
     rows = known.render("delta", for_rows)
     return Kernels(
         forward, hopper, for_rows, for_q, for_hopper_q, for_kv, for_hopper, for_inputs, schedule, rows, inputs, texts

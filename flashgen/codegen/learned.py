@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashgen.analysis.levels import PAIR, level
-from flashgen.codegen.forward import ranges_of
+from flashgen.analysis.facts import Facts
 from flashgen.codegen.pairs import Function
 from flashgen.codegen.words import words
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.emit.torch import emit
-from flashgen.lang.bounds import key_range, row_range
-from flashgen.lang.derivative import LoadSite, gradients
+from flashgen.lang.derivative import LoadSite
 from flashgen.lang.fold import fold
-from flashgen.lang.learned import Own, Placement, Sharing, placement, steps_with_each
+from flashgen.lang.learned import Own, Placement, Sharing, steps_with_each
 from flashgen.lang.log2 import is_uniform, of_qk, slope
 from flashgen.lang.magnitudes import magnitude
 from flashgen.lang.nodes import TRUE, Expr, Gather, Op, const, inputs, walk
@@ -148,19 +145,10 @@ def learned_launch(variant: Variant, view: LearnedView | None) -> LearnedLaunch:
     )
 
 
-def placements(variant: Variant) -> tuple[Placement, ...]:
-    """Where each gradient goes, for each place where a learned input is read, in the order of the inputs."""
-    ranges = ranges_of(variant)
-    sizes = {tensor.name: [dim.size for dim in tensor.dims] for tensor in variant.inputs}
-    found = gradients(variant.score, [tensor.name for tensor in variant.inputs if tensor.grad])
-    return tuple(placement(site, sizes[name], ranges) for name, sites in found.sites for site in sites)
-
-
-def learned_view(variant: Variant, prologue: Prologue) -> LearnedView:
+def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:
     """Work the texts out, for a kernel that owns queries; what they need before the loop goes to its prologue."""
-    texts = SiteTexts(variant, prologue)
-    found = placements(variant)
-    sites = tuple(texts.site(each) for each in found)
+    texts = SiteTexts(facts.variant, prologue)
+    sites = tuple(texts.site(each) for each in facts.placements)
     return LearnedView(
         sites,
         tuple(texts.functions),
@@ -170,23 +158,20 @@ def learned_view(variant: Variant, prologue: Prologue) -> LearnedView:
         frozenset(texts.reads | prologue.reads),
         adds=any(not site.writes or site.way for site in sites),
         shears=any(site.sharing == "DIAGONAL" for site in sites),
-        by_key=summed_by_key(variant, found),
-        loads=sum(isinstance(node, Gather) and level(node) == PAIR for node in walk(variant.score, variant.mask)),
+        by_key=summed_by_key(facts),
+        loads=facts.loads_of_pairs,
     )
 
 
-def summed_by_key(variant: Variant, found: Sequence[Placement]) -> bool:
+def summed_by_key(facts: Facts) -> bool:
     """Whether the Hopper kernel for dK and dV adds up these gradients, but for tiles of more than one element.
 
     It has ds_out, if that is ds or a multiple, and walks along the same tiles, if these need no schedule.
     """
-    derivative = slope(gradients(variant.score, ()).score, variant.mask)
-    walks = (
-        key_range(variant.mask, ranges_of(variant)).closed
-        and row_range(variant.mask, variant.align == "bottom_right", ranges_of(variant)).closed
-    )
+    found = facts.placements
+    walks = not facts.uses_schedule and not facts.rows_scheduled
     whole = all(each.sharing is Sharing.ALL for each in found)
-    return walks and is_uniform(derivative) and (whole or all(_shares_by_place(each) for each in found))
+    return bool(found) and walks and not facts.bent and (whole or all(_shares_by_place(each) for each in found))
 
 
 def _shares_by_place(found: Placement) -> bool:

@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from flashgen.analysis.facts import Facts
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.bounds import LAST_KEY, KeyRange, increasing_in_q
+from flashgen.lang.bounds import Q, increasing_in_q
 from flashgen.lang.linear import expression, linear
-from flashgen.lang.nodes import Expr, Type, const, op, substitute, var, variables, walk
+from flashgen.lang.nodes import Expr, Type, const, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
-from flashgen.spec.variant import Variant
 
-Q = var("q", Type.INT)
 SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
-
-
-def longest_first(keys: KeyRange) -> bool:
-    """Whether later queries see more keys."""
-    return keys.closed and not keys.lower and keys.upper_bound is not None and increasing_in_q(keys.upper_bound) == 1
 
 
 def extremes(bound: Expr, prologue: Prologue, owned: Expr = Q) -> tuple[str, str]:
@@ -50,13 +44,13 @@ def clipped(text: str, bound: Expr, prologue: Prologue) -> str:
     return f"_clip({text})"
 
 
-def loop_limits(variant: Variant, keys: KeyRange, prologue: Prologue) -> Fragment:
+def loop_limits(facts: Facts, prologue: Prologue) -> Fragment:
     """Statements for `first`, `full_start`, `full_end` and `stop`, the ends of the loops over keys.
 
     What they read of the prologue is not among their `reads`.
     """
     lines = ["", "# Keys [first, stop) are seen by some row of the tile, [full_start, full_end) by each row."]
-    inside, call = ends_before_kv_len(variant, keys), prologue.dialect.call
+    keys, inside, call = facts.keys, facts.ends_before_kv_len, prologue.dialect.call
     reads = ("BN",) if keys.upper and inside else ("BN", "kv_len")
     if keys.upper:
         assert keys.upper_bound is not None
@@ -81,37 +75,24 @@ def loop_limits(variant: Variant, keys: KeyRange, prologue: Prologue) -> Fragmen
     return Fragment(tuple(lines), reads=reads, defines=("first", "stop", "full_start", "full_end"))
 
 
-def ends_before_kv_len(variant: Variant, keys: KeyRange) -> bool:
-    """Whether an upper bound of the mask alone keeps k below kv_len; the last query stands at kv_len - 1."""
-    for bound in keys.upper:
-        form = linear(bound)
-        if variant.align == "bottom_right" and form.terms.get(Q) == 1:
-            form = form + linear(op("sub", LAST_KEY, Q))
-        gap = form - linear(LAST_KEY)
-        if not gap.terms and gap.constant <= 0:
-            return True
-    return False
-
-
 def scheduled_tiles(
-    variant: Variant, schedule: Sequence[str] = SCHEDULE, owned: str = "queries", walked: str = "keys"
+    facts: Facts, schedule: Sequence[str] = SCHEDULE, owned: str = "queries", walked: str = "keys"
 ) -> tuple[str, ...]:
     """Statements that read this tile's row of the schedule."""
     return (
         "",
         f"# What the schedule says of this tile of {owned}: which tiles of {walked} are mixed and which are full.",
-        f"row = {schedule_row(variant, 'num_tiles', 'tile')}",
+        f"row = {schedule_row(facts, 'num_tiles', 'tile')}",
         "num_mixed = tl.load(counts_ptr + 3 * row)",
         "num_full = tl.load(counts_ptr + 3 * row + 1)",
         f"tiles_ptr += row * {schedule[-1]}",
     )
 
 
-def schedule_row(variant: Variant, num_tiles: str, tile: str, dialect: Dialect = TRITON) -> str:
+def schedule_row(facts: Facts, num_tiles: str, tile: str, dialect: Dialect = TRITON) -> str:
     """The row of the schedule for a tile of queries, one of `num_tiles`: batch and heads as far as the mask tells."""
-    used, wide = variables(variant.mask), dialect.name("int64")
-    by_head = bool(used & {"h", "kv_h"})
-    if "b" in used:
-        group = "(b * heads + h)" if by_head else "b"
+    wide = dialect.name("int64")
+    if facts.mask_by_batch:
+        group = "(b * heads + h)" if facts.mask_by_head else "b"
         return f"{group}.to({wide}) * {num_tiles} + {tile}"
-    return f"h.to({wide}) * {num_tiles} + {tile}" if by_head else f"{tile}.to({wide})"
+    return f"h.to({wide}) * {num_tiles} + {tile}" if facts.mask_by_head else f"{tile}.to({wide})"

@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from flashgen.analysis.levels import level
-from flashgen.codegen.limits import ends_before_kv_len
+from flashgen.analysis.facts import Facts
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.bounds import KeyRange
-from flashgen.lang.log2 import factored, logits
-from flashgen.lang.nodes import TRUE, Expr, Gather, Type, var, variables, walk
+from flashgen.lang.log2 import factored
+from flashgen.lang.nodes import TRUE, Expr, Gather, variables, walk
 from flashgen.lang.show import show
-from flashgen.spec.variant import Variant
 
 # What is at hand by name: the expression, and the name.
 Given = Mapping[Expr, str]
@@ -73,7 +70,8 @@ def named_apart(function: Function | None, known: Sequence[Function], *suffixes:
     return next(c for c in candidates if all(f.name != c.name or f.says_the_same(c) for f in known))
 
 
-def mask_function(variant: Variant, prologue: Prologue, given: Given = NOTHING) -> Function | None:
+def mask_function(facts: Facts, prologue: Prologue, given: Given = NOTHING) -> Function | None:
+    variant = facts.variant
     if variant.mask is TRUE:
         return None
     return Function("_visible", prologue.body(variant.mask, given=given), f"{show(variant.mask, variant.lets)}.")
@@ -124,14 +122,12 @@ class Pairs:
         return "qk" if self.score is None else "x"
 
 
-def pairs(
-    variant: Variant, keys: KeyRange, prologue: Prologue, given: Given = NOTHING, *, apart: bool = False
-) -> Pairs:
+def pairs(facts: Facts, prologue: Prologue, given: Given = NOTHING, *, apart: bool = False) -> Pairs:
     """The score and mask of a pair; what is free of k goes into the prologue, what is `given` has a name.
 
     `apart`: a positive constant by which the score ends is left to the softmax, whose row maximum may be taken before.
     """
-    found = logits(variant.score, variant.mask)
+    variant, found = facts.variant, facts.logits
     pair, constant = factored(found.pair) if apart and not found.natural else (found.pair, None)
     factor = "" if constant is None else repr(constant.value)
     score = None
@@ -143,15 +139,14 @@ def pairs(
         units = "" if found.natural else ", in units of log2"
         formula = f"{show(variant.score, variant.lets)}{units}{less}{over}."
         score = Function("_score", prologue.body(pair, given=given), formula)
-    mask = mask_function(variant, prologue, given)
+    mask = mask_function(facts, prologue, given)
     clamps_k = _reads_tensors_along_k(given, variant.mask, found.pair)
     ends = Fragment()
-    if clamps_k or not ends_before_kv_len(variant, keys):
+    if clamps_k or not facts.ends_before_kv_len:
         key = "col" if clamps_k else "k"
         ends = Fragment(results=(f"{key} < kv_len",), reads=(key, "kv_len"))
     # A score that ignores the keys, or the queries, is spread over the tile.
-    spread = level(found.pair) != level(var("qk", Type.FLOAT))
-    return Pairs(score, spread, mask, ends, clamps_k, factor, found.row, found.natural)
+    return Pairs(score, not facts.logit_of_pairs, mask, ends, clamps_k, factor, found.row, found.natural)
 
 
 def _reads_tensors_along_k(given: Given, *exprs: Expr) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from flashgen.codegen.forward import ranges_of
+from flashgen.analysis.facts import facts_of
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.reference import expanded_shape
 from flashgen.emit.torch import Guard, emit
@@ -86,7 +86,7 @@ def _preamble(variant: Variant) -> list[str]:
 
 
 def _body(variant: Variant, root: Expr) -> list[str]:
-    wraps = ranges_of(variant).may_wrap
+    wraps = facts_of(variant).ranges.may_wrap
     emission = emit((root,), variant.lets, _guard(variant), taken={"q_idx", "kv_idx", *SIZES}, wraps=wraps)
     used = variables(root)
     lines = []
@@ -109,7 +109,7 @@ def _body(variant: Variant, root: Expr) -> list[str]:
 
 def _guard(variant: Variant) -> Guard:
     """Clamp an index only where it may leave its tensor, so that FlexAttention is not slowed by needless code."""
-    ranges = ranges_of(variant)
+    ranges = facts_of(variant).ranges
     sizes = {i.name: [dim.size for dim in i.dims] for i in variant.inputs}
 
     def guard(node: Gather, axis: int) -> tuple[bool, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashgen.codegen.forward import ranges_of
+from flashgen.analysis.facts import facts_of
 from flashgen.emit.torch import emit
 from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, variables
 from flashgen.lang.vocabulary import VARYING
@@ -27,7 +27,7 @@ class Reference:
 
 def reference_view(variant: Variant) -> Reference:
     """Work them out."""
-    ranges = ranges_of(variant)
+    ranges = facts_of(variant).ranges
     dims = {t.name: t.dims for t in variant.inputs}
 
     def guard(node: Gather, axis: int) -> tuple[bool, bool]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, ranges_of, unspecialized
+from flashgen.analysis.facts import Facts
+from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.pairs import Function, mask_function, named_apart
 from flashgen.emit.fragments import Fragment
 from flashgen.lang.nodes import FALSE, TRUE, Const, variables
-from flashgen.lang.tiles import TileTruth, tile_truth
-from flashgen.spec.variant import Variant
+from flashgen.lang.tiles import TileTruth
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,17 @@ class ScheduleView:
         return (self.mask,)
 
 
-def schedule_view(variant: Variant, known: Sequence[Function]) -> ScheduleView:
+def schedule_view(facts: Facts, known: Sequence[Function]) -> ScheduleView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
-    prologue = new_prologue(variant)
+    variant, truth = facts.variant, facts.truth
+    prologue = new_prologue(facts)
     # What is computed in front of the loop may go by other names here.
-    mask = named_apart(mask_function(variant, prologue), known, "_in_tile")
+    mask = named_apart(mask_function(facts, prologue), known, "_in_tile")
     assert mask is not None, "a variant without a mask has no schedule"
-    truth = tile_truth(variant.mask, ranges_of(variant))
     body = prologue.body(truth.every, truth.some, inlined=True)
     reads = prologue.reads | set(mask.body.reads) | set(body.reads)
     used = variables(variant.mask)
-    by_batch, by_head = "b" in used, bool({"h", "kv_h"} & used)
+    by_batch, by_head = facts.mask_by_batch, facts.mask_by_head
     sizes = tuple(name for name in ("heads", "kv_heads", "head_dim") if name in reads or "kv_h" in used)
     integers = unspecialized(variant, reads, scheduled=True)
     return ScheduleView(
@@ -78,7 +78,7 @@ def schedule_view(variant: Variant, known: Sequence[Function]) -> ScheduleView:
         k="k" in body.reads,
         k_first=bool({"k", "k_first", "k_last"} & set(body.reads)),
         k_last="k_last" in body.reads,
-        q_offset=q_offset(variant),
+        q_offset=q_offset(facts),
         sizes=sizes,
         prologue=prologue.lines,
         arguments=extra_arguments(variant, reads),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashgen.codegen.forward import ranges_of
-from flashgen.lang.bounds import key_range
+from flashgen.analysis.facts import facts_of
 from flashgen.lang.nodes import TRUE, Expr
 from flashgen.lang.show import show
 from flashgen.positive import drawn_positive
@@ -50,7 +49,7 @@ class Explanation:
 
 def describe(variant: Variant, scheduled: bool) -> Explanation:
     """Explain a variant; `scheduled` says whether its kernel needs a schedule of tiles."""
-    bounds = key_range(variant.mask, ranges_of(variant))
+    bounds = facts_of(variant).keys
     lower = _shown(variant, bounds.lower_bound)
     upper = _shown(variant, bounds.upper_bound)
     residual = None if bounds.closed else show(bounds.residual, variant.lets)

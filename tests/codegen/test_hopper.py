@@ -10,15 +10,17 @@ import triton
 from covering import covering
 from offline_compiler import Compile
 
+from flashgen.analysis.facts import facts_of
 from flashgen.codegen import default_of, generate
 from flashgen.codegen.forward import forward_view
-from flashgen.codegen.hopper import hopper_view
+from flashgen.codegen.hopper import HopperView, hopper_view
 from flashgen.runtime import Config, default_config
 from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL, value_width
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.kernels.sm90 import product_width
 from flashgen.spec import load
+from flashgen.spec.variant import Variant
 from flashgen.tuning.space import search_space
 
 VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
@@ -27,6 +29,11 @@ VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] 
 # Tritons spill more: with three consumers, and what the producer remembers of V.
 FEW, FEW_AT_256, FEW_ON_NEWER = 32, 64, 672
 OLDEST = triton.__version__.startswith("3.6.")
+
+
+def view_of(variant: Variant) -> HopperView:
+    facts = facts_of(variant)
+    return hopper_view(facts, forward_view(facts))
 
 
 def default(name: str, head_dim: int, v_head_dim: int = 0) -> Config:
@@ -45,7 +52,7 @@ def test_a_simple_variant_keeps_its_registers(name: str, dim: int, tmp_path: Pat
 
 
 def test_q_stays_in_registers_for_full_tiles_of_two_consumers_at_64(tmp_path: Path, compiled: Compile) -> None:
-    holding = {name for name, variant in VARIANTS.items() if hopper_view(variant, forward_view(variant)).holds_q}
+    holding = {name for name, variant in VARIANTS.items() if view_of(variant).holds_q}
     assert holding == {*VARIANTS} - {"full", "relative_bias"}
     path = generate(VARIANTS["alibi"], tmp_path)
     for dim in (16, 64):
@@ -56,7 +63,7 @@ def test_q_stays_in_registers_for_full_tiles_of_two_consumers_at_64(tmp_path: Pa
 
 
 def test_a_softcap_is_multiplied_by_its_cap_where_the_maximum_is_subtracted() -> None:
-    factors = {name: hopper_view(variant, forward_view(variant)).factor for name, variant in VARIANTS.items()}
+    factors = {name: view_of(variant).factor for name, variant in VARIANTS.items()}
     assert {name: float(factor) for name, factor in factors.items() if factor} == {
         "softcap": pytest.approx(30 * math.log2(math.e)),
         "gemma2": pytest.approx(50 * math.log2(math.e)),
@@ -176,7 +183,7 @@ def test_what_a_score_gains_from_key_to_key_goes_into_the_products(tmp_path: Pat
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_programs_wait_for_their_next_tile_where_tiles_differ_in_length(name: str) -> None:
-    view = hopper_view(VARIANTS[name], forward_view(VARIANTS[name]))
+    view = view_of(VARIANTS[name])
     assert view.uneven == (name not in ("full", "relative_bias", "sliding_window", "gemma2"))
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from flashgen.analysis.facts import facts_of
 from flashgen.codegen.forward import forward_view
 from flashgen.codegen.hopper import HopperView, hopper_view
 from flashgen.spec import load
@@ -28,7 +29,8 @@ GL = SimpleNamespace(maximum=np.maximum, minimum=np.minimum, where=np.where, max
 
 def view_of(mask: str, align: str = "bottom_right") -> HopperView:
     variant = load({"name": "some", "description": "Some.", "mask": mask, "align": align})
-    return hopper_view(variant, forward_view(variant))
+    facts = facts_of(variant)
+    return hopper_view(facts, forward_view(facts))
 
 
 def shown(view: HopperView, row0: int, start: int, q_len: int, kv_len: int) -> np.ndarray:

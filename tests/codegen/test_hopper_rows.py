@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from flashgen.analysis.facts import facts_of
 from flashgen.codegen import generate
 from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
 from flashgen.codegen.pairwise import make
@@ -94,7 +95,7 @@ def shown(
 @pytest.mark.parametrize("name", MASKS)
 def test_a_mixed_tile_keeps_what_the_mask_shows(name: str, align: str, tmp_path: Path) -> None:
     variant = load({"name": "some", "description": "Some.", "align": align, **MASKS[name]})
-    view = hopper_backward_view(variant)
+    view = hopper_backward_view(facts_of(variant))
     texts = functions(generate(variant, tmp_path))
     for q_len, kv_len in LENGTHS:
         places = torch.arange(kv_len)
@@ -116,12 +117,12 @@ def test_a_mixed_tile_keeps_what_the_mask_shows(name: str, align: str, tmp_path:
 
 
 def test_what_a_mask_reads_of_each_row_is_loaded_ahead() -> None:
-    seen = {name: hopper_backward_view(load({"name": "some", **spec})).seen for name, spec in MASKS.items()}
+    seen = {name: hopper_backward_view(facts_of(load({"name": "some", **spec}))).seen for name, spec in MASKS.items()}
     assert [name for name, rows in seen.items() if rows.loads] == ["documents"]
     assert [name for name, rows in seen.items() if rows.rest] == ["documents", "dilated"]
 
 
 def test_positions_that_are_at_hand_anyhow_are_compared_as_they_are() -> None:
-    seen = hopper_backward_view(load({"name": "some", **MASKS["dilated"]})).seen
+    seen = hopper_backward_view(facts_of(load({"name": "some", **MASKS["dilated"]}))).seen
     assert not seen.bounds
     assert not seen.lines

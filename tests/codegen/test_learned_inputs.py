@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flashgen.analysis.facts import facts_of
 from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset
 from flashgen.codegen.layout import formatted
 from flashgen.codegen.learned import learned_view
@@ -99,15 +100,15 @@ class Problem:
             floats = torch.rand(extents, generator=generator) + 0.5
             ids = torch.randint(-1, 4, extents, generator=generator, dtype=torch.int32)
             self.inputs[tensor.name] = floats if tensor.dtype == "float32" else ids
-        self._prologue = new_prologue(variant)
-        self.view = learned_view(variant, self._prologue)
+        self._prologue = new_prologue(facts_of(variant))
+        self.view = learned_view(facts_of(variant), self._prologue)
         self.arguments = extra_arguments(variant, set(self.view.reads))
         text = environment().from_string(KERNEL).render(
             v=self.view,
             helpers=sorted(self._prologue.helpers | ({"_add"} if self.view.adds else set())),
             arguments=self.arguments,
             prologue=self._prologue.lines,
-            q_offset=q_offset(variant),
+            q_offset=q_offset(facts_of(variant)),
         )  # fmt: skip
         path = folder / "add_up.py"
         path.write_text(formatted(text))
@@ -223,7 +224,7 @@ def test_the_rest_is_what_tiles_of_one_element_leave(name: str, q_len: int, kv_l
 
 def test_a_kernel_without_smooth_dependence_has_no_code() -> None:
     chosen = VARIANTS["no smooth dependence"]
-    view = learned_view(chosen, new_prologue(chosen))
+    view = learned_view(facts_of(chosen), new_prologue(facts_of(chosen)))
     assert not (view.sites or view.functions or view.adds or view.shears)
 
 

@@ -1,0 +1,156 @@
+"""Everything that is asked of a variant, answered once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from flashgen.analysis.levels import COL, PAIR, level
+from flashgen.lang.bounds import LAST_KEY, KeyRange, Q, increasing_in_q, key_range, row_range
+from flashgen.lang.derivative import Gradients, gradients
+from flashgen.lang.intervals import Ranges
+from flashgen.lang.learned import Placement, placement
+from flashgen.lang.linear import linear
+from flashgen.lang.log2 import Logits, is_uniform, logits, slope
+from flashgen.lang.nodes import Expr, Gather, op, variables, walk
+from flashgen.lang.tiles import TileTruth, tile_truth
+from flashgen.spec.variant import Variant
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What follows from the expressions of a variant; each answer is worked out when it is first asked for."""
+
+    variant: Variant
+
+    @cached_property
+    def ranges(self) -> Ranges:
+        """What is known of the values that the expressions read."""
+        dtypes = {i.name: i.dtype for i in self.variant.inputs}
+        return Ranges(dtypes, frozenset(self.variant.dim_names), self.bottom_right)
+
+    @property
+    def bottom_right(self) -> bool:
+        """Whether the last query stands at the last key."""
+        return self.variant.align == "bottom_right"
+
+    @cached_property
+    def keys(self) -> KeyRange:
+        """The keys that a query sees."""
+        return key_range(self.variant.mask, self.ranges)
+
+    @cached_property
+    def rows(self) -> KeyRange:
+        """The rows that see a key."""
+        return row_range(self.variant.mask, self.bottom_right, self.ranges)
+
+    @property
+    def uses_schedule(self) -> bool:
+        """Whether the mask says more than an interval of keys for each query, so that tiles are found by a kernel."""
+        return not self.keys.closed
+
+    @property
+    def rows_scheduled(self) -> bool:
+        """Whether the queries that see a key are no interval: a kernel that walks along them needs a schedule."""
+        return not self.rows.closed
+
+    @cached_property
+    def longest_first(self) -> bool:
+        """Whether later queries see more keys."""
+        upper = self.keys.upper_bound
+        return not self.uses_schedule and not self.keys.lower and upper is not None and increasing_in_q(upper) == 1
+
+    @cached_property
+    def is_window(self) -> bool:
+        """Whether both ends of the range of keys move with the query."""
+        ends = (self.keys.lower_bound, self.keys.upper_bound)
+        return not self.uses_schedule and all(end is not None and increasing_in_q(end) == 1 for end in ends)
+
+    @cached_property
+    def ends_before_kv_len(self) -> bool:
+        """Whether an upper bound of the mask alone keeps k below kv_len; the last query stands at kv_len - 1."""
+        for bound in self.keys.upper:
+            form = linear(bound)
+            if self.bottom_right and form.terms.get(Q) == 1:
+                form = form + linear(op("sub", LAST_KEY, Q))
+            gap = form - linear(LAST_KEY)
+            if not gap.terms and gap.constant <= 0:
+                return True
+        return False
+
+    @cached_property
+    def truth(self) -> TileTruth:
+        """What the corners of a tile say of the mask."""
+        return tile_truth(self.variant.mask, self.ranges)
+
+    @property
+    def mask_by_batch(self) -> bool:
+        """Whether the mask differs from one batch element to the next."""
+        return "b" in variables(self.variant.mask)
+
+    @property
+    def mask_by_head(self) -> bool:
+        return bool(variables(self.variant.mask) & {"h", "kv_h"})
+
+    @cached_property
+    def mask_reads_keys(self) -> bool:
+        """Whether the mask reads inputs of each key, such as doc[b, k]."""
+        return any(isinstance(node, Gather) and level(node) == COL for node in walk(self.variant.mask))
+
+    @cached_property
+    def of_positions(self) -> bool:
+        """Whether the mask follows from positions alone, and no input is read along them."""
+        reads = (node for node in walk(self.variant.mask, self.variant.score) if isinstance(node, Gather))
+        if any({"q", "k"} & variables(node) for node in reads):
+            return False
+        return variables(self.variant.mask) <= {"q", "k", "q_len", "kv_len"}
+
+    @property
+    def plain_mask(self) -> bool:
+        """Whether all there is to the variant is a mask of positions that leaves each key an interval of queries."""
+        bounded = not self.rows_scheduled and bool(self.rows.lower or self.rows.upper)
+        return bounded and self.of_positions and self.logits.scaled is not None
+
+    @cached_property
+    def logits(self) -> Logits:
+        return logits(self.variant.score, self.variant.mask)
+
+    @property
+    def logit_of_pairs(self) -> bool:
+        """Whether the logit differs from pair to pair, so that it has the shape of a tile."""
+        return level(self.logits.pair) == PAIR
+
+    @cached_property
+    def gradients(self) -> Gradients:
+        """By the score and by each learned input."""
+        return gradients(self.variant.score, [tensor.name for tensor in self.variant.inputs if tensor.grad])
+
+    @cached_property
+    def slope(self) -> Expr:
+        """d score_out / d score, as a function of the dot product."""
+        return slope(self.gradients.score, self.variant.mask)
+
+    @property
+    def bent(self) -> bool:
+        """Whether the slope differs from pair to pair, or from row to row."""
+        return not is_uniform(self.slope)
+
+    @cached_property
+    def placements(self) -> tuple[Placement, ...]:
+        """Where each gradient goes, for each place where a learned input is read, in the order of the inputs."""
+        sizes = {tensor.name: [dim.size for dim in tensor.dims] for tensor in self.variant.inputs}
+        return tuple(
+            placement(site, sizes[name], self.ranges) for name, sites in self.gradients.sites for site in sites
+        )
+
+    @property
+    def loads_of_pairs(self) -> int:
+        """How many values are read for each pair."""
+        nodes = walk(self.variant.score, self.variant.mask)
+        return sum(isinstance(node, Gather) and level(node) == PAIR for node in nodes)
+
+
+@lru_cache(maxsize=64)
+def facts_of(variant: Variant) -> Facts:
+    """Those of a variant, the same for all that ask."""
+    return Facts(variant)
