@@ -21,6 +21,7 @@ from flashgen.codegen.hopper_masks import Mixed, mixed
 from flashgen.codegen.limits import SCHEDULE
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
 from flashgen.emit.dialects import GLUON
+from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.log2 import K, tilted
 from flashgen.lang.nodes import Expr, Gather, op, substitute, walk
@@ -36,7 +37,7 @@ class Columns:
     """
 
     given: Given
-    of_score: tuple[str, ...]
+    of_score: Fragment
     of_mask: tuple[str, ...]
     reads: frozenset[str]
     helpers: frozenset[str]
@@ -115,7 +116,7 @@ class HopperView:
         In full tiles also what the mask reads of that which the score's statements load: a variable keeps its layout in
         a loop.
         """
-        loaded = {line.partition(" = ")[0] for line in self.columns.of_score}
+        loaded = self.columns.of_score.defines
         of_mask = [name for name in self.columns.used(self.mixed.mask) if masked or name in loaded]
         return list(dict.fromkeys([*self.columns.used(self.score), *of_mask]))
 
@@ -155,7 +156,7 @@ def hopper_view(facts: Facts, portable: ForwardView) -> HopperView:
         tilt=tilt,
         score=found.score,
         score_call=_score_call(found),
-        score_reads_k=tilt is not None or found.score_reads_k or bool(columns.of_score),
+        score_reads_k=tilt is not None or found.score_reads_k or bool(columns.of_score.lines),
         columns=columns,
         logit=found.logit,
         factor=found.factor,
@@ -225,9 +226,10 @@ def _columns(facts: Facts, prologue: Prologue) -> Columns:
             if isinstance(node, Gather) and level(node) == COL and node not in given:
                 given[node] = per_tile.name(node)
         ends.append(len(per_tile.lines))
-    lines = per_tile.lines
+    first, lines = ends[0], per_tile.lines
+    of_score = Fragment(lines[:first], defines=per_tile.defines[:first])
     reads = frozenset(per_tile.reads) if given else frozenset[str]()
-    return Columns(given, lines[: ends[0]], lines[ends[0] :], reads, frozenset(per_tile.helpers))
+    return Columns(given, of_score, lines[first:], reads, frozenset(per_tile.helpers))
 
 
 def _tilt(facts: Facts, prologue: Prologue) -> Tilt | None:

@@ -44,14 +44,16 @@ def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
 
 @dataclass
 class Statements:
-    """Assignments under way. `names` maps what they computed to its name, `reads` are the names that they read from
-    outside, `taken` those that they may not make; `helpers` are the helper functions that they call.
+    """Assignments under way. `names` maps what is at hand to its name, `defines` has those that the assignments made,
+    `reads` those that they read from outside, `taken` those that they may not make; `helpers` are the helper functions
+    that they call.
     """
 
     taken: set[str]
     reads: set[str] = field(default_factory=set)
     helpers: set[str] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
+    defines: list[str] = field(default_factory=list)
     names: dict[Expr | str, str] = field(default_factory=dict)
 
     def assign(self, value: Expr | str, preferred: str, text: str) -> str:
@@ -61,5 +63,6 @@ class Statements:
             name, number = f"{preferred}_{number}", number + 1
         self.taken.add(name)
         self.names[value] = name
+        self.defines.append(name)
         self.lines.append(f"{name} = {text}")
         return name

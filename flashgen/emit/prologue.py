@@ -74,6 +74,11 @@ class Prologue:
         return tuple(self._statements.lines)
 
     @property
+    def defines(self) -> tuple[str, ...]:
+        """The names that the statements so far made, one each."""
+        return tuple(self._statements.defines)
+
+    @property
     def reads(self) -> set[str]:
         """The names that the statements read from outside."""
         return self._statements.reads
@@ -143,6 +148,6 @@ class Prologue:
             tuple(statements.lines),
             results,
             tuple(sorted(statements.reads)),
-            tuple(statements.names.values()),
+            tuple(statements.defines),
             frozenset(statements.helpers),
         )
