@@ -1,8 +1,8 @@
 """Rendering: from a checked Variant to a Python module of Triton kernels on disk."""
 
-from flashgen.codegen.hopper_learned import inputs_summed_by_key
 from flashgen.codegen.render import identity, render
 from flashgen.codegen.scheduled import default_of, scheduled_kernels, uses_schedule
+from flashgen.codegen.sm90.learned import inputs_summed_by_key
 from flashgen.codegen.write import generate, load_module, on_trial
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flashgen.codegen.kernels import Kernels
+from flashgen.codegen.texts import Kernels
 from flashgen.spec.variant import Input, Variant
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from flashgen.analysis.facts import Facts
+from flashgen.codegen.arguments import SCHEDULE
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.bounds import Q, increasing_in_q
+from flashgen.lang.bounds import KeyRange, Q, increasing_in_q
 from flashgen.lang.linear import expression, linear
+from flashgen.lang.log2 import K
 from flashgen.lang.nodes import Expr, Type, const, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
-
-SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
 
 
 def extremes(bound: Expr, prologue: Prologue, owned: Expr = Q) -> tuple[str, str]:
@@ -96,3 +97,46 @@ def schedule_row(facts: Facts, num_tiles: str, tile: str, dialect: Dialect = TRI
         group = "(b * heads + h)" if facts.mask_by_head else "b"
         return f"{group}.to({wide}) * {num_tiles} + {tile}"
     return f"h.to({wide}) * {num_tiles} + {tile}" if facts.mask_by_head else f"{tile}.to({wide})"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Statements for the limits of a loop over queries; where it begins and ends, which of its tiles need the mask."""
+
+    lines: tuple[str, ...]
+    first: str
+    stop: str
+    masked: Fragment
+
+
+def row_limits(rows: KeyRange, prologue: Prologue, checks_end: bool) -> Limits:
+    """Where the loop over queries begins and ends, and which of its tiles need the mask.
+
+    Those of a ragged tile of keys do; a ragged tile of queries does where `checks_end`: its rows beyond the last have
+    a log-sum-exp of infinity, which settles the matter unless the score function makes NaN of zeros.
+    """
+    lines = ["", "# Rows [first, stop) see some key of the tile, rows [full_start, full_end) each of them."]
+    ragged, first, stop = "col0 + BN > kv_len", "0", "q_len"
+    call, tests = prologue.dialect.call, dict[str, str]()
+    if rows.lower:
+        assert rows.lower_bound is not None
+        least, greatest = extremes(rows.lower_bound, prologue, K)
+        lines += [
+            f"first = {call('maximum', least, '0')} // BM * BM",
+            f"full_start = {call('where', ragged, 'q_len', greatest)}",
+        ]
+        first, tests["full_start"] = "first", "start < full_start"
+    if rows.upper or checks_end or not rows.lower:
+        end = "q_len"
+        if rows.upper_bound is not None:
+            least, greatest = extremes(expression(linear(op("add", rows.upper_bound, const(1)))), prologue, K)
+            lines.append(f"stop = {call('minimum', greatest, 'q_len')}")
+            stop, end = "stop", str(call("minimum", least, "q_len"))
+        lines.append(f"full_end = {end if rows.lower else call('where', ragged, '0', end)}")
+        tests["full_end"] = "start + BM > full_end"
+    if not rows.lower:
+        lines[1] = "# Rows below " + stop + " see some key of the tile, those below full_end each of them."
+    elif stop == "q_len":
+        lines[1] = "# Rows from first on see some key of the tile, those from full_start on each of them."
+    masked = " | ".join(f"({test})" for test in tests.values()) if len(tests) > 1 else "".join(tests.values())
+    return Limits(tuple(lines), first, stop, Fragment(results=(masked,), reads=tuple(tests)))

@@ -6,8 +6,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flashgen.codegen.backward import BackwardKvView, BackwardQView
-from flashgen.codegen.delta import DeltaView
 from flashgen.codegen.docstrings import (
     SCALARS,
     argument_lines,
@@ -18,17 +16,20 @@ from flashgen.codegen.docstrings import (
     quoted,
     shape_text,
 )
-from flashgen.codegen.forward import ForwardView
-from flashgen.codegen.hopper import HopperView
-from flashgen.codegen.hopper_backward import HopperBackwardView
-from flashgen.codegen.hopper_backward_q import HopperBackwardQView
-from flashgen.codegen.kernels import Kernels
+from flashgen.codegen.kernels.backward_kv import BackwardKvView
+from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View
+from flashgen.codegen.kernels.backward_q import BackwardQView
+from flashgen.codegen.kernels.backward_q_sm90 import BackwardQSm90View
+from flashgen.codegen.kernels.delta import DeltaView
+from flashgen.codegen.kernels.forward import ForwardView
+from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
+from flashgen.codegen.kernels.schedule import ScheduleView
 from flashgen.codegen.launches import Launch, dim_lines, launches, read_by
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.reference import SIZES, conversion, reference_view
-from flashgen.codegen.schedule import ScheduleView
 from flashgen.codegen.signature import Signature, own_arguments, signature, sized_by
+from flashgen.codegen.texts import Kernels
 from flashgen.emit.torch import emit
 from flashgen.lang.nodes import variables
 from flashgen.runtime.identity import Identity
@@ -50,11 +51,11 @@ class ModuleView:
     imports_torch: bool
     kernels: str
     forward: ForwardView
-    hopper: HopperView
+    hopper: ForwardSm90View
     backward_q: BackwardQView
-    hopper_backward_q: HopperBackwardQView
+    hopper_backward_q: BackwardQSm90View
     backward_kv: BackwardKvView
-    hopper_backward: HopperBackwardView
+    hopper_backward: BackwardKvSm90View
     backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
     operator: Signature

@@ -6,11 +6,11 @@ import hashlib
 import re
 
 from flashgen import spec as specs
-from flashgen.codegen.kernels import Kernels, render_kernels
 from flashgen.codegen.layout import formatted
 from flashgen.codegen.module import module_view
 from flashgen.codegen.naming import inner
 from flashgen.codegen.templates import environment
+from flashgen.codegen.texts import Kernels, render_kernels
 from flashgen.runtime.identity import Identity
 from flashgen.spec.variant import Variant
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flashgen.analysis.facts import facts_of
-from flashgen.codegen.forward import default_name
+from flashgen.codegen.kernels.forward import default_name
 from flashgen.codegen.naming import inner
 from flashgen.runtime import defaults
 from flashgen.runtime.defaults import Default

@@ -66,7 +66,7 @@ def _texts(template: nodes.Template) -> Iterator[str]:
 
 
 def _of_modules(folder: Path) -> Iterator[str]:
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(folder.rglob("*.py")):
         if path.name in _NOT_EMITTED:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))

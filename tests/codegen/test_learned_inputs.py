@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.analysis.facts import facts_of
-from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset
+from flashgen.codegen.arguments import extra_arguments, new_prologue, q_offset
 from flashgen.codegen.layout import formatted
 from flashgen.codegen.learned import learned_view
 from flashgen.codegen.pairwise import SIZES, make

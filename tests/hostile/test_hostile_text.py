@@ -21,8 +21,8 @@ import yaml
 
 from flashgen.codegen import render
 from flashgen.codegen.export import bundle
-from flashgen.codegen.kernels import render_kernels
 from flashgen.codegen.pairwise import render as render_pairwise
+from flashgen.codegen.texts import render_kernels
 from flashgen.errors import SpecError
 from flashgen.printable import is_printable
 from flashgen.spec import load

@@ -10,25 +10,21 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
-from flashgen.codegen.backward import (
-    Q_START,
-    ROW_SCHEDULE,
-    score_function,
-)
-from flashgen.codegen.flat import Flat, flat_score
-from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
-from flashgen.codegen.hopper_learned import HopperLearned, hopper_learned
-from flashgen.codegen.hopper_queries import QueryTiles, query_tiles
-from flashgen.codegen.hopper_rows import SeenRows, seen_rows_of
+from flashgen.codegen.arguments import ROW_SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.backward import Q_START, score_function
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
+from flashgen.codegen.sm90.flat import Flat, flat_score
+from flashgen.codegen.sm90.learned import LearnedSm90, hopper_learned
+from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
+from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.nodes import TRUE, Gather, variables, walk
 from flashgen.spec.variant import Variant
 
 
 @dataclass(frozen=True)
-class HopperBackwardView:
+class BackwardKvSm90View:
     """The holes of the Hopper kernel for dK, dV and parts of dQ, as `BackwardKvView` has them.
 
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
@@ -59,7 +55,7 @@ class HopperBackwardView:
     sizes: tuple[str, ...]
     unspecialized: tuple[str, ...]
     helpers: tuple[str, ...]
-    learned: HopperLearned | None
+    learned: LearnedSm90 | None
     flat: Flat | None
 
     @property
@@ -73,7 +69,7 @@ class HopperBackwardView:
         return self.reads.union(*(part.reads for part in (self.learned, self.flat) if part is not None))
 
     @property
-    def wide(self) -> HopperBackwardView:
+    def wide(self) -> BackwardKvSm90View:
         """The same for the kernel of wide heads, which has a program for each tile, in their order."""
         sizes, unspecialized = (
             tuple(name for name in names if name != "by_rank") for names in (self.sizes, self.unspecialized)
@@ -129,7 +125,7 @@ class HopperBackwardView:
         return f"_is_flat_query_tile(i, {', '.join(self.flat_names)}, BM)"
 
 
-def hopper_backward_view(facts: Facts, known: Sequence[Function] = ()) -> HopperBackwardView:
+def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> BackwardKvSm90View:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
     variant, rows, scheduled = facts.variant, facts.rows, facts.rows_scheduled
     prologue = new_prologue(facts, walked=ROW, approximate=variant.approximate, dialect=GLUON)
@@ -149,7 +145,7 @@ def hopper_backward_view(facts: Facts, known: Sequence[Function] = ()) -> Hopper
     launched = ("batch", "num_rows", "head_group", *(["by_rank"] if ranked else []))
     own_helpers = (["_announce"] if in_turn else [], ["_add"] if learned else [])
     whole = bent or score is None or facts.logit_of_pairs
-    return HopperBackwardView(
+    return BackwardKvSm90View(
         score=score,
         score_call="" if score is None else ("" if whole else _SPREAD) + score.call,
         bent=bent,

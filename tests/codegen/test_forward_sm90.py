@@ -12,8 +12,8 @@ from offline_compiler import Compile
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen import default_of, generate
-from flashgen.codegen.forward import forward_view
-from flashgen.codegen.hopper import HopperView, hopper_view
+from flashgen.codegen.kernels.forward import forward_view
+from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View, forward_sm90_view
 from flashgen.runtime import Config, default_config
 from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL, value_width
@@ -31,9 +31,9 @@ FEW, FEW_AT_256, FEW_ON_NEWER = 32, 64, 672
 OLDEST = triton.__version__.startswith("3.6.")
 
 
-def view_of(variant: Variant) -> HopperView:
+def view_of(variant: Variant) -> ForwardSm90View:
     facts = facts_of(variant)
-    return hopper_view(facts, forward_view(facts))
+    return forward_sm90_view(facts, forward_view(facts))
 
 
 def default(name: str, head_dim: int, v_head_dim: int = 0) -> Config:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flashgen.analysis.facts import facts_of
-from flashgen.codegen.forward import forward_view
-from flashgen.codegen.hopper import HopperView, hopper_view
+from flashgen.codegen.kernels.forward import forward_view
+from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View, forward_sm90_view
 from flashgen.spec import load
 
 MASKS = {
@@ -27,13 +27,13 @@ ROWS, BN = 16, 32
 GL = SimpleNamespace(maximum=np.maximum, minimum=np.minimum, where=np.where, max=np.max, min=np.min)
 
 
-def view_of(mask: str, align: str = "bottom_right") -> HopperView:
+def view_of(mask: str, align: str = "bottom_right") -> ForwardSm90View:
     variant = load({"name": "some", "description": "Some.", "mask": mask, "align": align})
     facts = facts_of(variant)
-    return hopper_view(facts, forward_view(facts))
+    return forward_sm90_view(facts, forward_view(facts))
 
 
-def shown(view: HopperView, row0: int, start: int, q_len: int, kv_len: int) -> np.ndarray:
+def shown(view: ForwardSm90View, row0: int, start: int, q_len: int, kv_len: int) -> np.ndarray:
     """Which pairs of a tile the kernel's own tests leave, [rows, keys], the statements before them run on numbers."""
     names = {"gl": GL, "_clip": int, "_visible": None, "row0": row0, "q_len": q_len, "kv_len": kv_len}
     names |= {"ROWS": ROWS, "BN": BN, "start": start, "scale": 1.0}

@@ -9,17 +9,11 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import COL, level
-from flashgen.codegen.forward import (
-    ForwardView,
-    extra_arguments,
-    new_prologue,
-    q_offset,
-    unspecialized,
-)
-from flashgen.codegen.hopper_keys import KeyTiles, Work, is_shifted, key_tiles, work_of
-from flashgen.codegen.hopper_masks import Mixed, mixed
-from flashgen.codegen.limits import SCHEDULE
+from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
+from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, work_of
+from flashgen.codegen.sm90.masks import Mixed, mixed
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
@@ -68,7 +62,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class HopperView:
+class ForwardSm90View:
     """The holes of the Hopper forward kernel, as `ForwardView` has them; `keys` is None where nothing is masked.
 
     `uneven`: tiles of queries differ in length, so that programs take the next one when they are done; `grouped`: the
@@ -126,7 +120,7 @@ class HopperView:
         return tuple(f for f in (self.score, self.mixed.mask) if f is not None)
 
 
-def hopper_view(facts: Facts, portable: ForwardView) -> HopperView:
+def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
     """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others."""
     variant, scheduled = facts.variant, facts.uses_schedule
     prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON)
@@ -151,7 +145,7 @@ def hopper_view(facts: Facts, portable: ForwardView) -> HopperView:
     kernel, consumer, producer = _roles(variant, keys, computes, asked, scheduled=scheduled, uneven=uneven)
     work = work_of(keys, _sizes(asked))
     used = {"b", "h", "row0", "num_tiles", *(keys.placed_by if keys else ())}
-    return HopperView(
+    return ForwardSm90View(
         scaled=found.score is None,
         tilt=tilt,
         score=found.score,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.pairs import Function, mask_function, named_apart
 from flashgen.emit.fragments import Fragment
 from flashgen.lang.nodes import FALSE, TRUE, Const, variables

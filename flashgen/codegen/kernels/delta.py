@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
+from flashgen.codegen.arguments import extra_arguments, new_prologue, own_integers, q_offset
 from flashgen.codegen.backward import row_step
-from flashgen.codegen.forward import extra_arguments, new_prologue, own_integers, q_offset
 
 _SIZES = ("kv_heads", "kv_len", "head_dim")
 

@@ -1,5 +1,4 @@
-"""What templates/hopper_learned.py.jinja needs to know: how the Hopper kernel for dK and dV adds up the gradients of
-learned inputs.
+"""How the Hopper kernel for dK and dV adds up the gradients of learned inputs: templates/backward_kv_sm90_learned.
 
 It has ds_out in registers. What is one sum for all pairs of a head or of a tile costs it an addition a pair; the tiles
 whose pairs do not share one element are left to the kernel of templates/learned.py.jinja.
@@ -28,7 +27,7 @@ _CORNERS: dict[Expr, Expr] = {
 
 
 @dataclass(frozen=True)
-class HopperSite:
+class SiteSm90:
     """One place where a learned input is read. Every string is Triton text.
 
     `gradient` is that of the pairs of a tile, from `ds_out`; it gets the name `value` where it is not that itself.
@@ -56,14 +55,14 @@ class HopperSite:
 
 
 @dataclass(frozen=True)
-class HopperLearned:
+class LearnedSm90:
     """All places. `functions` are their helpers, `prologue` statements in front of the loop over tiles, `epilogue`
     those before what is added behind it.
 
     `reads` are the names that the text reads.
     """
 
-    sites: tuple[HopperSite, ...]
+    sites: tuple[SiteSm90, ...]
     functions: tuple[Function, ...]
     prologue: tuple[str, ...]
     epilogue: tuple[str, ...]
@@ -78,7 +77,7 @@ class HopperLearned:
     def inputs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(site.input for site in self.sites))
 
-    def sites_in(self, kind: str) -> tuple[HopperSite, ...]:
+    def sites_in(self, kind: str) -> tuple[SiteSm90, ...]:
         """Those whose element all pairs of a tile may share; tiles are "mixed", "full" or "flat"."""
         return tuple(site for site in self.sites if kind != "full" or not site.if_flat)
 
@@ -87,7 +86,7 @@ class HopperLearned:
         return any(site.by_tile for site in self.sites)
 
 
-def hopper_learned(facts: Facts, prologue: Prologue, flat: Expr | None) -> HopperLearned | None:
+def hopper_learned(facts: Facts, prologue: Prologue, flat: Expr | None) -> LearnedSm90 | None:
     """Work the texts out; None where the kernel adds up nothing. What they need before the loop goes to `prologue`.
 
     `flat` says which tiles are flat, None where none are known to be.
@@ -96,7 +95,7 @@ def hopper_learned(facts: Facts, prologue: Prologue, flat: Expr | None) -> Hoppe
         return None
     texts = SiteTexts(facts.variant, prologue)
     sites = tuple(_site(each, facts.variant, texts, prologue, flat) for each in facts.placements)
-    return HopperLearned(
+    return LearnedSm90(
         sites,
         tuple(texts.functions),
         prologue.lines,
@@ -120,7 +119,7 @@ def inputs_summed_by_key(variant: Variant) -> tuple[str, ...]:
 
 def _site(
     found: Placement, variant: Variant, texts: SiteTexts, prologue: Prologue, flat: Expr | None
-) -> HopperSite:  # fmt: skip
+) -> SiteSm90:  # fmt: skip
     name = texts.name(found.site.gather)
     gradient = texts.gradient(name, found.site, "_by_key")
     lines: Sequence[str] = ()
@@ -136,7 +135,7 @@ def _site(
         at_corner = prologue.body(place, inlined=True)
         corner_lines, (corner,) = at_corner.lines, at_corner.results
         texts.reads |= {*body.reads}
-    return HopperSite(
+    return SiteSm90(
         input=found.site.gather.input,
         read=show(found.site.gather, variant.lets),
         pointer=f"{name}_ptr",

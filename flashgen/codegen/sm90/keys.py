@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.forward import extra_arguments, new_prologue
-from flashgen.codegen.limits import SCHEDULE, loop_limits, schedule_row
+from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue
+from flashgen.codegen.limits import loop_limits, schedule_row
 from flashgen.emit.dialects import GLUON
 
 _POSITIONS = ("q", "q_first", "q_last")

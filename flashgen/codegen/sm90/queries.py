@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
-from flashgen.codegen.backward import ROW_SCHEDULE, row_limits
-from flashgen.codegen.forward import extra_arguments, new_prologue
-from flashgen.codegen.limits import schedule_row
+from flashgen.codegen.arguments import ROW_SCHEDULE, extra_arguments, new_prologue
+from flashgen.codegen.limits import row_limits, schedule_row
 from flashgen.emit.dialects import GLUON
 
 _SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")

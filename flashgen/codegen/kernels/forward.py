@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.analysis.levels import COL, Level, level
-from flashgen.codegen.limits import SCHEDULE, loop_limits, scheduled_tiles
+from flashgen.analysis.levels import level
+from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.limits import loop_limits, scheduled_tiles
 from flashgen.codegen.pairs import Function, pairs
-from flashgen.codegen.words import words
-from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.prologue import Prologue
-from flashgen.emit.writer import Tensor
-from flashgen.lang.nodes import TRUE, Expr, Type
-from flashgen.spec.variant import Variant
+from flashgen.lang.nodes import TRUE, Expr
 
 
 @dataclass(frozen=True)
@@ -60,26 +56,6 @@ class ForwardView:
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         return tuple(f for f in (self.score, self.mask) if f is not None)
-
-
-def new_prologue(facts: Facts, walked: Level = COL, approximate: bool = False, dialect: Dialect = TRITON) -> Prologue:
-    """The prologue of a kernel whose loop goes along keys, or along queries where `walked` is ROW."""
-    variant = facts.variant
-    tensors = {i.name: Tensor(tuple(d.size for d in i.dims), i.dtype) for i in variant.inputs}
-    return Prologue(
-        facts.ranges,
-        tensors,
-        variant.lets,
-        reserved=_scalars(variant),
-        walked=walked,
-        approximate=approximate,
-        words=words(),
-        dialect=dialect,
-    )
-
-
-def q_offset(facts: Facts) -> str:
-    return " + (kv_len - q_len)" if facts.bottom_right else ""
 
 
 def forward_view(facts: Facts) -> ForwardView:
@@ -132,36 +108,6 @@ def default_name(facts: Facts) -> str:
         return "default_by_key_config" if facts.mask_reads_keys else "default_scheduled_config"
     plain = facts.logits.scaled is not None and (facts.variant.mask is TRUE or facts.longest_first)
     return "default_plain_config" if plain else "default_config"
-
-
-def extra_arguments(variant: Variant, reads: set[str]) -> tuple[str, ...]:
-    """Pointers and strides of the inputs, runtime params and named sizes, as far as a kernel reads them."""
-    names: list[str] = []
-    for tensor in variant.inputs:
-        name = tensor.name
-        strides = [f"stride_{name}_{axis}" for axis in range(len(tensor.dims) - 1)]
-        names += [n for n in (f"{name}_ptr", *strides) if n in reads]
-    return (*names, *(n for n in _scalars(variant) if n in reads))
-
-
-def unspecialized(
-    variant: Variant, reads: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE
-) -> tuple[str, ...]:
-    """The integers that a kernel is not compiled anew for."""
-    sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", *([schedule[-1]] if scheduled else [])]
-    return (*sizes, *own_integers(variant, reads))
-
-
-def own_integers(variant: Variant, reads: Collection[str]) -> tuple[str, ...]:
-    """The integers among the arguments that only some variants have, as far as a kernel reads them."""
-    integers = [p.name for p in variant.runtime_params if p.type is Type.INT]
-    integers += ["batch", *variant.dim_names]
-    return tuple(name for name in integers if name in reads)
-
-
-def _scalars(variant: Variant) -> list[str]:
-    """Scalar arguments that only some variants have."""
-    return ["batch", *(p.name for p in variant.runtime_params), *variant.dim_names]
 
 
 def _row_shift(row: Expr, epilogue: Prologue) -> str:

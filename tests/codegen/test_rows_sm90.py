@@ -12,7 +12,7 @@ import torch
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen import generate
-from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
+from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
 from flashgen.codegen.pairwise import make
 from flashgen.spec import load
 
@@ -70,7 +70,7 @@ def functions(path: Path) -> dict[str, str]:
 
 
 def shown(
-    view: HopperBackwardView, texts: dict[str, str], start: int, col0: int, q_len: int, kv_len: int,
+    view: BackwardKvSm90View, texts: dict[str, str], start: int, col0: int, q_len: int, kv_len: int,
     values: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
     """Which pairs the kernel's own lines leave of a tile, [keys, rows]."""
@@ -95,7 +95,7 @@ def shown(
 @pytest.mark.parametrize("name", MASKS)
 def test_a_mixed_tile_keeps_what_the_mask_shows(name: str, align: str, tmp_path: Path) -> None:
     variant = load({"name": "some", "description": "Some.", "align": align, **MASKS[name]})
-    view = hopper_backward_view(facts_of(variant))
+    view = backward_kv_sm90_view(facts_of(variant))
     texts = functions(generate(variant, tmp_path))
     for q_len, kv_len in LENGTHS:
         places = torch.arange(kv_len)
@@ -117,12 +117,12 @@ def test_a_mixed_tile_keeps_what_the_mask_shows(name: str, align: str, tmp_path:
 
 
 def test_what_a_mask_reads_of_each_row_is_loaded_ahead() -> None:
-    seen = {name: hopper_backward_view(facts_of(load({"name": "some", **spec}))).seen for name, spec in MASKS.items()}
+    seen = {name: backward_kv_sm90_view(facts_of(load({"name": "some", **spec}))).seen for name, spec in MASKS.items()}
     assert [name for name, rows in seen.items() if rows.loads] == ["documents"]
     assert [name for name, rows in seen.items() if rows.rest] == ["documents", "dilated"]
 
 
 def test_positions_that_are_at_hand_anyhow_are_compared_as_they_are() -> None:
-    seen = hopper_backward_view(facts_of(load({"name": "some", **MASKS["dilated"]}))).seen
+    seen = backward_kv_sm90_view(facts_of(load({"name": "some", **MASKS["dilated"]}))).seen
     assert not seen.bounds
     assert not seen.lines

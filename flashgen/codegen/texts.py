@@ -6,21 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import facts_of
-from flashgen.codegen.backward import (
-    BackwardKvView,
-    BackwardQView,
-    BackwardView,
-    backward_inputs_view,
-    backward_kv_view,
-    backward_q_view,
-)
-from flashgen.codegen.delta import DeltaView, delta_view
-from flashgen.codegen.forward import ForwardView, forward_view
-from flashgen.codegen.hopper import HopperView, hopper_view
-from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
-from flashgen.codegen.hopper_backward_q import HopperBackwardQView, hopper_backward_q_view
+from flashgen.codegen.backward import BackwardView
+from flashgen.codegen.kernels.backward_kv import BackwardKvView, backward_kv_view
+from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
+from flashgen.codegen.kernels.backward_q import BackwardQView, backward_q_view
+from flashgen.codegen.kernels.backward_q_sm90 import BackwardQSm90View, backward_q_sm90_view
+from flashgen.codegen.kernels.delta import DeltaView, delta_view
+from flashgen.codegen.kernels.forward import ForwardView, forward_view
+from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View, forward_sm90_view
+from flashgen.codegen.kernels.learned import backward_inputs_view
+from flashgen.codegen.kernels.schedule import ScheduleView, schedule_view
 from flashgen.codegen.pairs import Function
-from flashgen.codegen.schedule import ScheduleView, schedule_view
 from flashgen.codegen.templates import environment
 from flashgen.spec.variant import Variant
 
@@ -33,12 +29,12 @@ class Kernels:
     """
 
     forward: ForwardView
-    hopper: HopperView
+    hopper: ForwardSm90View
     delta: DeltaView
     backward_q: BackwardQView
-    hopper_backward_q: HopperBackwardQView
+    hopper_backward_q: BackwardQSm90View
     backward_kv: BackwardKvView
-    hopper_backward: HopperBackwardView
+    hopper_backward: BackwardKvSm90View
     backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
     rows: str
@@ -56,7 +52,7 @@ def render_kernels(variant: Variant) -> Kernels:
     """Work out the views and render all kernels. A function that two kernels share is in the text of the first."""
     facts = facts_of(variant)
     forward = forward_view(facts)
-    hopper = hopper_view(facts, forward)
+    hopper = forward_sm90_view(facts, forward)
     own = [f for f in hopper.functions if f not in forward.functions]
     by_rows = facts.uses_schedule
     schedule = schedule_view(facts, [*forward.functions, *own]) if by_rows or facts.rows_scheduled else None
@@ -72,11 +68,11 @@ def render_kernels(variant: Variant) -> Kernels:
     known = _Known(helpers, [*defined, *of_schedule])
     for_q = backward_q_view(facts, forward)
     q = known.render("kernel_q", for_q)
-    for_hopper_q = hopper_backward_q_view(facts, hopper, tuple(known.functions))
+    for_hopper_q = backward_q_sm90_view(facts, hopper, tuple(known.functions))
     hopper_q = known.render("hopper_q", for_hopper_q)
     for_kv = backward_kv_view(facts, forward, tuple(known.functions))
     kv = known.render("kernel_kv", for_kv, None if ahead else schedule)
-    for_hopper = hopper_backward_view(facts, tuple(known.functions))
+    for_hopper = backward_kv_sm90_view(facts, tuple(known.functions))
     hopper_kv = known.render("hopper_kv", for_hopper)
     wide_kv = known.render("hopper_kv_wide", for_hopper.wide)
     texts = {
@@ -103,7 +99,7 @@ class _Known:
     def render(
         self,
         part: str,
-        view: BackwardView | HopperBackwardView | HopperBackwardQView | DeltaView,
+        view: BackwardView | BackwardKvSm90View | BackwardQSm90View | DeltaView,
         schedule: ScheduleView | None = None,
     ) -> str:
         """A part of the backward pass, in front of it what it needs and the text so far does not define."""

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen import default_of, generate, scheduled_kernels
-from flashgen.codegen.hopper_backward import HopperBackwardView, hopper_backward_view
+from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
 from flashgen.codegen.pairwise import make
 from flashgen.codegen.write import load_module
 from flashgen.runtime import Config, default_backward_kv_config
@@ -54,7 +54,7 @@ def variant_of(mask: str, align: str):
     return load({"name": "some", "description": "Some.", "mask": mask, "align": align})
 
 
-def tiles(view: HopperBackwardView, col0: int, q_len: int, kv_len: int) -> Iterator[tuple[int, bool]]:
+def tiles(view: BackwardKvSm90View, col0: int, q_len: int, kv_len: int) -> Iterator[tuple[int, bool]]:
     """First query, and whether it counts as mixed, of each tile that the kernel walks for the keys from col0 on."""
     gl = SimpleNamespace(
         maximum=np.maximum, minimum=np.minimum, where=np.where, min=np.min, max=np.max, cdiv=lambda a, b: -(-a // b)
@@ -72,7 +72,7 @@ def tiles(view: HopperBackwardView, col0: int, q_len: int, kv_len: int) -> Itera
 @pytest.mark.parametrize("mask", MASKS)
 def test_all_that_is_seen_is_walked_once_and_what_is_not_masked_is_seen(mask: str, align: str) -> None:
     variant = variant_of(MASKS[mask], align)
-    view = hopper_backward_view(facts_of(variant))
+    view = backward_kv_sm90_view(facts_of(variant))
     for q_len, kv_len in LENGTHS:
         sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "q_len": q_len, "kv_len": kv_len, "head_dim": 16}
         rows, cols = torch.arange(q_len)[:, None], torch.arange(kv_len)[None, :]
@@ -91,7 +91,7 @@ def test_all_that_is_seen_is_walked_once_and_what_is_not_masked_is_seen(mask: st
 
 
 def test_few_tiles_are_taken_for_mixed() -> None:
-    view = hopper_backward_view(facts_of(VARIANTS["causal"]))
+    view = backward_kv_sm90_view(facts_of(VARIANTS["causal"]))
     walked = [mixed for col0 in range(0, 1024, BN) for _, mixed in tiles(view, col0, 1024, 1024)]
     assert sum(walked) == 1024 // BN * (BN // BM)
 
@@ -170,7 +170,7 @@ def learned_variant(shape, score: str, **more):
 
 @pytest.mark.parametrize("name", FOLDED)
 def test_sums_for_learned_inputs_that_take_an_addition_a_pair_are_its_own(name: str) -> None:
-    learned = hopper_backward_view(facts_of(learned_variant(*FOLDED[name]))).learned
+    learned = backward_kv_sm90_view(facts_of(learned_variant(*FOLDED[name]))).learned
     assert learned is not None
     assert learned.by_tile == (name != "t[h]")
 
@@ -187,7 +187,7 @@ def test_sums_for_learned_inputs_that_take_an_addition_a_pair_are_its_own(name: 
     ],
 )
 def test_what_whole_tiles_share_is_read_once_a_tile(shape, score: str, is_flat: bool) -> None:
-    view = hopper_backward_view(facts_of(learned_variant(shape, score)))
+    view = backward_kv_sm90_view(facts_of(learned_variant(shape, score)))
     assert (view.flat is not None) == is_flat
     if view.flat is not None:
         assert not {"q", "k"} & {*view.flat.test.body.reads, *view.flat.score.body.reads}
@@ -195,7 +195,7 @@ def test_what_whole_tiles_share_is_read_once_a_tile(shape, score: str, is_flat: 
 
 def test_flat_tiles_may_read_positions_besides(tmp_path: Path, compiled: Compile) -> None:
     variant = learned_variant([17], "score + t[clamp(q - k, -8, 8) + 8] + abs(q - k) / 50")
-    view = hopper_backward_view(facts_of(variant))
+    view = backward_kv_sm90_view(facts_of(variant))
     assert {"q", "rows"} <= view.tile_reads("flat")
     config = default_backward_kv_config("sm_90", "bfloat16", 64, 64)
     found = compiled(generate(variant, tmp_path), "backward_kv", "sm_90", "bfloat16", 64, 64, config)
@@ -206,7 +206,7 @@ def test_flat_tiles_may_read_positions_besides(tmp_path: Path, compiled: Compile
 @pytest.mark.parametrize("name", NOT_FOLDED)
 def test_other_sums_for_learned_inputs_are_not(name: str) -> None:
     shape, score, more = NOT_FOLDED[name]
-    assert hopper_backward_view(facts_of(learned_variant(shape, score, **more))).learned is None
+    assert backward_kv_sm90_view(facts_of(learned_variant(shape, score, **more))).learned is None
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_wide_heads_have_a_kernel_that_leaves_dq_alone(head_dim: int, v_head_dim
 def test_programs_take_tiles_of_keys_in_turn_by_a_schedule_or_where_the_variant_leaves_registers(
     tmp_path: Path,
 ) -> None:
-    in_turn = {name for name, variant in VARIANTS.items() if hopper_backward_view(facts_of(variant)).in_turn}
+    in_turn = {name for name, variant in VARIANTS.items() if backward_kv_sm90_view(facts_of(variant)).in_turn}
     by_schedule = {"document", "block_sparse", "dilated", "global_window"}
     assert in_turn == {"full", "causal", "sink", "alibi", "sliding_window", *by_schedule}
     for name in ("causal", "prefix_lm"):
@@ -250,7 +250,7 @@ def test_programs_take_tiles_of_keys_in_turn_by_a_schedule_or_where_the_variant_
 def test_what_a_pair_reads_takes_the_registers_of_a_loop_over_tiles(inputs, score: str, in_turn: bool) -> None:
     tensors = {name: {"shape": shape, "dtype": "float32"} for name, shape in inputs.items()}
     variant = load({"name": "some", "causal": True, "inputs": tensors, "score": score})
-    assert hopper_backward_view(facts_of(variant)).in_turn == in_turn
+    assert backward_kv_sm90_view(facts_of(variant)).in_turn == in_turn
 
 
 def test_dq_of_a_tile_waits_but_where_all_there_is_is_a_mask_of_positions() -> None:
@@ -262,7 +262,7 @@ def test_dq_of_a_tile_waits_but_where_all_there_is_is_a_mask_of_positions() -> N
 def test_v_stays_in_registers_where_closed_limits_leave_them_and_dq_is_made_elsewhere(
     tmp_path: Path, compiled: Compile
 ) -> None:
-    holding = {name for name, variant in VARIANTS.items() if hopper_backward_view(facts_of(variant)).holds_v}
+    holding = {name for name, variant in VARIANTS.items() if backward_kv_sm90_view(facts_of(variant)).holds_v}
     assert holding == {"causal", "sink", "alibi", "sliding_window"}
     config = unfused(default("alibi", 64, 64))
     assert (config.fuse_dq, config.delay_dq, config.num_stages) == (0, 0, 3)

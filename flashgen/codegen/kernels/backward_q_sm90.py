@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
+from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.backward import score_function
-from flashgen.codegen.flat import Flat, flat_score
-from flashgen.codegen.forward import extra_arguments, new_prologue, q_offset, unspecialized
-from flashgen.codegen.hopper import HopperView
-from flashgen.codegen.hopper_keys import KeyTiles, Work
-from flashgen.codegen.limits import SCHEDULE
+from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
 from flashgen.codegen.pairs import Function, named_apart, pairs
+from flashgen.codegen.sm90.flat import Flat, flat_score
+from flashgen.codegen.sm90.keys import KeyTiles, Work
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.log2 import Q_FIRST
 
@@ -27,8 +26,8 @@ _ALWAYS = {"scale", "batch", "heads", "kv_heads", "q_len", "num_rows"}
 
 
 @dataclass(frozen=True)
-class HopperBackwardQView:
-    """The holes of the Hopper kernel for dQ: of scores as `BackwardQView` has them, of tiles as `HopperView` does.
+class BackwardQSm90View:
+    """The holes of the Hopper kernel for dQ: of scores as `BackwardQView` has them, of tiles as `ForwardSm90View` does.
 
     `arguments` are the kernel's beyond those that every variant has, `keys_arguments` those that say which tiles of
     keys there are, `sizes` the scalars among the others. `reads` are the names that the consumers read, `loaded` what
@@ -88,7 +87,7 @@ class HopperBackwardQView:
         return f"_is_flat_key_tile(i, {', '.join(self.flat_names)}, BN)"
 
 
-def hopper_backward_q_view(facts: Facts, forward: HopperView, known: Sequence[Function]) -> HopperBackwardQView:
+def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence[Function]) -> BackwardQSm90View:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
     variant, scheduled = facts.variant, facts.uses_schedule
     prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON)
@@ -107,7 +106,7 @@ def hopper_backward_q_view(facts: Facts, forward: HopperView, known: Sequence[Fu
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
     sizes = tuple(name for name in _SIZES if name in needed)
     whole = bent or score is None or facts.logit_of_pairs
-    return HopperBackwardQView(
+    return BackwardQSm90View(
         score=score,
         score_call="" if score is None else ("" if whole else _SPREAD) + score.call,
         bent=bent,

@@ -1,0 +1,68 @@
+"""What every kernel is given beside its variant's formula: its prologue, its own arguments, where its queries stand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from flashgen.analysis.facts import Facts
+from flashgen.analysis.levels import COL, Level
+from flashgen.codegen.words import words
+from flashgen.emit.dialects import TRITON, Dialect
+from flashgen.emit.prologue import Prologue
+from flashgen.emit.writer import Tensor
+from flashgen.lang.nodes import Type
+from flashgen.spec.variant import Variant
+
+# What a kernel that walks along keys by a schedule is given of it, and one that walks along queries.
+SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
+ROW_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_q_tiles")
+
+
+def new_prologue(facts: Facts, walked: Level = COL, approximate: bool = False, dialect: Dialect = TRITON) -> Prologue:
+    """The prologue of a kernel whose loop goes along keys, or along queries where `walked` is ROW."""
+    variant = facts.variant
+    tensors = {i.name: Tensor(tuple(d.size for d in i.dims), i.dtype) for i in variant.inputs}
+    return Prologue(
+        facts.ranges,
+        tensors,
+        variant.lets,
+        reserved=_scalars(variant),
+        walked=walked,
+        approximate=approximate,
+        words=words(),
+        dialect=dialect,
+    )
+
+
+def q_offset(facts: Facts) -> str:
+    return " + (kv_len - q_len)" if facts.bottom_right else ""
+
+
+def extra_arguments(variant: Variant, reads: set[str]) -> tuple[str, ...]:
+    """Pointers and strides of the inputs, runtime params and named sizes, as far as a kernel reads them."""
+    names: list[str] = []
+    for tensor in variant.inputs:
+        name = tensor.name
+        strides = [f"stride_{name}_{axis}" for axis in range(len(tensor.dims) - 1)]
+        names += [n for n in (f"{name}_ptr", *strides) if n in reads]
+    return (*names, *(n for n in _scalars(variant) if n in reads))
+
+
+def unspecialized(
+    variant: Variant, reads: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE
+) -> tuple[str, ...]:
+    """The integers that a kernel is not compiled anew for."""
+    sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", *([schedule[-1]] if scheduled else [])]
+    return (*sizes, *own_integers(variant, reads))
+
+
+def own_integers(variant: Variant, reads: Collection[str]) -> tuple[str, ...]:
+    """The integers among the arguments that only some variants have, as far as a kernel reads them."""
+    integers = [p.name for p in variant.runtime_params if p.type is Type.INT]
+    integers += ["batch", *variant.dim_names]
+    return tuple(name for name in integers if name in reads)
+
+
+def _scalars(variant: Variant) -> list[str]:
+    """Scalar arguments that only some variants have."""
+    return ["batch", *(p.name for p in variant.runtime_params), *variant.dim_names]

@@ -1,0 +1,76 @@
+"""What the template of the portable kernel for dK and dV needs to know of a variant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashgen.analysis.facts import Facts
+from flashgen.analysis.levels import ROW
+from flashgen.codegen.arguments import ROW_SCHEDULE, new_prologue, q_offset, unspecialized
+from flashgen.codegen.backward import (
+    Q_START,
+    BackwardView,
+    arguments_of,
+    reads_of,
+    row_step,
+    score_function,
+    shown_by_key,
+    spread,
+)
+from flashgen.codegen.kernels.forward import ForwardView
+from flashgen.codegen.limits import Limits, row_limits, scheduled_tiles
+from flashgen.codegen.pairs import Function, mask_function, named_apart
+from flashgen.emit.fragments import Fragment
+
+
+@dataclass(frozen=True)
+class BackwardKvView(BackwardView):
+    """The kernel that owns keys and walks along queries. `step` are statements of each step of the loop, `masked` is
+    the condition under which its tile needs the mask; first and stop are where the loop begins and ends.
+    """
+
+    step: tuple[str, ...]
+    first: str
+    stop: str
+    masked: str
+
+
+def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Function]) -> BackwardKvView:
+    """The holes of the kernel for dK and dV; `known` are the functions that the kernels before it define."""
+    variant, scheduled = facts.variant, facts.rows_scheduled
+    prologue = new_prologue(facts, walked=ROW)
+    score, bent, factor = score_function(facts, prologue, Q_START)
+    score, mask = named_apart(score, known, "_by_key"), named_apart(mask_function(facts, prologue), known, "_by_key")
+    step = row_step(facts, prologue)
+    if scheduled:
+        limits = Limits(scheduled_tiles(facts, ROW_SCHEDULE, "keys", "queries"), "0", "", _SCHEDULED)
+    else:
+        limits = row_limits(facts.rows, prologue, checks_end=score is not None)
+    reads = reads_of(prologue, score, mask) | {*step.reads}
+    return BackwardKvView(
+        score=score,
+        score_call="" if score is None else spread(facts, "[BN, BM]", bent) + score.call,
+        bent=bent,
+        factor=factor,
+        mask=mask,
+        shown=shown_by_key(score, mask),
+        scheduled=scheduled,
+        natural=facts.logits.natural,
+        row=step.results[0] if step.results else "",
+        prologue=prologue.lines,
+        limits=limits.lines,
+        reads=reads,
+        precision=forward.precision,
+        q_offset=q_offset(facts),
+        arguments=arguments_of(variant, reads, ROW_SCHEDULE if scheduled else ()),
+        unspecialized=unspecialized(variant, {*reads}, scheduled, ROW_SCHEDULE),
+        helpers=tuple(sorted(prologue.helpers)),
+        step=step.lines,
+        first=limits.first,
+        stop=limits.stop,
+        masked=limits.masked.result,
+    )
+
+
+_SCHEDULED = Fragment(results=("i < num_mixed",), reads=("i", "num_mixed"))

@@ -1,0 +1,92 @@
+"""What the template of the portable kernel for dQ needs to know of a variant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashgen.analysis.facts import Facts
+from flashgen.codegen.arguments import SCHEDULE, new_prologue, q_offset, unspecialized
+from flashgen.codegen.backward import BackwardView, arguments_of, reads_of, score_function, spread
+from flashgen.codegen.kernels.forward import ForwardView
+from flashgen.codegen.learned import LearnedView, learned_view
+from flashgen.codegen.limits import loop_limits, scheduled_tiles
+from flashgen.codegen.pairs import Function, named_apart, pairs
+from flashgen.lang.log2 import Q_FIRST
+
+
+@dataclass(frozen=True)
+class BackwardQView(BackwardView):
+    """A kernel that owns queries and walks along keys, as the forward kernel does; see ForwardView.
+
+    It computes dQ or, where `learned`, the gradients of learned inputs.
+    """
+
+    two_sided: bool
+    longest_first: bool
+    clamps_k: bool
+    learned: LearnedView | None = None
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return (*super().functions, *(self.learned.functions if self.learned else ()))
+
+    @property
+    def reads_k(self) -> bool:
+        """Whether a full tile needs the positions of its keys."""
+        readers = [f.body.reads for f in (self.score,) if f is not None]
+        return any("k" in reads for reads in (*readers, self.learned.reads if self.learned else ()))
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether there may be several launches, each for some of the heads."""
+        return self.learned is not None and self.learned.in_turns
+
+
+def backward_q_view(facts: Facts, forward: ForwardView) -> BackwardQView:
+    """The holes of the kernel for dQ. What it computes as the forward kernel does, it does by the same functions."""
+    return along_keys(facts, forward, forward.functions, for_inputs=False)
+
+
+def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], for_inputs: bool) -> BackwardQView:
+    variant, scheduled = facts.variant, facts.uses_schedule
+    prologue = new_prologue(facts)
+    found = pairs(facts, prologue)
+    if for_inputs:
+        score, bent, factor = found.score, False, ""
+        learned = learned_view(facts, prologue)
+    else:
+        score, bent, factor = score_function(facts, prologue, Q_FIRST)
+        learned = None
+    score, mask = named_apart(score, known, "_by_query"), named_apart(found.mask, known, "_by_query")
+    limits: tuple[str, ...] = ()
+    if mask is not None:
+        limits = scheduled_tiles(facts) if scheduled else loop_limits(facts, prologue).lines
+    row = "" if found.row is None else prologue.inline(found.row)
+    reads = reads_of(prologue, score, mask) | (learned.reads if learned else frozenset())
+    return BackwardQView(
+        score=score,
+        score_call="" if score is None else spread(facts, "[BM, BN]", bent) + score.call,
+        bent=bent,
+        factor=factor,
+        mask=mask,
+        shown=found.shown_by(mask).result,
+        scheduled=scheduled,
+        natural=found.natural,
+        row=row,
+        prologue=prologue.lines,
+        limits=limits,
+        reads=reads,
+        precision=forward.precision,
+        q_offset=q_offset(facts),
+        arguments=arguments_of(variant, reads, SCHEDULE if scheduled else ()),
+        unspecialized=(
+            *unspecialized(variant, {*reads}, scheduled),
+            *(["first_head"] if learned and learned.in_turns else []),
+        ),
+        helpers=tuple(sorted(prologue.helpers | ({"_add"} if learned and learned.adds else set()))),
+        two_sided=bool(facts.keys.lower),
+        longest_first=facts.longest_first,
+        clamps_k=found.clamps_k,
+        learned=learned,
+    )
