@@ -41,9 +41,9 @@ def launches(
 
     backward = {
         "backward_q": kernels.backward_q.arguments,
-        "hopper_backward_q": kernels.hopper_backward_q.arguments,
+        "backward_q_sm90": kernels.backward_q_sm90.arguments,
         "backward_kv": kernels.backward_kv.arguments,
-        "hopper_backward": kernels.hopper_backward.arguments,
+        "backward_kv_sm90": kernels.backward_kv_sm90.arguments,
     }
     reads = tuple(name for arguments in backward.values() for name in arguments)
     forward, delta = kernels.forward.arguments, kernels.delta.arguments
@@ -51,7 +51,7 @@ def launches(
     schedule = kernels.schedule.arguments + kernels.schedule.sizes if kernels.schedule else ()
     return {
         "forward": launch(forward, forward, scheduled),
-        "hopper": launch(kernels.hopper.consumer.arguments, forward, scheduled),
+        "forward_sm90": launch(kernels.forward_sm90.consumer.arguments, forward, scheduled),
         "delta": launch(delta, delta),
         **{kernel: launch(arguments, reads, scheduled) for kernel, arguments in backward.items()},
         "backward_inputs": launch(inputs, inputs, (*scheduled, *learned)),

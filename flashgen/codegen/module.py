@@ -51,11 +51,11 @@ class ModuleView:
     imports_torch: bool
     kernels: str
     forward: ForwardView
-    hopper: ForwardSm90View
+    forward_sm90: ForwardSm90View
     backward_q: BackwardQView
-    hopper_backward_q: BackwardQSm90View
+    backward_q_sm90: BackwardQSm90View
     backward_kv: BackwardKvView
-    hopper_backward: BackwardKvSm90View
+    backward_kv_sm90: BackwardKvSm90View
     backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
     operator: Signature
@@ -113,11 +113,11 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         imports_torch=bool(variant.inputs) or schedule is not None or reference.imports_torch,
         kernels=kernels.text,
         forward=forward,
-        hopper=kernels.hopper,
+        forward_sm90=kernels.forward_sm90,
         backward_q=kernels.backward_q,
-        hopper_backward_q=kernels.hopper_backward_q,
+        backward_q_sm90=kernels.backward_q_sm90,
         backward_kv=kernels.backward_kv,
-        hopper_backward=kernels.hopper_backward,
+        backward_kv_sm90=kernels.backward_kv_sm90,
         backward_inputs=inputs_view,
         schedule=schedule,
         operator=signature(variant),

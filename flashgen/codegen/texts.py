@@ -29,12 +29,12 @@ class Kernels:
     """
 
     forward: ForwardView
-    hopper: ForwardSm90View
+    forward_sm90: ForwardSm90View
     delta: DeltaView
     backward_q: BackwardQView
-    hopper_backward_q: BackwardQSm90View
+    backward_q_sm90: BackwardQSm90View
     backward_kv: BackwardKvView
-    hopper_backward: BackwardKvSm90View
+    backward_kv_sm90: BackwardKvSm90View
     backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
     rows: str
@@ -52,8 +52,8 @@ def render_kernels(variant: Variant) -> Kernels:
     """Work out the views and render all kernels. A function that two kernels share is in the text of the first."""
     facts = facts_of(variant)
     forward = forward_view(facts)
-    hopper = forward_sm90_view(facts, forward)
-    own = [f for f in hopper.functions if f not in forward.functions]
+    sm90 = forward_sm90_view(facts, forward)
+    own = [f for f in sm90.functions if f not in forward.functions]
     by_rows = facts.uses_schedule
     schedule = schedule_view(facts, [*forward.functions, *own]) if by_rows or facts.rows_scheduled else None
     ahead = schedule if by_rows else None
@@ -62,30 +62,36 @@ def render_kernels(variant: Variant) -> Kernels:
     first = (
         environment()
         .get_template("kernels.py.jinja")
-        .render(forward=forward, hopper=hopper, hopper_functions=own, schedule=ahead, schedule_functions=of_schedule)
+        .render(
+            forward=forward,
+            forward_sm90=sm90,
+            forward_sm90_functions=own,
+            schedule=ahead,
+            schedule_functions=of_schedule,
+        )
     )
-    helpers = {*forward.helpers, *hopper.helpers, *(ahead.helpers if ahead else ())}
+    helpers = {*forward.helpers, *sm90.helpers, *(ahead.helpers if ahead else ())}
     known = _Known(helpers, [*defined, *of_schedule])
     for_q = backward_q_view(facts, forward)
-    q = known.render("kernel_q", for_q)
-    for_hopper_q = backward_q_sm90_view(facts, hopper, tuple(known.functions))
-    hopper_q = known.render("hopper_q", for_hopper_q)
+    q = known.render("backward_q", for_q)
+    for_q_sm90 = backward_q_sm90_view(facts, sm90, tuple(known.functions))
+    q_sm90 = known.render("backward_q_sm90", for_q_sm90)
     for_kv = backward_kv_view(facts, forward, tuple(known.functions))
-    kv = known.render("kernel_kv", for_kv, None if ahead else schedule)
-    for_hopper = backward_kv_sm90_view(facts, tuple(known.functions))
-    hopper_kv = known.render("hopper_kv", for_hopper)
-    wide_kv = known.render("hopper_kv_wide", for_hopper.wide)
+    kv = known.render("backward_kv", for_kv, None if ahead else schedule)
+    for_kv_sm90 = backward_kv_sm90_view(facts, tuple(known.functions))
+    kv_sm90 = known.render("backward_kv_sm90", for_kv_sm90)
+    wide_kv = known.render("backward_kv_wide_sm90", for_kv_sm90.wide)
     texts = {
         "forward": first,
-        "backward_q": "\n\n\n".join(text.strip() for text in (q, hopper_q)),
-        "backward_kv": "\n\n\n".join(text.strip() for text in (kv, hopper_kv, wide_kv)),
+        "backward_q": "\n\n\n".join(text.strip() for text in (q, q_sm90)),
+        "backward_kv": "\n\n\n".join(text.strip() for text in (kv, kv_sm90, wide_kv)),
     }
     for_inputs = backward_inputs_view(facts, forward, tuple(known.functions))
-    inputs = known.render("kernel_q", for_inputs) if for_inputs else ""
+    inputs = known.render("backward_q", for_inputs) if for_inputs else ""
     for_rows = delta_view(facts)
     rows = known.render("delta", for_rows)
     return Kernels(
-        forward, hopper, for_rows, for_q, for_hopper_q, for_kv, for_hopper, for_inputs, schedule, rows, inputs, texts
+        forward, sm90, for_rows, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, schedule, rows, inputs, texts
     )  # fmt: skip
 
 
@@ -98,16 +104,16 @@ class _Known:
 
     def render(
         self,
-        part: str,
+        kernel: str,
         view: BackwardView | BackwardKvSm90View | BackwardQSm90View | DeltaView,
         schedule: ScheduleView | None = None,
     ) -> str:
-        """A part of the backward pass, in front of it what it needs and the text so far does not define."""
+        """A kernel of the backward pass, in front of it what it needs and the text so far does not define."""
         wanted = {*view.helpers, *(schedule.helpers if schedule else ())}
         called = {f.name: f for f in (*(schedule.functions if schedule else ()), *view.functions)}
         functions = [f for name, f in called.items() if name not in {g.name for g in self.functions}]
         text = environment().get_template("backward_kernels.py.jinja").render(
-            part=part, view=view, schedule=schedule, functions=functions, helpers=sorted(wanted - self.helpers)
+            kernel=kernel, view=view, schedule=schedule, functions=functions, helpers=sorted(wanted - self.helpers)
         )  # fmt: skip
         self.helpers |= wanted
         self.functions += functions

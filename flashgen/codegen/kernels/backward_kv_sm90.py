@@ -15,7 +15,7 @@ from flashgen.codegen.backward import Q_START, score_function
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
 from flashgen.codegen.sm90.flat import Flat, flat_score
-from flashgen.codegen.sm90.learned import LearnedSm90, hopper_learned
+from flashgen.codegen.sm90.learned import LearnedSm90, learned_sm90
 from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
 from flashgen.emit.dialects import GLUON
@@ -136,7 +136,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
     functions = [f for f in (score, seen.rest) if f is not None]
     reads = prologue.reads.union(seen.reads - {"queries", "q"}, *(f.body.reads for f in functions)) - {*seen.loaded}
     flat = None if bent or score is None else flat_score(facts, prologue, known, along_queries=True)
-    learned = hopper_learned(facts, (flat.prologue if flat else prologue).fork(), flat.condition if flat else None)
+    learned = learned_sm90(facts, (flat.prologue if flat else prologue).fork(), flat.condition if flat else None)
     apart = (part.reads for part in (learned, flat) if part is not None)
     needed = reads.union(queries.names, prologue.reads, *apart)
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")

@@ -86,7 +86,7 @@ class LearnedSm90:
         return any(site.by_tile for site in self.sites)
 
 
-def hopper_learned(facts: Facts, prologue: Prologue, flat: Expr | None) -> LearnedSm90 | None:
+def learned_sm90(facts: Facts, prologue: Prologue, flat: Expr | None) -> LearnedSm90 | None:
     """Work the texts out; None where the kernel adds up nothing. What they need before the loop goes to `prologue`.
 
     `flat` says which tiles are flat, None where none are known to be.
