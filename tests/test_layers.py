@@ -28,6 +28,8 @@ OTHERS = {
     "analysis": set(),
     "emit": set(),
 }
+# Modules of codegen whose matter is text: docstrings, whole files, what compilers made of them.
+OF_TEXTS = {"assembler", "docstrings", "export", "layout", "offline", "ptx", "render", "sass", "words", "write"}
 
 
 def imported(part: str) -> Iterator[tuple[str, ...]]:
@@ -63,3 +65,15 @@ def test_nothing_reads_the_command() -> None:
     parts = {path.name for path in PACKAGE.iterdir() if path.is_dir()} - {"cli"}
     assert {"runtime", "bench", "explain"} <= parts
     assert [part for part in sorted(parts) if "cli" in parts_read(part)] == []
+
+
+@pytest.mark.parametrize("part", ["analysis", "emit", "codegen"])
+def test_no_text_of_a_kernel_is_searched_or_edited(part: str) -> None:
+    paths = [path for path in (PACKAGE / part).glob("*.py") if part != "codegen" or path.stem not in OF_TEXTS]
+    assert len(paths) > 1
+    for path in paths:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        called = [node.func for node in nodes if isinstance(node, ast.Call)]
+        methods = {function.attr for function in called if isinstance(function, ast.Attribute)}
+        assert not methods & {"replace", "sub", "partition", "search", "findall", "finditer"}, path
+        assert "re" not in {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}, path
