@@ -30,8 +30,8 @@ class SeenRows:
     """What a mixed tile keeps: `shown`, which calls `rest` for the part of the mask that is no interval of rows.
 
     `lines` are statements in front of the loop. `loads` are those of a mixed tile that load, by the names `loaded`,
-    what `rest` reads of each row alone, at the positions `queries`. `bounds` are the helpers that compare places
-    of rows, `reads` the names that `loads` read.
+    what `rest` reads of each row alone, at the positions `queries`. `bounds` are the helpers that compare places of
+    rows, `reads` the names that `loads` read.
     """
 
     lines: tuple[str, ...]
