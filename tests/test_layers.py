@@ -69,7 +69,7 @@ def test_nothing_reads_the_command() -> None:
 
 @pytest.mark.parametrize("part", ["analysis", "emit", "codegen"])
 def test_no_text_of_a_kernel_is_searched_or_edited(part: str) -> None:
-    paths = [path for path in (PACKAGE / part).glob("*.py") if part != "codegen" or path.stem not in OF_TEXTS]
+    paths = [path for path in (PACKAGE / part).rglob("*.py") if part != "codegen" or path.stem not in OF_TEXTS]
     assert len(paths) > 1
     for path in paths:
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
