@@ -84,7 +84,8 @@ def check_configs(text: str | None, backward_text: str | None) -> None:
             _parsed(config, family)
 
 
-def options(config: Config) -> dict[str, Any]:
+@lru_cache(maxsize=1024)
+def options(config: Config) -> Mapping[str, Any]:
     """The options of a launch in this config."""
     return kernel_like(config).options(config)
 

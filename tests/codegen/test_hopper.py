@@ -155,8 +155,8 @@ def test_how_wide_products_with_v_are(dim: int, width: int) -> None:
 def test_three_consumers_are_for_plain_scores_of_long_rows() -> None:
     for name in VARIANTS:
         plain = name in ("full", "causal", "sink", "prefix_lm")
-        assert default(name, 64).consumers == (3 if plain else 2), name
-        assert default(name, 128).consumers == 2
+        assert (192 if plain else 128) == default(name, 64).BM, name
+        assert default(name, 128).BM == 128
 
 
 def test_a_mask_that_reads_each_key_has_narrower_tiles() -> None:
