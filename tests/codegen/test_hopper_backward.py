@@ -123,9 +123,13 @@ def test_few_registers_are_spilled(name: str, most: int, tmp_path: Path, compile
         assert compiled(path, "backward_kv", "sm_90", "bfloat16", dim, dim, default(name, dim, dim)).spills <= most
 
 
-def space_of(name: str, dims: tuple[int, int]) -> list[Config]:
+def task_of(name: str, dims: tuple[int, int]) -> Task:
     scheduled = "backward_kv" in scheduled_kernels(VARIANTS[name])
-    task = Task("backward_kv", "sm_90", "bfloat16", *dims, 8192, 8192, scheduled)
+    return Task("backward_kv", "sm_90", "bfloat16", *dims, 8192, 8192, scheduled)
+
+
+def space_of(name: str, dims: tuple[int, int]) -> list[Config]:
+    task = task_of(name, dims)
     space = [config for config in search_space(task).configs if config.backend == "hopper"]
     configs = list(dict.fromkeys(kernel_of("backward_kv", config).compiled(config) for config in space))
     assert {config.fuse_dq for config in configs} == ({0, 1, 2} if max(dims) <= 128 else {0})
@@ -145,7 +149,7 @@ def test_configs_with_all_that_the_space_has_fit(
         assert found.error is None
         assert not found.serialized_wgmma
         assert found.spills <= FEW_SPILLS or max(dims) <= 128 or scheduled
-        bound = kernel_of("backward_kv", config).shared_bytes(config, task)
+        bound = kernel_of("backward_kv", config).shared_bytes(config, task_of(name, dims))
         assert found.shared <= bound <= shared_limit("sm_90")
 
 
