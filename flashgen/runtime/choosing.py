@@ -9,7 +9,7 @@ from typing import Any
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL, tiles_of_consumer
-from flashgen.runtime.lookup import Lookup, choices, current_device
+from flashgen.runtime.lookup import Choice, Lookup, choices, current_device
 from flashgen.runtime.memory import remember
 from flashgen.runtime.registry import checked, kernel_like, kernel_of
 
@@ -41,7 +41,11 @@ def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
     """The config that the caller names, else the one that is on record for this GPU and these sizes."""
     s, q = call.layout.sizes, call.q
     if text is not None:
-        return _named(text, configs.kernel, call)
+        named = choices.get((text, configs, call.layout))
+        if named is None:
+            named = Choice(_named(text, configs.kernel, call), "argument", "the caller names it")
+            remember(choices, (text, configs, call.layout), named)
+        return named.config
     if not q.is_cuda:
         return configs.default("", _dtype(call), s.head_dim, s.v_head_dim)
     choice = choices.get((configs, call.layout))
