@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL, tiles_of_consumer
@@ -16,9 +18,17 @@ from flashgen.runtime.registry import checked, kernel_like, kernel_of
 _BACKWARD = ("backward_kv", "backward_q")
 
 
-def config_text(config: Config | Mapping[str, Any] | str | None) -> str | None:
-    """A config as the operator takes it."""
-    return None if config is None else str(Config.of(config))
+def config_text(config: Config | Mapping[str, Any] | str | None, family: str = "forward") -> str | None:
+    """A config as the operator takes it; ValueError where no kernel has such, while compiling only at the launch."""
+    if config is None:
+        return None
+    config = Config.of(config)
+    return str(config) if torch.compiler.is_compiling() else _checked_text(family, config)
+
+
+@lru_cache(maxsize=1024)
+def _checked_text(family: str, config: Config) -> str:
+    return str(checked(family, config))
 
 
 def backward_config_text(configs: Mapping[str, Any] | None) -> str | None:
@@ -27,7 +37,7 @@ def backward_config_text(configs: Mapping[str, Any] | None) -> str | None:
         return None
     if not isinstance(configs, Mapping) or not set(configs) <= set(_BACKWARD):
         raise TypeError(f"backward_config is {configs!r}; expected a mapping of {' and '.join(_BACKWARD)} to configs")
-    return "; ".join([f"{kernel}: {config_text(config)}" for kernel, config in configs.items()])
+    return "; ".join([f"{kernel}: {config_text(config, kernel)}" for kernel, config in configs.items()])
 
 
 @lru_cache(maxsize=1024)
@@ -78,14 +88,6 @@ def _capability(call: Call) -> str:
 
 def _dtype(call: Call) -> str:
     return str(call.q.dtype).removeprefix("torch.")
-
-
-def check_configs(text: str | None, backward_text: str | None) -> None:
-    """ValueError for configs that no kernel has: what a call says that only asks for shapes."""
-    named = {"forward": text, **{family: config_of(backward_text, family) for family in _BACKWARD}}
-    for family, config in named.items():
-        if config is not None:
-            _parsed(config, family)
 
 
 @lru_cache(maxsize=1024)
