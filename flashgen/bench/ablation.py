@@ -1,4 +1,4 @@
-"""What each technique of the Hopper forward brings, as the table of docs/hopper.md.
+"""What each technique of the Hopper forward brings, as the table of docs/notes/hopper_forward.md.
 
     python -m flashgen.bench.ablation [VARIANT ...] [--rows FILE] [--resume] [--seconds S]
 
