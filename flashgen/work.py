@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from flashgen.codegen.pairwise import Pairwise
 from flashgen.problems import Problem
-
-ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
+from flashgen.runtime.kernels.portable import ITEMSIZE
 
 # Rows and columns of the square matrix product that stands for what a GPU can reach.
 CEILING_SIZE = 8192

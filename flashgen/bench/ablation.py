@@ -1,4 +1,4 @@
-"""What each technique of the Hopper forward brings, as the table of docs/hopper.md.
+"""What each technique of the Hopper forward brings, as the table of docs/notes/hopper_forward.md.
 
     python -m flashgen.bench.ablation [VARIANT ...] [--rows FILE] [--resume] [--seconds S]
 
@@ -26,13 +26,14 @@ from flashgen.bench.passes import FORWARD, Run
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.run import Bench, machine, rows, time_all
 from flashgen.bench.session import Measure, Session
-from flashgen.bench.techniques import COMPARISONS, PLACES, PLANS, Comparison, Kernel, Place, kernels_of
+from flashgen.bench.techniques import CAPABILITY, COMPARISONS, PLACES, PLANS, Comparison, Kernel, Place, kernels_of
 from flashgen.bench.timing import cuda_timer, peak_bytes
 from flashgen.codegen import load_module, render
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
+from flashgen.runtime.lookup import current_device
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.work import density
@@ -197,11 +198,9 @@ def hopper() -> tuple[str, str, str]:
     import torch
 
     found = machine()
-    capability = torch.cuda.get_device_capability()
-    if capability != (9, 0):
-        raise EnvironmentProblem(
-            f"{found[0]} is sm_{capability[0]}{capability[1]}; expected sm_90: these are its kernels"
-        )
+    here = current_device(torch.cuda.current_device()).capability
+    if here != CAPABILITY:
+        raise EnvironmentProblem(f"{found[0]} is {here}; expected {CAPABILITY}: these are its kernels")
     return found
 
 

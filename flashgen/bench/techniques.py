@@ -9,9 +9,12 @@ from flashgen.bench.plans import all_masked, all_tiles
 from flashgen.codegen import default_of
 from flashgen.problems import Problem
 from flashgen.runtime import Config
+from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
 from flashgen.runtime.schedule import Plan
 from flashgen.spec.variant import Variant
 
+# The GPUs whose kernel this is about.
+CAPABILITY = FORWARD_SM90_KERNEL.capability
 PLANS: Mapping[str, Callable[[Plan], Plan]] = {"all tiles": all_tiles, "all masked": all_masked}
 
 
@@ -29,7 +32,7 @@ class Kernel:
     plan: str = ""
 
     def config_for(self, problem: Problem, variant: Variant) -> Config:
-        built_in = default_of(variant, "forward")("sm_90", problem.dtype, problem.head_dim, problem.v_head_dim)
+        built_in = default_of(variant, "forward")(CAPABILITY, problem.dtype, problem.head_dim, problem.v_head_dim)
         return self.config or Config.of(built_in.as_dict() | dict(self.axes))
 
     def label(self, problem: Problem, variant: Variant) -> str:

@@ -36,7 +36,7 @@ class Assembler:
 
 
 def assembler(capability: str) -> Assembler | None:
-    """The one for GPUs of a capability such as "sm_90"; None where there is none, as for AMD's."""
+    """The one for GPUs of a capability such as "sm_80"; None where there is none, as for AMD's."""
     architecture = re.fullmatch(r"sm_(\d+)", capability)
     if architecture is None:
         return None

@@ -48,12 +48,19 @@ def _strings(source: str) -> tuple[set[int], set[int]]:
     """The numbers, from 0, of the lines of strings that have several, and of those of docstrings."""
     strings: set[int] = set()
     docstrings: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in _of_several_lines(ast.parse(source)):
         if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno != node.lineno:
             strings |= {*range(node.lineno - 1, node.end_lineno or 0)}
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node, False) is not None:
             docstrings |= {*range(node.body[0].lineno - 1, node.body[0].end_lineno or 0)}
     return strings, docstrings
+
+
+def _of_several_lines(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if getattr(child, "end_lineno", None) != getattr(child, "lineno", 0):
+            yield from _of_several_lines(child)
 
 
 def _lead(line: str) -> str:

@@ -69,10 +69,12 @@ def _of_modules(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*.py")):
         if path.name in _NOT_EMITTED:
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+        prose: set[int] = set()
+        # A statement comes before what it is made of.
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Expr):
+                prose.add(id(node.value))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
                 yield from _words(node.value)
 
 

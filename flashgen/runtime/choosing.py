@@ -6,19 +6,29 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL, for_loads, tiles_of_consumer
-from flashgen.runtime.lookup import Lookup, choices, current_device
+from flashgen.runtime.lookup import Choice, Lookup, choices, current_device
 from flashgen.runtime.memory import remember
 from flashgen.runtime.registry import checked, kernel_like, kernel_of
 
 _BACKWARD = ("backward_kv", "backward_q")
 
 
-def config_text(config: Config | Mapping[str, Any] | str | None) -> str | None:
-    """A config as the operator takes it."""
-    return None if config is None else str(Config.of(config))
+def config_text(config: Config | Mapping[str, Any] | str | None, family: str = "forward") -> str | None:
+    """A config as the operator takes it; ValueError where no kernel has such, while compiling only at the launch."""
+    if config is None:
+        return None
+    config = Config.of(config)
+    return str(config) if torch.compiler.is_compiling() else _checked_text(family, config)
+
+
+@lru_cache(maxsize=1024)
+def _checked_text(family: str, config: Config) -> str:
+    return str(checked(family, config))
 
 
 def backward_config_text(configs: Mapping[str, Any] | None) -> str | None:
@@ -27,7 +37,7 @@ def backward_config_text(configs: Mapping[str, Any] | None) -> str | None:
         return None
     if not isinstance(configs, Mapping) or not set(configs) <= set(_BACKWARD):
         raise TypeError(f"backward_config is {configs!r}; expected a mapping of {' and '.join(_BACKWARD)} to configs")
-    return "; ".join([f"{kernel}: {config_text(config)}" for kernel, config in configs.items()])
+    return "; ".join([f"{kernel}: {config_text(config, kernel)}" for kernel, config in configs.items()])
 
 
 @lru_cache(maxsize=1024)
@@ -41,7 +51,11 @@ def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
     """The config that the caller names, else the one that is on record for this GPU and these sizes."""
     s, q = call.layout.sizes, call.q
     if text is not None:
-        return _named(text, configs.kernel, call)
+        named = choices.get((text, configs, call.layout))
+        if named is None:
+            named = Choice(_named(text, configs.kernel, call), "argument", "the caller names it")
+            remember(choices, (text, configs, call.layout), named)
+        return named.config
     if not q.is_cuda:
         return configs.default("", _dtype(call), s.head_dim, s.v_head_dim)
     choice = choices.get((configs, call.layout))
@@ -76,15 +90,8 @@ def _dtype(call: Call) -> str:
     return str(call.q.dtype).removeprefix("torch.")
 
 
-def check_configs(text: str | None, backward_text: str | None) -> None:
-    """ValueError for configs that no kernel has: what a call says that only asks for shapes."""
-    named = {"forward": text, **{family: config_of(backward_text, family) for family in _BACKWARD}}
-    for family, config in named.items():
-        if config is not None:
-            _parsed(config, family)
-
-
-def options(config: Config) -> dict[str, Any]:
+@lru_cache(maxsize=1024)
+def options(config: Config) -> Mapping[str, Any]:
     """The options of a launch in this config."""
     return kernel_like(config).options(config)
 

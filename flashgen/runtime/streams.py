@@ -22,7 +22,7 @@ _scratches: dict[tuple[int, int], torch.Tensor] = {}
 def tile_counter(call: Call) -> torch.Tensor:
     """Tiles that were handed out and programs that are done: int32 [2], zero between launches.
 
-    What Hopper kernels that take tile after tile count these with; they leave it at zero.
+    What kernels that take tile after tile count these with; they leave it at zero.
     """
     gpu = call.q.get_device()
     if gpu != torch._C._cuda_getDevice() or torch.cuda.is_current_stream_capturing():

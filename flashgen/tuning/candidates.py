@@ -8,6 +8,7 @@ from pathlib import Path
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, portable_default
 from flashgen.runtime.kernels.kernel import Task
+from flashgen.runtime.kernels.portable import ITEMSIZE
 from flashgen.runtime.lookup import neighbours
 from flashgen.runtime.record_files import read_record
 from flashgen.runtime.registry import kernel_of
@@ -16,7 +17,6 @@ from flashgen.tuning.prune import Compiled
 from flashgen.tuning.space import Space, distance, search_space
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
-from flashgen.work import ITEMSIZE
 
 # What compiles alike: kernel, dtype, head_dim, v_head_dim. Lengths hardly matter to the compiler.
 Group = tuple[str, str, int, int]

@@ -23,6 +23,7 @@ from flashgen.codegen import render
 from flashgen.errors import EditFailed, UsageError
 from flashgen.problems import make_inputs
 from flashgen.runtime import Config
+from flashgen.runtime.registry import checked
 
 EDITED = sorted({(each.place.variant, each.without.edit) for each in COMPARISONS if each.without.edit})
 MACHINE = ("a GPU", "2.0", "3.6")
@@ -98,7 +99,7 @@ def test_every_comparison_is_of_two_kernels_that_the_launch_takes() -> None:
         assert set(labels) <= set(timed)
         assert next(iter(timed)) == Kernel().label(each.place.problem, variant)
         for kernel in timed.values():
-            kernel.config_for(each.place.problem, variant).for_kernel("forward")
+            assert checked("forward", kernel.config_for(each.place.problem, variant))
 
 
 @contextmanager

@@ -38,17 +38,16 @@ def run(folder: Path, redirection: str, *arguments: str, **environment: str) -> 
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+CLOSED = (">&-", "error: standard output: Bad file descriptor\n")
+FULL = ("> /dev/full", "error: standard output: No space left on device\n")
+
+
 @pytest.mark.parametrize(
-    ("redirection", "message"),
-    [
-        (">&-", "error: standard output: Bad file descriptor\n"),
-        ("> /dev/full", "error: standard output: No space left on device\n"),
-    ],
+    ("command", "lost"),
+    [("schema", CLOSED), ("schema", FULL), ("help", CLOSED), ("version", FULL), ("list", CLOSED), ("json", FULL)],
 )
-def test_output_that_is_lost_is_said_and_the_exit_code(
-    folder: Path, command: str, redirection: str, message: str
-) -> None:
+def test_output_that_is_lost_is_said_and_the_exit_code(folder: Path, command: str, lost: tuple[str, str]) -> None:
+    redirection, message = lost
     ended = run(folder, redirection, *COMMANDS[command])
     assert (ended.returncode, ended.stdout, ended.stderr) == (
         1,

@@ -176,7 +176,7 @@ def test_any_description_is_text_and_nothing_else(description: str, tmp_path: Pa
 
 
 @given(description=st.text(max_size=60))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_description_of_any_characters_renders(description: str) -> None:
     try:
         variant = load({"name": "described", "description": description})

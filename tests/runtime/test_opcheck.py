@@ -13,8 +13,8 @@ from attending import attend, drawn, trainable
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # An operator takes what the inputs and the schedule of its variant ask for: nothing, numbers of heads, a learned table,
-# tensors along keys, blocks. Those of the other variants are as one of these.
-NAMES = ["causal", "sink", "alibi", "relative_bias", "document", "block_sparse"]
+# tensors along keys with a plan. Those of the other variants are as one of these.
+NAMES = ["causal", "alibi", "relative_bias", "document"]
 
 
 class Watch(TorchDispatchMode):

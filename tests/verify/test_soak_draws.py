@@ -14,7 +14,10 @@ from flashgen.verify.soak.draw import draw
 from flashgen.verify.soak.formula import parsed
 from flashgen.verify.soak.shrink import shrunk, smaller_texts
 
-CASES = [draw(7, index) for index in range(400)]
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return [draw(7, index) for index in range(400)]
 
 
 def texts(case: Case) -> list[str]:
@@ -22,29 +25,29 @@ def texts(case: Case) -> list[str]:
     return [str(spec[key]) for key in ("score", "mask") if key in spec] + list(spec.get("let", {}).values())
 
 
-def test_a_case_depends_on_seed_and_index_alone() -> None:
-    assert draw(7, 3) == CASES[3]
-    assert draw(7, 3).digest == CASES[3].digest
-    assert len({case.digest for case in CASES}) == len(CASES)
-    assert draw(8, 3) != CASES[3]
-    assert draw(7, 3, attempt=1) != CASES[3]
+def test_a_case_depends_on_seed_and_index_alone(cases: list[Case]) -> None:
+    assert draw(7, 3) == cases[3]
+    assert draw(7, 3).digest == cases[3].digest
+    assert len({case.digest for case in cases}) == len(cases)
+    assert draw(8, 3) != cases[3]
+    assert draw(7, 3, attempt=1) != cases[3]
 
 
-def test_a_case_comes_back_from_its_file() -> None:
-    for case in CASES[:50]:
+def test_a_case_comes_back_from_its_file(cases: list[Case]) -> None:
+    for case in cases[:50]:
         assert from_yaml(to_yaml(case)) == case
 
 
-def test_all_of_the_language_is_drawn() -> None:
+def test_all_of_the_language_is_drawn(cases: list[Case]) -> None:
     nodes = Counter(
-        type(getattr(node, "op", node)).__name__ for case in CASES for text in texts(case)
+        type(getattr(node, "op", node)).__name__ for case in cases for text in texts(case)
         for node in ast.walk(parsed(text))
     )  # fmt: skip
     operators = {"Add", "Sub", "Mult", "Div", "FloorDiv", "Mod", "Pow", "BitAnd", "BitOr", "BitXor", "LShift", "RShift",
                  "And", "Or", "Not", "Invert", "USub", "UAdd", "IfExp", "Compare", "Subscript"}  # fmt: skip
     assert operators <= nodes.keys()
     calls = {
-        node.func.id for case in CASES for text in texts(case) for node in ast.walk(parsed(text))
+        node.func.id for case in cases for text in texts(case) for node in ast.walk(parsed(text))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }  # fmt: skip
     assert {
@@ -62,30 +65,30 @@ def test_all_of_the_language_is_drawn() -> None:
         "sigmoid",
         "floor",
     } <= calls
-    keys = {key for case in CASES for key in case.spec}
+    keys = {key for case in cases for key in case.spec}
     sugar = {"causal", "window", "bias", "softcap", "block_sparse", "sink", "align", "approximate"}
     assert sugar | {"params", "inputs", "let", "score", "mask"} <= keys
 
 
-def test_all_kinds_of_inputs_and_calls_are_drawn() -> None:
-    forms = [form for case in CASES for form in case.spec.get("inputs", {}).values()]
+def test_all_kinds_of_inputs_and_calls_are_drawn(cases: list[Case]) -> None:
+    forms = [form for case in cases for form in case.spec.get("inputs", {}).values()]
     assert {form["dtype"] for form in forms} == {
         "bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
     }  # fmt: skip
     assert {len(form["shape"]) for form in forms} == {1, 2, 3, 4}
     assert any(form.get("grad") for form in forms)
-    runtime = [value for case in CASES for value in case.params.values()]
+    runtime = [value for case in cases for value in case.params.values()]
     assert {0, 1, 16, -1} <= {value for value in runtime if type(value) is int}
     assert {type(value) for value in runtime} == {bool, int, float}
-    assert {case.dtype for case in CASES} == {"bfloat16", "float16", "float32"}
+    assert {case.dtype for case in cases} == {"bfloat16", "float16", "float32"}
     for name in ("planned", "defaults", "broadcast", "deterministic", "d_lse"):
-        assert {getattr(case, name) for case in CASES} == {True, False}
-    assert any(case.q_len > case.kv_len for case in CASES)
-    assert any(case.q_len < case.kv_len for case in CASES)
-    assert any(case.q_len == 1 for case in CASES)
-    assert any(case.heads > case.kv_heads > 1 for case in CASES)
-    assert any(case.head_dim % 2 for case in CASES)
-    assert any(case.head_dim != case.v_head_dim for case in CASES)
+        assert {getattr(case, name) for case in cases} == {True, False}
+    assert any(case.q_len > case.kv_len for case in cases)
+    assert any(case.q_len < case.kv_len for case in cases)
+    assert any(case.q_len == 1 for case in cases)
+    assert any(case.heads > case.kv_heads > 1 for case in cases)
+    assert any(case.head_dim % 2 for case in cases)
+    assert any(case.head_dim != case.v_head_dim for case in cases)
 
 
 def test_large_cases_are_for_a_gpu() -> None:
@@ -98,14 +101,14 @@ def test_large_cases_are_for_a_gpu() -> None:
     assert 35 < len(without) < 65
 
 
-def test_kernels_own_names_and_shared_keys_are_drawn() -> None:
-    names = {name for case in CASES for section in ("params", "inputs", "let") for name in case.spec.get(section, {})}
+def test_kernels_own_names_and_shared_keys_are_drawn(cases: list[Case]) -> None:
+    names = {name for case in cases for section in ("params", "inputs", "let") for name in case.spec.get(section, {})}
     assert len(names & words()) > 100
-    assert any(case.shared and case.batch > 1 for case in CASES)
+    assert any(case.shared and case.batch > 1 for case in cases)
 
 
-def test_a_failing_case_is_made_small() -> None:
-    case = next(case for case in CASES if "%" in str(case.spec.get("mask", "")) and "score" in case.spec)
+def test_a_failing_case_is_made_small(cases: list[Case]) -> None:
+    case = next(case for case in cases if "%" in str(case.spec.get("mask", "")) and "score" in case.spec)
     tried = []
 
     def trial(smaller: Case) -> str:
@@ -124,11 +127,11 @@ def test_a_failing_case_is_made_small() -> None:
     assert len(tried) <= 401
 
 
-def test_a_case_keeps_its_kind_of_failure_while_it_is_made_small() -> None:
+def test_a_case_keeps_its_kind_of_failure_while_it_is_made_small(cases: list[Case]) -> None:
     def trial(smaller: Case) -> str:
         return "out" if "score" in smaller.spec else "refused"
 
-    case = next(case for case in CASES if "score" in case.spec and "mask" in case.spec)
+    case = next(case for case in cases if "score" in case.spec and "mask" in case.spec)
     small = shrunk(case, "out", trial, steps=100)
     assert "score" in small.spec
     assert "mask" not in small.spec
