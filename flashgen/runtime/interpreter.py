@@ -5,7 +5,7 @@ integers in tl.dot. It hands float arguments
 to a kernel as Python's own, and bools as integers, so that a comparison of them is no tensor and `~` no negation. It
 takes the outcome of comparing two floats for a float when it spreads it over a tile. And it runs one kernel at a time:
 the position in the grid, and what `tl` means, are the process's, so that of several threads' each got another's. It
-patches all of `tl` anew for each function that a kernel calls, a fourth of the time that kernels take.
+parses a kernel's source whatever other threads parse, which Python 3.11 does not survive. It patches all of `tl` anew for each function that a kernel calls, a fourth of the time that kernels take.
 """
 
 from __future__ import annotations
@@ -77,6 +77,11 @@ def _mend() -> None:
     # every thread takes both in the same order.
     running, execute = RLock(), interpreter.GridExecutor.__call__
     mine, patch = _OfThread(), interpreter._patch_lang
+    rewrite = interpreter.FunctionRewriter.rewrite_ast
+
+    def rewrite_alone(self: Any) -> Any:
+        with running:
+            return rewrite(self)
 
     def alone(self: Any, *arguments: Any, **named: Any) -> Any:
         with running:
@@ -92,6 +97,7 @@ def _mend() -> None:
         return patch(function)
 
     interpreter.GridExecutor.__call__, interpreter._patch_lang = alone, patch_once
+    interpreter.FunctionRewriter.rewrite_ast = rewrite_alone
     builder.create_dot, builder.create_splat = dot, splat
     if not hasattr(builder, "create_descriptor_reduce"):
         builder.create_descriptor_reduce = reduce_into
