@@ -129,7 +129,7 @@ def kill_once(
             (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         wrong = []
         try:
-            process.wait(GRACE if number == signal.SIGKILL else 10)
+            process.wait(GRACE if number == signal.SIGKILL else 30)
         except subprocess.TimeoutExpired:
             wrong.append(f"it still runs after {number.name}")
             process.kill()
