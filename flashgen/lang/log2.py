@@ -61,6 +61,8 @@ PAIR_NAMES = frozenset({"q", "k", "qk", "score"})
 _LARGEST_IN_LOG2 = 1e30
 # A row term up to this one costs the log-sum-exp none of the digits that the backward pass needs.
 _LARGEST_ROW_TERM = 1e4
+# A constant beyond this one times a number of a call may be infinite in float32.
+_LARGEST_FACTOR = 2.0**64
 # So is a slope: a score is counted from the first query of a tile, and the digits below 128 of it are lost.
 _STEEPEST = 16.0
 
@@ -203,9 +205,9 @@ class _Scaling:
             return op("where", expr.args[0], (yield expr.args[1], factor), (yield expr.args[2], factor))
         if expr.name == "mul":
             left, right = expr.args
-            if is_uniform(left):
+            if is_uniform(left) and _may_meet(left, factor):
                 return (yield right, _product(left, factor))
-            if is_uniform(right):
+            if is_uniform(right) and _may_meet(right, factor):
                 return (yield left, _product(right, factor))
         if expr.name == "truediv" and is_uniform(expr.args[1]):
             return (yield expr.args[0], _quotient(factor, expr.args[1]))
@@ -214,6 +216,18 @@ class _Scaling:
         for child in expr.children:
             children.append((yield child, ONE) if child.type is Type.FLOAT else child)
         return _product(rebuild(expr, tuple(children)), factor)
+
+
+def _may_meet(one: Expr, other: Expr) -> bool:
+    """Whether two factors may be multiplied before the third: not a huge constant and what is known in a call alone.
+
+    Their product may be infinite where that with the third, which may be 0, is not.
+    """
+    return not any(_may_overflow(a) and not isinstance(b, Const) for a, b in ((one, other), (other, one)))
+
+
+def _may_overflow(factor: Expr) -> bool:
+    return isinstance(factor, Const) and _LARGEST_FACTOR < abs(factor.value) < math.inf
 
 
 def _product(left: Expr, right: Expr) -> Expr:

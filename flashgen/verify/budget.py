@@ -56,7 +56,7 @@ DRAWS = 4
 class Reference(Protocol):
     """A generated module's `reference`."""
 
-    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any: ...
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Oracle:
         self.score, self.masks, self.lets = written(case)
 
     def reference(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, return_lse: bool = False, **others: Any
+        self, q: Tensor, k: Tensor, v: Tensor, /, *, scale: float | None = None, return_lse: bool = False, **others: Any
     ) -> Any:
         """out, or out and lse, computed in float64 where q is float64, else scores and softmax in float32."""
         case, group = self.case, self.case.heads // self.case.kv_heads

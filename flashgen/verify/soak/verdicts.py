@@ -129,7 +129,7 @@ class _Patched:
     def __init__(self, oracle: Oracle, truth: Truth, flat: bool = False, noisy: bool = False) -> None:
         self._oracle, self._truth, self._flat, self._noisy = oracle, truth, flat, noisy
 
-    def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
+    def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any:
         both, exact = keywords.pop("return_lse", False), q.dtype == torch.float64
         out, lse = self._noised(q, k, v, keywords) if self._noisy and not exact else self._plain(q, k, v, keywords)
         if self._flat:
