@@ -85,7 +85,7 @@ class Logits:
 def logits(score: Expr, mask: Expr) -> Logits:
     """Rewrite a score expression for the kernel; it only has to hold where the mask shows the pair."""
     shown = _where_shown(score, mask)
-    natural = magnitude(shown) > _LARGEST_IN_LOG2 or any(map(_is_huge, walk(shown)))
+    natural = magnitude(shown) > _LARGEST_IN_LOG2 or any(_is_beyond(_LARGEST_ROW_TERM, node) for node in walk(shown))
     pair_terms: list[Expr] = []
     row_terms: list[Expr] = []
     for term in _terms(_scaled(shown, const(1.0) if natural else LOG2E)):
@@ -96,8 +96,9 @@ def logits(score: Expr, mask: Expr) -> Logits:
     return Logits(pair, _sum(row_terms), None if natural else _factor(pair), natural)
 
 
-def _is_huge(node: Expr) -> bool:
-    return isinstance(node, Const) and _LARGEST_ROW_TERM < abs(node.value) < math.inf
+def _is_beyond(limit: float, node: Expr) -> bool:
+    """Whether it is a constant, a finite one, larger than the limit."""
+    return isinstance(node, Const) and limit < abs(node.value) < math.inf
 
 
 @dataclass(frozen=True)
@@ -223,11 +224,8 @@ def _may_meet(one: Expr, other: Expr) -> bool:
 
     Their product may be infinite where that with the third, which may be 0, is not.
     """
-    return not any(_may_overflow(a) and not isinstance(b, Const) for a, b in ((one, other), (other, one)))
-
-
-def _may_overflow(factor: Expr) -> bool:
-    return isinstance(factor, Const) and _LARGEST_FACTOR < abs(factor.value) < math.inf
+    pairs = ((one, other), (other, one))
+    return not any(_is_beyond(_LARGEST_FACTOR, a) and not isinstance(b, Const) for a, b in pairs)
 
 
 def _product(left: Expr, right: Expr) -> Expr:
