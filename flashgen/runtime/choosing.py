@@ -120,9 +120,8 @@ def unfused(config: Config) -> Config:
 def inputs_config(call: Call, scheduled: bool = False, loads: int = 1) -> Config:
     """The config of `_backward_inputs`, which is not tuned. `loads` is how many values it reads for each pair."""
     s = call.sizes
-    capability = current_device(call.q.device.index).capability if call.q.is_cuda else ""
     form = "scheduled" if scheduled else ""
-    return for_loads(LEARNED_KERNEL.default(form, capability, _dtype(call), s.head_dim, s.v_head_dim), loads)
+    return for_loads(LEARNED_KERNEL.default(form, _capability(call), _dtype(call), s.head_dim, s.v_head_dim), loads)
 
 
 def rest_config(call: Call, by_key: Config, loads: int = 1) -> Config:

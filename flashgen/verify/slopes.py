@@ -6,8 +6,8 @@ import math
 
 import torch
 
+from flashgen.analysis.facts import facts_of
 from flashgen.lang.evaluate import evaluator
-from flashgen.lang.log2 import logits
 from flashgen.lang.nodes import inputs, variables
 from flashgen.problems import Call
 from flashgen.spec.variant import Variant
@@ -21,7 +21,7 @@ def counted_apart(variant: Variant, call: Call) -> torch.Tensor:
     """What the slopes of each head come to over the rows of a tile, [batch, heads, 1]; 0 where there is no slope."""
     batch, heads = call.q.shape[:2]
     found = torch.zeros((batch, heads, 1), dtype=torch.float64, device=call.q.device)
-    row = logits(variant.score, variant.mask).row
+    row = facts_of(variant).logits.row
     if row is None or "q_first" not in variables(row):
         return found
     if not inputs(row) <= call.inputs.keys():

@@ -7,8 +7,6 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-import triton
-
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.kernel import SPILL_LIMIT, Kernel, Task
@@ -95,7 +93,7 @@ def shares_places(BN: int, head_dim: int, v_head_dim: int) -> bool:
 @lru_cache(maxsize=256)
 def value_width(dim: int) -> int:
     """V's columns: a second product takes as long as the columns that it saves, unless these are many."""
-    return max(16, triton.next_power_of_2(dim)) if dim <= 128 else product_width(dim)
+    return padded(dim) if dim <= 128 else product_width(dim)
 
 
 @lru_cache(maxsize=256)

@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 from triton.experimental.gluon import language as gl
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling, rows_tiling
 from flashgen.runtime.kernels.kernel import Values
+from flashgen.runtime.widths import padded
 
 HOPPER = "sm_90"
 # Warps of a consumer.
@@ -32,9 +32,9 @@ def never_on(capability: str, dtype: str) -> str:
 @lru_cache(maxsize=256)
 def product_width(dim: int) -> int:
     """A head dimension as products take it: a power of two, or from 65 on the sum of two, such as 96 = 64 + 32."""
-    width: int = max(16, triton.next_power_of_2(dim))
+    width = padded(dim)
     half = width // 2
-    return width if width <= 64 else min(width, half + max(16, triton.next_power_of_2(dim - half)))
+    return width if width <= 64 else min(width, half + padded(dim - half))
 
 
 def consumers_of_rows(config: Config) -> int:
