@@ -18,7 +18,7 @@ from flashgen.runtime.kernels.kernel import Kernel, Task
 from flashgen.runtime.kernels.portable import Row, column
 from flashgen.runtime.kernels.sm90 import (
     BARRIERS,
-    CONSUMER_TILES,
+    CONSUMER_ROWS,
     HOPPER,
     consumers_of_rows,
     never_on,
@@ -118,7 +118,7 @@ BACKWARD_Q_SM90_KERNEL = Kernel(
     launcher="_launch_backward_q_hopper",
     serves=f"float16 and bfloat16 on {HOPPER}, head_dim a multiple of 8",
     refuses=_refuses,
-    domain={"BM": (128, 192), "BN": (16, 32, 64, 128, 256), **CONSUMER_TILES, "ping_pong": (0, 1)},
+    domain=CONSUMER_ROWS,
     default=_default,
     space=_space,
     shared_bytes=_shared_bytes,

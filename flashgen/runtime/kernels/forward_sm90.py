@@ -13,7 +13,7 @@ from flashgen.runtime.kernels.kernel import SPILL_LIMIT, Kernel, Task
 from flashgen.runtime.kernels.portable import Row, column
 from flashgen.runtime.kernels.sm90 import (
     BARRIERS,
-    CONSUMER_TILES,
+    CONSUMER_ROWS,
     HOPPER,
     consumer_options,
     consumers_of_rows,
@@ -156,7 +156,7 @@ FORWARD_SM90_KERNEL = Kernel(
     function="_forward_hopper",
     serves=f"float16 and bfloat16 on {HOPPER}, v_head_dim a multiple of 8",
     refuses=_refuses,
-    domain={"BM": (128, 192), "BN": (16, 32, 64, 128, 256), **CONSUMER_TILES, "ping_pong": (0, 1)},
+    domain=CONSUMER_ROWS,
     default=_default,
     space=_space,
     starts=(Config(192, 128, 4, 2, "hopper", ping_pong=1), Config(192, 64, 4, 4, "hopper", ping_pong=1)),

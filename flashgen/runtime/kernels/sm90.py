@@ -17,6 +17,13 @@ from flashgen.runtime.widths import padded
 HOPPER = "sm_90"
 # Warps of a consumer.
 CONSUMER_TILES: Mapping[str, Values] = {"num_warps": (4,), "num_stages": tuple(range(1, 9))}
+# What configs may be where each consumer has 64 rows of queries.
+CONSUMER_ROWS: Mapping[str, Values] = {
+    "BM": (128, 192),
+    "BN": (16, 32, 64, 128, 256),
+    **CONSUMER_TILES,
+    "ping_pong": (0, 1),
+}
 # Room for barriers, in bytes.
 BARRIERS = 1024
 _GLUON_DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
