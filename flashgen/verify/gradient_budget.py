@@ -7,8 +7,8 @@ of a loss. With P the weights, dP = d_out v^T and dS = P (dP - rowsum(P dP) + d_
     N = |truth| + |gradient of sum_i w_i lse_i|      for q, k and learned inputs: what a gradient is if nothing cancels
     N = gradient under |d_out|      for v
 
-An element of a learned input may be read as a query's and as a key's, with opposite signs: its N is the largest of some
-in which each w_i has a sign of its own.
+An element of a learned input may be read at several places, as a query's and as a key's, with opposite signs: its N is
+the sum over the places of |gradient|, and the largest of some in which each w_i has a sign of its own.
 
 Let u be the unit roundoff of the kernel's dtype, u32 that of float32. Two things are asked of each gradient:
 
@@ -45,6 +45,7 @@ import torch
 
 from flashgen.problems import Call
 from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude, what_was_drawn
+from flashgen.verify.places import Places
 from flashgen.verify.rounded import FastFunctions, RoundedProducts
 
 RELATIVE = 2e-5
@@ -183,14 +184,15 @@ def _bounds(
     call: Call, loss: Loss, reference: Reference, scale: float | None, converted: Mapping[str, torch.dtype]
 ) -> dict[str, _Bound]:
     leaves = leaves_of(call, loss, torch.float64)
-    out, lse = _evaluate(reference, call, leaves, scale)
+    with Places() as places:
+        out, lse = _evaluate(reference, call, leaves, scale)
     d_out, d_lse = loss.d_out.double(), loss.d_lse.double() if loss.d_lse is not None else torch.zeros_like(lse)
     truth = gradients_of((out, lse), leaves, loss, keep=True)
 
     with torch.no_grad():
         spread, row = _uncancelled(call, leaves, d_out, d_lse, reference, scale)
     others = {name: leaf for name, leaf in leaves.items() if name != "v"}
-    magnitudes = {name: truth[name].abs() + single for name, single in _singly((out, lse), others, row, loss).items()}
+    magnitudes = {name: truth[name].abs() + single for name, single in _singly((out, lse), others, row, places).items()}
     magnitudes["v"] = gradients_of((out, lse), {"v": leaves["v"]}, Loss(d_out.abs(), None))["v"]
 
     seen = lse.detach()[lse.isfinite()]
@@ -210,20 +212,18 @@ def _bounds(
 
 
 def _singly(
-    outputs: tuple[torch.Tensor, torch.Tensor], leaves: Mapping[str, torch.Tensor], row: torch.Tensor, loss: Loss
+    outputs: tuple[torch.Tensor, torch.Tensor], leaves: Mapping[str, torch.Tensor], row: torch.Tensor, places: Places
 ) -> dict[str, torch.Tensor]:
-    """|gradient of sum_i w_i lse_i|; of learned inputs the largest over signs of the rows."""
-
-    def under(rows: torch.Tensor, names: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        nothing = torch.zeros_like(outputs[0])
-        return {n: g.abs() for n, g in gradients_of(outputs, names, Loss(nothing, rows), keep=True).items()}
-
-    found = under(row, leaves)
-    learned = {name: leaves[name] for name in loss.learned}
+    """|gradient of sum_i w_i lse_i|; of learned inputs place by place, the largest over signs of the rows."""
+    unread = torch.zeros_like(outputs[0])
+    own = {name: leaf for name, leaf in leaves.items() if name in ("q", "k")}
+    found = {name: g.abs() for name, g in gradients_of(outputs, leaves, Loss(unread, row), keep=True).items()}
     generator = torch.Generator().manual_seed(0)
-    for _ in range(SIGNS if learned else 0):
-        signs = 1 - 2 * torch.randint(2, row.shape, generator=generator).to(row)
-        found |= {name: torch.maximum(found[name], other) for name, other in under(row * signs, learned).items()}
+    # The formula's lse depends on nothing where its score does not.
+    for name in leaves.keys() - own.keys() if outputs[1].requires_grad else ():
+        drawn = [1 - 2 * torch.randint(2, row.shape, generator=generator).to(row) for _ in range(SIGNS)]
+        of_draws = [places.gradients(outputs[1], row * signs, leaves[name]) for signs in (1, *drawn)]
+        found[name] = torch.stack(of_draws).amax(0)
     return found
 
 

@@ -14,7 +14,7 @@ _TANH = frozenset({torch.tanh, torch.Tensor.tanh})
 _STEP = 2.0**-21
 
 
-class _Arithmetic(TorchFunctionMode):
+class Arithmetic(TorchFunctionMode):
     """Within it, each function of torch gives what `_result` does."""
 
     def __torch_function__(
@@ -30,7 +30,7 @@ class _Arithmetic(TorchFunctionMode):
         raise NotImplementedError
 
 
-class RoundedProducts(_Arithmetic):
+class RoundedProducts(Arithmetic):
     """Within it, matrix products of float32 tensors run in another dtype, their gradients too."""
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -44,7 +44,7 @@ class RoundedProducts(_Arithmetic):
         return torch.matmul(left, right).to(torch.float32)
 
 
-class FastFunctions(_Arithmetic):
+class FastFunctions(Arithmetic):
     """Within it, what a kernel on 16-bit inputs may take from a fast form is as good as that.
 
     tanh is right to 11 bits, as the GPU's instruction, and to 22 behind the point, as 1 - 2 / (exp(2 x) + 1). Gradients
@@ -59,7 +59,7 @@ class FastFunctions(_Arithmetic):
         return result + ((exact.to(torch.float16).to(exact.dtype) / _STEP).round() * _STEP - exact)
 
 
-class RandomRounding(_Arithmetic):
+class RandomRounding(Arithmetic):
     """Within it, float64 tensors are rounded to float32 after each function, up or down as it comes.
 
     What float32 holds stays as it is, so that integers, tests and views are what they are.
