@@ -28,14 +28,17 @@ def doubled_words(sass: str) -> tuple[str, ...]:
     """The second halves of sums of 64 bits that take both words of an operand from the same register.
 
     ptxas 12.8 writes such for sm_90 where two tiles of different layout have one place in shared memory, and one of
-    them is an operand of WGMMA: its address is wrong, the product reads whatever lies there, or beyond the end.
+    them is an operand of WGMMA: its address is wrong, the product reads whatever lies there, or beyond the end. A
+    kernel without WGMMA has no such operands.
     """
-    return tuple(_wrong_sums(sass))
+    return tuple(_wrong_sums(sass)) if "GMMA" in sass else ()
 
 
 def _wrong_sums(sass: str) -> Iterator[str]:
     # The registers that the lower words came from, by the predicate with the carry, while they hold what they held.
     lower: dict[str, set[str]] = {}
+    # Registers that hold 0 or -1, of which both words are the same.
+    masks: set[str] = set()
     for line in sass.splitlines():
         code = _NO_CODE.sub("", line).strip()
         if code.startswith(".L"):
@@ -46,13 +49,28 @@ def _wrong_sums(sass: str) -> Iterator[str]:
         name, operands = found["name"], [each.strip().removesuffix(".reuse") for each in found["operands"].split(",")]
         read = {each for each in operands[1:] if _REGISTER.fullmatch(each)}
         carries = [match[1] for each in operands[1:] if (match := _CARRY.fullmatch(each))]
-        if name in ("IADD3.X", "UIADD3.X") and any(read & lower.get(carry, set()) for carry in carries):
+        summed = read - masks
+        if name in ("IADD3.X", "UIADD3.X") and any(summed & lower.get(carry, set()) for carry in carries):
             yield code
         written = _written(name, operands[0])
+        masks = masks | written if _is_mask(name, operands, masks) else masks - written
         for registers in lower.values():
             registers -= written
         if name in ("IADD3", "UIADD3"):
             lower |= dict.fromkeys(carries, read - written)
+
+
+def _is_mask(name: str, operands: list[str], masks: set[str]) -> bool:
+    """Whether an instruction writes 0 or -1: a choice of these, a sign drawn out, or a copy of such."""
+    match name.split("."):
+        case ["SEL" | "USEL", *_]:
+            return {*operands[1:3]} <= {"RZ", "URZ", "0x0", "0xffffffff", "-0x1"}
+        case [("SHF" | "USHF"), "R", "S32", *_]:
+            return "0x1f" in operands[1:]
+        case ["MOV" | "UMOV", *_]:
+            return operands[1] in masks
+        case _:
+            return False
 
 
 def _written(name: str, target: str) -> set[str]:

@@ -222,7 +222,7 @@ def _singly(
     # The formula's lse depends on nothing where its score does not.
     for name in leaves.keys() - own.keys() if outputs[1].requires_grad else ():
         drawn = [1 - 2 * torch.randint(2, row.shape, generator=generator).to(row) for _ in range(SIGNS)]
-        of_draws = [places.gradients(outputs[1], row * signs, leaves[name]) for signs in (1, *drawn)]
+        of_draws = [places.gradients(outputs[1], row * signs, leaves[name]) for signs in (torch.ones_like(row), *drawn)]
         found[name] = torch.stack(of_draws).amax(0)
     return found
 

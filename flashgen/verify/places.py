@@ -23,9 +23,7 @@ class Places(Arithmetic):
             self._reads.append(result)
         return result
 
-    def gradients(
-        self, output: torch.Tensor, upstream: torch.Tensor, leaf: torch.Tensor
-    ) -> torch.Tensor:
+    def gradients(self, output: torch.Tensor, upstream: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
         """The sum over the places where `leaf` is read of |the gradient that comes from there|: what is added up
         where they cancel, as those of x[q] - x[k] do. It is no less than |the gradient| itself. The graph is kept.
         """

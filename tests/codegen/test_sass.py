@@ -9,6 +9,7 @@ WRONG = """
         /*49a0*/                   UIADD3 UR4, UP0, UR8, 0x20, URZ ;
         /*49b0*/                   FFMA R25, R48, UR12, R4.reuse ;
         /*49c0*/                   UIADD3.X UR5, UR8, -0x3ffffff0, URZ, UP0, !UPT ;
+        /*49d0*/                   HGMMA.64x32x16.F32.BF16 R24, gdesc[UR4].tnspB, R24 ;
 """
 
 
@@ -30,3 +31,19 @@ def test_a_carry_of_another_sum_or_of_another_block_is_no_sum():
     assert doubled_words(WRONG.replace("URZ, UP0, !UPT", "URZ, UP1, !UPT")) == ()
     between = "        /*49b0*/                   FFMA R25, R48, UR12, R4.reuse ;"
     assert doubled_words(WRONG.replace(between, ".L_x_53:")) == ()
+
+
+def test_both_words_of_a_mask_are_the_same_register():
+    masks = ("SEL R75, RZ, 0xffffffff, !P0 ;", "SHF.R.S32.HI R75, RZ, 0x1f, R4 ;", "USEL UR75, URZ, 0xffffffff, UP0 ;")
+    for mask in masks:
+        register = mask.split()[1].rstrip(",")
+        added = f"IADD3 R10, P0, R10, {register}, RZ ;\nIADD3.X R11, R11, {register}, RZ, P0, !PT ;\n{WRONG[-80:]}"
+        assert doubled_words(f"{mask}\n{added}") == ()
+        copied = f"{mask}\nMOV R7, {register} ;\n{added.replace(register, 'R7')}"
+        assert doubled_words(copied) == ()
+        assert doubled_words(f"{mask}\nFADD {register}, R1, R2 ;\n{added}") != ()
+    assert doubled_words(f"SEL R75, R3, 0xffffffff, !P0 ;\n{added.replace('UR75', 'R75')}") != ()
+
+
+def test_a_kernel_without_products_of_tiles_in_shared_memory_has_no_such_sums():
+    assert doubled_words(WRONG.partition("        /*49d0*/")[0]) == ()
