@@ -19,7 +19,8 @@ Let u be the unit roundoff of the kernel's dtype, u32 that of float32. Two thing
   which N does not see where keys cancel in it: q and k have 2 u sqrt(sum_j (dS_ij k_jd)^2) more, what such errors add
   up to.
 - As a whole, in the Euclidean norm: at most 2 E + f |truth| + 2 u |N|^2 / sum N, E now what eager autograd loses in the
-  kernel's own dtype, with the fast forms too. The last term is for few rows, where what either loses is luck: of n alike, 2 u |N| / sqrt(n).
+  kernel's own dtype, with the fast forms too. The last term is for few rows, where what either loses is luck: of n
+  alike, 2 u |N| / sqrt(n).
 
 f = 2e-5 + 4 u32 S: float32 arithmetic, where S is the largest magnitude that scores are added up from (see
 `budget`), and for a learned input the unit roundoff of its own dtype. Triton's interpreter cuts bfloat16 off
