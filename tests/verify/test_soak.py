@@ -140,6 +140,11 @@ def test_a_draw_of_which_nothing_can_be_said_is_void() -> None:
     assert trial.attempt(hidden, "cpu", lenient=True).finding.kind == "passed"
 
 
+def test_a_finite_score_that_float32_does_not_hold_is_void() -> None:
+    beyond = CAUSAL.with_spec(score="(score - 3e38) * 2.0")
+    assert trial.attempt(beyond, "cpu").finding.kind == "void"
+
+
 def test_classes_of_tiles() -> None:
     visible = torch.ones(1, 1, 5, 9, dtype=torch.bool)
     visible[..., :4, 4:] = False

@@ -66,11 +66,14 @@ class Oracle:
         return whole.expand(case.batch, case.heads, case.q_len, case.kv_len)
 
     def _scores(self, product: Tensor, visible: Tensor, others: Mapping[str, Any]) -> Tensor:
-        """The scores of the visible pairs, one after the other."""
+        """The scores of the visible pairs, one after the other; NaN for a finite one that float32 does not hold, of
+        which nothing is said.
+        """
         b, h, q, k = visible.nonzero(as_tuple=True)
         formula = self._formula((b, h, self._position(q), k), product[visible], others, product.dtype)
         found = formula.floating(self.score)
-        return found.expand(b.shape)
+        beyond = found.detach().isfinite() & (found.detach().abs() > torch.finfo(torch.float32).max)
+        return torch.where(beyond, math.nan, found).expand(b.shape)
 
     def _formula(
         self, places: tuple[Tensor, ...], score: Tensor | None, others: Mapping[str, Any], dtype: torch.dtype
