@@ -54,3 +54,12 @@ def test_gradients_go_through_random_roundings_and_the_infinite_stays() -> None:
     assert found.tolist() == [6, -torch.inf]
     found.sum().backward()
     assert x.grad is not None and x.grad.tolist() == [3, 0]
+
+
+def test_a_product_whose_terms_cancel_is_off_by_roundoffs_of_its_terms() -> None:
+    left = torch.tensor([[1e4, -1e4, 1e4, -1e4]], dtype=torch.float64)
+    right = torch.ones(4, 50, dtype=torch.float64)
+    with RandomRounding(3):
+        found = left @ right
+    assert set(found.flatten().abs().tolist()) == {8e4 * 2.0**-24}
+    assert found.min() < 0 < found.max()
