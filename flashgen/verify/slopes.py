@@ -26,8 +26,7 @@ def counted_apart(variant: Variant, call: Call) -> torch.Tensor:
     batch, heads = call.q.shape[:2]
     found = torch.zeros((batch, heads, 1), dtype=torch.float64, device=call.q.device)
     row = facts_of(variant).logits.row
-    sink = any(tensor.name == "sinks" for tensor in variant.inputs)
-    if row is None or not (sink or "q_first" in variables(row)):
+    if row is None or not (variant.sink or "q_first" in variables(row)):
         return found
     if not inputs(row) <= call.inputs.keys():
         return found + ROWS_OF_A_TILE * _DEFAULT_SLOPE
@@ -38,7 +37,7 @@ def counted_apart(variant: Variant, call: Call) -> torch.Tensor:
             place = {**sizes, "b": b, "h": h, "kv_h": h // (heads // call.k.shape[1]), "q": 0}
             ends = [float(at({**place, "q_first": first}, tensors)) for first in (0, ROWS_OF_A_TILE)]
             found[b, h] = abs(ends[1] - ends[0]) * math.log(2)
-            if sink:
+            if variant.sink:
                 common = [float(at({**place, "q": q, "q_first": q}, tensors)) for q in (0, call.k.shape[2] - 1)]
                 found[b, h] += max(map(abs, common)) * math.log(2)
     return found
