@@ -130,9 +130,9 @@ def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, jso
 
 
 def roots(out: Path) -> dict[str, Path]:
-    from flashgen.runtime.lookup import record_roots, shipped_root
+    from flashgen.runtime.lookup import record_roots, shipped_in
 
-    return record_roots(shipped_root(out / "module.py"))
+    return record_roots(shipped_in(out / "module"))
 
 
 def folders(out: Path) -> str:

@@ -52,14 +52,19 @@ def import_block(source: str, own: Mapping[str, str]) -> str:
 
     `own` says which of the variant's files defines a name: {"_visible": "pair"} is `from .pair import _visible`.
     """
+    sections: list[list[str]] = [[], [], [], []]
+    for module, statement in _statements(homes_of(source, own)):
+        sections[_section(module)].append(statement)
+    return "\n\n".join("\n".join(section) for section in sections if section)
+
+
+def homes_of(source: str, own: Mapping[str, str]) -> list[Home]:
+    """Where what a text reads and does not define comes from, in the order of the names."""
     places = {**_homes(), **{name: Home(f".{file}", name) for name, file in own.items()}}
     needed = sorted(free_names(source))
     unknown = [name for name in needed if name not in places]
     assert not unknown, f"no import is known for {', '.join(unknown)}"
-    sections: list[list[str]] = [[], [], [], []]
-    for module, statement in _statements(places[name] for name in needed):
-        sections[_section(module)].append(statement)
-    return "\n\n".join("\n".join(section) for section in sections if section)
+    return [places[name] for name in needed]
 
 
 def free_names(source: str) -> set[str]:

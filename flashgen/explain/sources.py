@@ -13,8 +13,7 @@ import triton
 from flashgen.codegen import default_of, identity
 from flashgen.errors import EnvironmentProblem
 from flashgen.problems import Problem
-from flashgen.runtime import shipped_root
-from flashgen.runtime.lookup import Choice, current_device, lookup, record_roots
+from flashgen.runtime.lookup import Choice, current_device, lookup, record_roots, shipped_in
 from flashgen.runtime.record_files import records_below
 from flashgen.runtime.records import Device, Key, Record
 from flashgen.runtime.registry import FAMILIES
@@ -82,7 +81,7 @@ def traced(
     `out` has the generated modules.
     """
     own = identity(variant)
-    roots = record_roots(shipped_root(out / f"{variant.name}.py"))
+    roots = record_roots(shipped_in(variant.module_in(out)))
     found = []
     for workload in workloads(asked, own, device, kernels):
         key = workload.key

@@ -69,8 +69,13 @@ def user_root() -> Path:
 
 
 def shipped_root(module_file: str | os.PathLike[str]) -> Path:
-    """The folder of the records that are shipped beside a generated module."""
-    return Path(module_file).parent / "tuned"
+    """The folder of the records that are shipped with a package, by the path of its `__init__.py`."""
+    return shipped_in(Path(module_file).parent)
+
+
+def shipped_in(package: Path) -> Path:
+    """The same by the path of the package."""
+    return package.parent / "tuned"
 
 
 def record_roots(shipped: Path) -> dict[str, Path]:
