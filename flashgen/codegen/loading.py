@@ -22,9 +22,12 @@ _importing = RLock()
 def load_module(path: Path) -> ModuleType:
     """Import a generated package, or an exported module, afresh: whoever has an earlier one keeps that.
 
+    A package goes by its folder or the path of its `__init__.py`.
     UsageError for any other path.
     """
     path = Path(path).resolve()
+    if path.name == MODULE:
+        path = path.parent
     file = path / MODULE
     if not file.is_file():
         file = path

@@ -47,7 +47,7 @@ def races(lines: Sequence[str], sources: Mapping[str, str]) -> list[tuple[str, .
         for file, source in sources.items()
         for node in ast.walk(parsed(source))
         if isinstance(node, ast.FunctionDef)
-        for number in range(node.lineno - len(node.decorator_list), (node.end_lineno or node.lineno) + 1)
+        for number in range(min(_lines(node)), (node.end_lineno or node.lineno) + 1)
     }
     found: list[tuple[str, ...]] = []
     for line in lines:
@@ -58,6 +58,11 @@ def races(lines: Sequence[str], sources: Mapping[str, str]) -> list[tuple[str, .
             found[-1] += tuple(spans.get((file, int(number)), "") for file, number in accesses)
     # A race of nothing that is known is one of something unknown.
     return [race or ("",) for race in found]
+
+
+def _lines(function: ast.FunctionDef) -> list[int]:
+    """Where it begins, and its decorators."""
+    return [function.lineno, *(decorator.lineno for decorator in function.decorator_list)]
 
 
 def parsed(source: str) -> ast.Module:

@@ -29,7 +29,7 @@ def read(path: Path) -> Record:
 
 @cache
 def identity(variant: str) -> Identity:
-    found: Identity = load_module(GENERATED / f"{variant}.py").IDENTITY
+    found: Identity = load_module(GENERATED / variant).IDENTITY
     return found
 
 

@@ -11,9 +11,8 @@ from flashgen.cli.shapes import parse_shape
 from flashgen.codegen import default_of
 from flashgen.errors import EnvironmentProblem
 from flashgen.explain.sources import device_named, traced
-from flashgen.runtime import shipped_root
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import user_root
+from flashgen.runtime.lookup import shipped_in, user_root
 from flashgen.runtime.records import Record
 from flashgen.runtime.registry import FAMILIES
 from flashgen.tuning.cache import write_record
@@ -37,7 +36,7 @@ def ask(tmp_path, monkeypatch):
         (found,) = traced(variant, tmp_path / "generated", asked, H200, [kernel])
         return found
 
-    call.shipped = shipped_root(tmp_path / "generated" / "traced.py")
+    call.shipped = shipped_in(tmp_path / "generated" / "traced")
     return call
 
 
