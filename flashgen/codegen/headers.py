@@ -13,7 +13,7 @@ def grouped(source: str, laid_out: str, width: int) -> str:
     """
     lines = laid_out.split("\n")
     pairs = zip(_functions(source), _functions(laid_out), strict=True)
-    for before, after in sorted(pairs, key=lambda pair: pair[1].lineno, reverse=True):
+    for before, after in reversed([*pairs]):
         _group_arguments(lines, _rows(before), after, width)
         for decorator in reversed(after.decorator_list):
             _group_list(lines, decorator, width)
@@ -21,7 +21,7 @@ def grouped(source: str, laid_out: str, width: int) -> str:
 
 
 def _functions(source: str) -> Iterator[ast.FunctionDef]:
-    return (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
+    return (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
 
 
 def _rows(function: ast.FunctionDef) -> list[int]:

@@ -8,7 +8,7 @@ import symtable
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from flashgen.codegen.layout import WIDTH
@@ -67,12 +67,14 @@ def homes_of(source: str, own: Mapping[str, str]) -> list[Home]:
     return [places[name] for name in needed]
 
 
-def free_names(source: str) -> set[str]:
+@lru_cache(maxsize=256)
+def free_names(source: str) -> frozenset[str]:
     """The names that a text reads and neither defines nor has from Python itself."""
     top = symtable.symtable(source, "generated", "exec")
-    return {*_read(top)} - {*defined_names(source)} - {*dir(builtins)} - {"__file__", "__name__"}
+    return frozenset({*_read(top)} - {*defined_names(source)} - {*dir(builtins)} - {"__file__", "__name__"})
 
 
+@lru_cache(maxsize=256)
 def defined_names(source: str) -> tuple[str, ...]:
     """The names that a module defines at its top, what it imports left out."""
     found: list[str] = []

@@ -6,9 +6,10 @@ import ast
 import re
 import shlex
 import subprocess
-import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ from flashgen.codegen import generate, load_module, render, uses_schedule
 from flashgen.errors import SpecError
 from flashgen.lang.check import Scope, TensorType
 from flashgen.lang.nodes import Type, var
+from flashgen.processes import command
 from flashgen.runtime import Config
 from flashgen.runtime.registry import REGISTRY
 from flashgen.spec import load
@@ -59,16 +61,19 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"[a-z]+", text.lower()))
 
 
-def lint(*texts: str) -> str:
-    """What ruff finds of names unused, undefined or hidden in the modules."""
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,B006,B023", "--no-cache", "-"]
-    found = (subprocess.run(command, input=text, capture_output=True, text=True, check=False) for text in texts)
-    return "".join(done.stdout for done in found if done.returncode != 0)
+def lint(files: Mapping[str, str]) -> str:
+    """What ruff finds of names unused, undefined or hidden in the files, and of imports out of order."""
+    with TemporaryDirectory() as folder:
+        for name, text in files.items():
+            Path(folder, name.replace("__init__", "module")).write_text(text, encoding="utf-8")
+        rules = ["--isolated", "--select", "F,I,B006,B023", "--no-cache", "--line-length", "120"]
+        done = subprocess.run(command("ruff", "check", *rules, folder), capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_nothing_in_a_module_is_unused(name: str) -> None:
-    assert lint(*files_of(name).values()) == ""
+    assert lint(files_of(name)) == ""
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -207,7 +212,7 @@ def test_any_description_is_text_and_nothing_else(description: str, tmp_path: Pa
     for text in (module.__doc__, module.attention.__doc__):
         assert text is not None
         assert variant.description in text.replace("\n    ", "\n")
-    assert lint(*render(variant).values()) == ""
+    assert lint(render(variant)) == ""
 
 
 @given(description=st.text(max_size=60))
@@ -253,7 +258,7 @@ def test_nothing_is_unused_whatever_the_expressions(score: str, mask: str) -> No
     except SpecError:
         # What folding removes is refused as unread.
         return
-    assert lint(*files.values()) == ""
+    assert lint(files) == ""
 
 
 def call(module: ModuleType, **arguments: Any) -> None:
