@@ -19,7 +19,8 @@ from flashgen.codegen.layout import formatted
 from flashgen.codegen.render import MODULE, identity, render
 from flashgen.files import write_if_changed
 from flashgen.renaming import renamed
-from flashgen.runtime.records import Record
+from flashgen.runtime.record_table import to_text
+from flashgen.runtime.records import Record, gpu_slug
 from flashgen.spec.variant import Variant
 
 RUNTIME = "flashgen.runtime"
@@ -57,8 +58,12 @@ def export_module(variant: Variant, records: Iterable[Record], path: Path) -> Ex
     """Write the variant's module as one file. Records of another spec or other templates are left out."""
     own = identity(variant)
     kernels = {(kernel, own.spec, digest) for kernel, digest in own.templates.items()}
-    fitting = {r.key.path.as_posix(): r for r in records if (r.key.kernel, r.key.spec, r.key.templates) in kernels}
-    source = bundle(render(variant), [(place, record.to_json()) for place, record in sorted(fitting.items())])
+    # Of two for one key the first counts, as the user's cache comes before what is shipped.
+    fitting = {r.key: r for r in reversed([*records]) if (r.key.kernel, r.key.spec, r.key.templates) in kernels}
+    tables: dict[str, list[Record]] = {}
+    for key, record in fitting.items():
+        tables.setdefault(f"{gpu_slug(key.gpu)}.json", []).append(record)
+    source = bundle(render(variant), [(name, to_text(table)) for name, table in sorted(tables.items())])
     text = formatted({"exported.py": source})["exported.py"]
     write_if_changed(path, text)
     return Exported(path, text.count("\n"), len(fitting))
@@ -67,7 +72,7 @@ def export_module(variant: Variant, records: Iterable[Record], path: Path) -> Ex
 def bundle(files: Mapping[str, str], records: Iterable[tuple[str, str]]) -> str:
     """The single file's source, not yet formatted.
 
-    `files` are those of a rendered package; `records` are pairs of a record's path below its root and its JSON text.
+    `files` are those of a rendered package; `records` are pairs of a file's name and its table of records.
     """
     own = {name: split(text) for name, text in files.items()}
     module = own.pop(MODULE)
