@@ -53,7 +53,7 @@ def test_with_nothing_recorded_the_default_is_used_and_every_source_is_named(ask
     assert found.choice.source == "default"
     assert [s.source for s in found.steps] == ["user cache", "shipped", "nearest", "same capability", "default"]
     assert [s.used for s in found.steps] == [False] * 4 + [True]
-    assert str(user_root() / found.key.path) in found.steps[0].text
+    assert str(user_root() / "traced" / "nvidia-h200.json") in found.steps[0].text
     assert "no record of traced at all" in found.steps[0].text
 
 
@@ -118,7 +118,7 @@ def test_the_closest_record_is_the_one_that_differs_in_least(ask):
 
 
 def test_a_damaged_record_is_mentioned(ask):
-    path = user_root() / ask().key.path
+    path = user_root() / "traced" / "nvidia-h200.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
     found = ask()
