@@ -41,7 +41,7 @@ def _group_arguments(lines: list[str], rows: Sequence[int], function: ast.Functi
     first = function.lineno
     last = next(n for n in range(first - 1, len(lines)) if lines[n].endswith(":"))
     texts = [line.strip() for line in lines[first:last]]
-    if len(texts) != len(rows) or any("#" in text for text in texts):
+    if not texts or len(texts) != len(rows) or any("#" in text for text in texts):
         return
     whole = lines[first - 1] + " ".join(texts).rstrip(",") + lines[last].strip()
     if len(whole) <= width:

@@ -79,6 +79,10 @@ def f(
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(long.replace('"a", "b", "c", "d"', many)))
 
 
+def test_a_head_without_arguments_stays() -> None:
+    assert laid_out("def f():\n    return 1\n") == "def f():\n    return 1\n"
+
+
 def test_a_row_that_is_too_long_goes_on_in_the_next() -> None:
     names = ", ".join(f"argument_number_{i}: int = {i}" for i in range(12))
     text = laid_out(f"def f({names}) -> None:\n    # Nothing.\n    return\n")
