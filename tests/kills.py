@@ -9,7 +9,6 @@ from there. Exit status 1 where that is not so.
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import random
 import signal
@@ -69,14 +68,19 @@ class Victim:
 
 
 def look_at_build(folder: Path) -> Iterator[str]:
+    from packages import files_of
+
     from flashgen.codegen import render
     from flashgen.spec import load
 
-    module = folder / "generated" / "tiny.py"
-    if module.exists():
-        ast.parse(module.read_text())
-        if module.read_text() != render(load(folder / "tiny.yaml")).replace(str(folder / "tiny.yaml"), "tiny.yaml"):
-            yield f"{module} is not what is rendered"
+    package = folder / "generated" / "tiny"
+    if package.exists():
+        expected = {
+            name: text.replace(str(folder / "tiny.yaml"), "tiny.yaml")
+            for name, text in render(load(folder / "tiny.yaml")).items()
+        }
+        if files_of(package) != expected:
+            yield f"{package} is not what is rendered"
 
 
 def look_at_search(folder: Path) -> Iterator[str]:

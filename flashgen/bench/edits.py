@@ -1,7 +1,7 @@
 """Generated kernels without one of their techniques, by edits of the generated text.
 
 A template has no switch for what no one would turn off. To measure what such a technique brings, its lines are replaced
-in the text of one module. An edit whose text is gone raises EditFailed: it never passes for a technique that brings
+in the files of one package. An edit whose text is gone raises EditFailed: it never passes for a technique that brings
 nothing. After a change of templates/hopper_forward*.jinja it is mended here.
 """
 
@@ -15,7 +15,7 @@ from flashgen.errors import EditFailed
 
 @dataclass(frozen=True)
 class Edit:
-    """Text of a generated module, all of whose occurrences are replaced."""
+    """Text of a generated package, all of whose occurrences are replaced."""
 
     old: str
     new: str
@@ -70,13 +70,14 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
 }
 
 
-def edited(text: str, name: str) -> str:
-    """The text of a generated module after the edits of this name; EditFailed where it has no such text."""
+def edited(files: Mapping[str, str], name: str) -> dict[str, str]:
+    """The files of a generated package after the edits of this name; EditFailed where they have no such text."""
+    found = dict(files)
     for edit in EDITS[name]:
-        if edit.old not in text:
+        if not any(edit.old in text for text in found.values()):
             raise EditFailed(
-                f"the edit {name!r} did not find {edit.old.strip()!r}; expected it in the generated module: mend "
+                f"the edit {name!r} did not find {edit.old.strip()!r}; expected it in the generated package: mend "
                 f"flashgen/bench/edits.py after a change of the templates"
             )
-        text = text.replace(edit.old, edit.new)
-    return text
+        found = {file: text.replace(edit.old, edit.new) for file, text in found.items()}
+    return found

@@ -25,7 +25,7 @@ def list_gallery(out: Out = DEFAULT_OUT, json: Json = False) -> None:
 
     def one(path: str) -> None:
         variant = load(Path(path))
-        module = out / f"{variant.name}.py"
+        module = variant.module_in(out)
         summary = next(iter(variant.description.splitlines()), "")
         gpus = sorted(tuned[variant.name])
         rows.append([variant.name, summary, module if module.exists() else "-", ", ".join(gpus) or "-"])

@@ -116,9 +116,14 @@ class LearnedLaunch:
     at_once: str
 
 
+def learned_inputs(variant: Variant) -> tuple[str, ...]:
+    """The inputs whose gradients are sums over pairs: all that have one but the sinks."""
+    return tuple(t.name for t in variant.inputs if t.grad and not (variant.sink and t.name == "sinks"))
+
+
 def learned_launch(variant: Variant, view: LearnedView | None) -> LearnedLaunch:
     """What the launch does for the sums; sinks have no part in them."""
-    names = tuple(t.name for t in variant.inputs if t.grad and not (variant.sink and t.name == "sinks"))
+    names = learned_inputs(variant)
     sites = () if view is None else view.sites
     lines = [f"{name} = call.sizes.{name}" for name in _SIZES if any(name in site.apart.reads for site in sites)]
     at_once = "call.sizes.batch * call.sizes.heads"

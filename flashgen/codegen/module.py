@@ -1,18 +1,14 @@
-"""What the module template needs around the kernels: argument checks, operator signature, launches."""
+"""What the template of a variant's own module needs: argument checks, operator signature, launches."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.docstrings import (
     SCALARS,
     argument_lines,
-    contents,
     differentiable,
-    formula,
-    input_table,
     quoted,
     shape_text,
 )
@@ -38,18 +34,11 @@ from flashgen.spec.variant import Input, Variant
 
 @dataclass(frozen=True)
 class ModuleView:
-    """The holes of the module template; `kernels` is the rendered text of all kernels."""
+    """The holes of the module template."""
 
     name: str
     title: str
-    formula: str
-    input_table: str
-    contents: str
-    source: str
     identity: Identity
-    imports_math: bool
-    imports_torch: bool
-    kernels: str
     forward: ForwardView
     forward_sm90: ForwardSm90View
     backward_q: BackwardQView
@@ -88,7 +77,7 @@ class ModuleView:
 
 
 def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> ModuleView:
-    """Lay the module out around its rendered kernels.
+    """Lay the module out beside its rendered kernels.
 
     What callers see goes by the names of the spec, all else by those of generated code.
     """
@@ -97,21 +86,14 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
     forward, schedule = kernels.forward, kernels.schedule
     inputs_view = kernels.backward_inputs
     sums = learned_launch(variant, None if inputs_view is None else inputs_view.learned)
-    checks, checks_math = _checks(variant, {inside: name for name, inside in names.items()})
+    checks = _checks(variant, {inside: name for name, inside in names.items()})
     scheduled = read_by(variant, () if schedule is None else schedule.arguments)
     reference = reference_view(variant)
     arguments = own_arguments(public, names)
     return ModuleView(
         name=variant.name,
         title=quoted(variant.description),
-        formula=formula(public),
-        input_table=input_table(public),
-        contents=contents(schedule is not None, sums.names if inputs_view is not None else ()),
-        source=quoted(shlex.quote(variant.source)),
         identity=identity,
-        imports_math=reference.imports_math or checks_math or arguments.imports_math,
-        imports_torch=bool(variant.inputs) or schedule is not None or reference.imports_torch,
-        kernels=kernels.text,
         forward=forward,
         forward_sm90=kernels.forward_sm90,
         backward_q=kernels.backward_q,
@@ -148,13 +130,13 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
     )
 
 
-def _checks(variant: Variant, public: Mapping[str, str]) -> tuple[list[str], bool]:
+def _checks(variant: Variant, public: Mapping[str, str]) -> list[str]:
     """Statements that check each input against the `sizes` of a call, and name the sizes that they need.
 
     `public` has the names by which callers know the inputs.
     """
     if not variant.inputs:
-        return [], False
+        return []
     lines: list[str] = []
     emission = emit([dim.size for t in variant.inputs for dim in t.dims], inlined=True)
     sizes = iter(emission.results)
@@ -177,7 +159,7 @@ def _checks(variant: Variant, public: Mapping[str, str]) -> tuple[list[str], boo
         else:
             lines.append(_check(t, public[t.name], shape))
             lines += dim_lines([t], used)
-    return lines, "math" in emission.reads
+    return lines
 
 
 def _check(t: Input, name: str, shape: Sequence[str]) -> str:

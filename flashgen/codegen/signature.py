@@ -57,7 +57,6 @@ class Arguments:
 
     parameters: str
     renaming: str
-    imports_math: bool
 
 
 def own_arguments(variant: Variant, names: Mapping[str, str]) -> Arguments:
@@ -65,7 +64,6 @@ def own_arguments(variant: Variant, names: Mapping[str, str]) -> Arguments:
     defaults: dict[str, str] = {t.name: "" for t in variant.inputs if t.default is None}
     defaults |= {t.name: "None" for t in variant.inputs if t.default is not None}
     defaults |= {p.name: str(literal(p.value)) for p in variant.runtime_params}
-    imports_math = any("math" in literal(p.value).reads for p in variant.runtime_params)
     kept = {name: value for name, value in defaults.items() if names[name] == name}
     parameters = "".join(f", {name}={value}" if value else f", {name}" for name, value in kept.items())
     others = {name: value for name, value in defaults.items() if name not in kept}
@@ -74,7 +72,7 @@ def own_arguments(variant: Variant, names: Mapping[str, str]) -> Arguments:
         items = ", ".join(f'"{name}": {value or "runtime.REQUIRED"}' for name, value in others.items())
         targets = ", ".join(names[name] for name in others) + ("," if len(others) == 1 else "")
         renaming = f"{targets} = runtime.keywords(others, {{{items}}})"
-    return Arguments(parameters, renaming, imports_math)
+    return Arguments(parameters, renaming)
 
 
 def sized_by(variant: Variant) -> tuple[str, ...]:

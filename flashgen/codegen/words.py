@@ -25,7 +25,9 @@ _OF_SUGAR = frozenset({"sinks", "sinks_ptr"})
 # Docstrings, comments, and what inline assembly says of registers.
 _NO_CODE = re.compile(r'""".*?"""|(?<![^\s])#[^\n]*|"=[^"\n]*"', re.DOTALL)
 # Modules whose strings are not emitted.
-_NOT_EMITTED = frozenset({"templates.py", "words.py", "layout.py", "offline.py", "write.py", "rehearsal.py"})
+_NOT_EMITTED = frozenset({
+    "headers.py", "layout.py", "loading.py", "offline.py", "rehearsal.py", "templates.py", "words.py", "write.py",
+})  # fmt: skip
 # Arguments that torch's operators, and Python's own functions, take for something else.
 _OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device"})
 

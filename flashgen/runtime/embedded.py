@@ -11,7 +11,7 @@ from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.operator import Operator
 
-# The text of each tuned record by its path below the root.
+# The text of each table of tuned records by its name, `<gpu>.json`.
 EMBEDDED: dict[str, str] = {}
 
 
@@ -20,7 +20,7 @@ class EmbeddedRoot(PurePosixPath):
 
     def read_bytes(self) -> bytes:
         if str(self) not in EMBEDDED:
-            raise FileNotFoundError(f"no record {self} in this file")
+            raise FileNotFoundError(f"no records {self} in this file")
         return EMBEDDED[str(self)].encode()
 
     def glob(self, pattern: str) -> Iterator[EmbeddedRoot]:

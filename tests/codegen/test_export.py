@@ -118,4 +118,4 @@ def test_copies_in_one_process_share_an_operator(tmp_path: Path) -> None:
 
 def test_a_name_that_two_modules_define_is_refused() -> None:
     with pytest.raises(AssertionError, match="Config is defined in config and in the generated module"):
-        bundle("from flashgen import runtime\n\nruntime.Config\n\nConfig = 3\n", [])
+        bundle({"__init__.py": "from flashgen import runtime\n\nruntime.Config\n\nConfig = 3\n"}, [])

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen.arguments import extra_arguments, new_prologue, q_offset
-from flashgen.codegen.layout import formatted
 from flashgen.codegen.learned import learned_view
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.codegen.templates import environment
@@ -111,7 +110,7 @@ class Problem:
             q_offset=q_offset(facts_of(variant)),
         )  # fmt: skip
         path = folder / "add_up.py"
-        path.write_text(formatted(text))
+        path.write_text(text)
         self.module = load_module(path)
 
     def _extent(self, dim: Any) -> int:

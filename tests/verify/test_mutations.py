@@ -8,8 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packages import changed
 
-from flashgen.codegen import load_module, render, uses_schedule
+from flashgen.codegen import load_module, render, uses_schedule, write_package
 from flashgen.spec import load
 from flashgen.verify import CaseResult, cases_for, run_case
 
@@ -18,17 +19,11 @@ VARIANTS = Path(__file__).parent.parent.parent / "variants"
 
 @dataclass(frozen=True)
 class Mutation:
-    """A mistake: in the module of a variant, each text is replaced by another."""
+    """A mistake: in the package of a variant, each text is replaced by another."""
 
     name: str
     variant: str
     replacements: tuple[tuple[str, str], ...]
-
-    def apply(self, source: str) -> str:
-        for old, new in self.replacements:
-            assert old in source, f"the module of {self.variant} has no {old!r} to mutate"
-            source = source.replace(old, new)
-        return source
 
 
 MUTATIONS = [
@@ -89,7 +84,7 @@ MUTATIONS = [
 
 
 @cache
-def rendered(name: str) -> str:
+def rendered(name: str) -> dict[str, str]:
     return render(load(VARIANTS / f"{name}.yaml"))
 
 
@@ -105,10 +100,10 @@ def first_failure(module: ModuleType, name: str) -> CaseResult | None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.variant}: {m.name}")
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     source = rendered(mutation.variant)
-    mutated = mutation.apply(source)
+    mutated = changed(source, *mutation.replacements)
     assert mutated != source
-    path = tmp_path / f"{mutation.variant}.py"
-    path.write_text(mutated)
+    path = tmp_path / mutation.variant
+    write_package(path, mutated)
     failure = first_failure(load_module(path), mutation.variant)
     assert failure is not None
     # Caught by what it computes, not by failing to run.

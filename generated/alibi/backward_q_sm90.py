@@ -1,0 +1,292 @@
+"""alibi: dq, for Hopper.
+
+Generated from variants/alibi.yaml by
+
+    flashgen build variants/alibi.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
+
+from flashgen.runtime.gluon import tma_load, tma_store
+
+from .forward_sm90 import _await_turn, _key_tile, _pass_turn, _start_product, _start_scores, _work
+from .pair import _score, _visible
+
+
+@gluon.jit
+def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
+    """_start_scores for tiles in one part."""
+    return _start_scores((q_tile,), (k_tile,), zero, MAIN, REST, False)
+
+
+@gluon.jit
+def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
+    """_start_product for a tile in one part."""
+    return _start_product(p, (v_tile,), acc, MAIN, REST, False)
+
+
+@gluon.jit
+def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
+    """Where tile i of V is, and the phase of the barriers there."""
+    if V_STAGES == 1:
+        # Always 0, which the compiler does not know: it would keep the addresses of all parts of V's tile, and of dO's.
+        return (i + num_rows) >> 31, i & 1
+    else:
+        return i % V_STAGES, i // V_STAGES & 1
+
+
+@gluon.jit
+def _await_dq(product, PENDING: gl.constexpr, REST: gl.constexpr):
+    """The sums of dQ from a product that was started before the last PENDING ones."""
+    if REST > 0:
+        return warpgroup_mma_wait(PENDING, deps=(product[0], product[1]))
+    else:
+        return (warpgroup_mma_wait(PENDING, deps=(product[0],)),)
+
+
+@gluon.jit
+def _dq_producer(
+    q_desc, do_desc, k_desc, v_desc, shared, barriers, sizes,
+    BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr,
+):
+    # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
+    # the consumers make room.
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s = shared
+    q_full, do_full, k_full, k_empty, v_full, v_empty = barriers
+    V_STAGES: gl.constexpr = v_s.type.shape[0]
+    b, h, row0, num_tiles, _ = _work(gl.program_id(0), batch, heads, q_len, kv_len, head_group, BM, BN)
+    kv_h = h // (heads // kv_heads)
+    for each in gl.static_range(CONSUMERS):
+        mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
+        tma_load(q_desc, [b, h, row0 + 64 * each, 0], q_full.index(each), q_s.index(each))
+    for i in range(num_tiles):
+        start = _key_tile(i, num_tiles, BN)
+        stage = i % STAGES
+        mbarrier.wait(k_empty.index(stage), (i // STAGES & 1) ^ 1)
+        mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
+        tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
+        if i == 0:
+            for each in gl.static_range(CONSUMERS):
+                mbarrier.expect(do_full.index(each), do_desc.block_type.nbytes)
+                tma_load(do_desc, [b, h, row0 + 64 * each, 0], do_full.index(each), do_s.index(each))
+        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+        mbarrier.wait(v_empty.index(v_stage), v_phase ^ 1)
+        mbarrier.expect(v_full.index(v_stage), v_desc.block_type.nbytes)
+        tma_load(v_desc, [b, kv_h, start, 0], v_full.index(v_stage), v_s.index(v_stage))
+
+
+@gluon.jit
+def _dq_consumer(
+    CONSUMER: gl.constexpr, dq_desc, shared, barriers, lse_ptr, delta_ptr, slopes_ptr, sizes,
+    BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
+    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
+):
+    # Four warps: 64 rows of the tile of queries. dP = dO V^T is made as Q K^T is, dQ += dS K as P V is in _consumer.
+    # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for MAIN and REST columns.
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s = shared
+    q_full, do_full, k_full, k_empty, v_full, v_empty = barriers
+    V_STAGES: gl.constexpr = v_s.type.shape[0]
+    # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
+    WIDTH: gl.constexpr = q_s.type.shape[-1]
+    MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
+    REST: gl.constexpr = HEAD_DIM - MAIN
+    V_WIDTH: gl.constexpr = v_s.type.shape[-1]
+    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
+    V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
+    S_PRODUCTS: gl.constexpr = 1 if REST == 0 else 2
+    DP_PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
+    qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
+    row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
+    col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
+    dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
+    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
+    ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
+    q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
+    zero = gl.zeros([64, BN], gl.float32, qk_layout)
+    b, h, row0, num_tiles, num_mixed = _work(gl.program_id(0), batch, heads, q_len, kv_len, head_group, BM, BN)
+    row0 += 64 * CONSUMER
+    rows = row0 + gl.arange(0, 64, layout=row_layout)
+    # Rows beyond the last are taken as the last: they read what exists.
+    q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    q_first = row0 + (kv_len - q_len)
+    qk_scale = scale * 1.4426950408889634
+    slopes_h = gl.load(slopes_ptr + h)
+    slopes_h_scaled = slopes_h * 1.4426950408889634
+    at = (b * heads + h).to(gl.int64) * num_rows + rows
+    lse = gl.load(lse_ptr + at, mask=rows < q_len, other=float("inf"))[:, None] - (
+        -((q - q_first).to(gl.float32) * slopes_h_scaled)
+    )
+    delta = gl.load(delta_ptr + at, mask=rows < q_len, other=0.0)[:, None]
+    dq = (gl.zeros([64, MAIN], gl.float32, dq_layout),)
+    if REST > 0:
+        dq = (dq[0], gl.zeros([64, REST], gl.float32, rest_layout))
+
+    # The first tile of keys, as if it were mixed.
+    i = 0
+    stage = 0
+    v_stage = 0
+    if CONSUMER == CONSUMERS - 1:
+        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+    mbarrier.wait(q_full.index(CONSUMER), 0)
+    mbarrier.wait(k_full.index(0), 0)
+    scores = _issue_qk(q_tile, k_s.index(0).reshape([BN, WIDTH]), zero, MAIN, REST)
+    mbarrier.wait(do_full.index(CONSUMER), 0)
+    mbarrier.wait(v_full.index(0), 0)
+    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
+    products = _issue_qk(do_tile, v_s.index(0).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+    qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+    start = _key_tile(i, num_tiles, BN)
+    k = start + gl.arange(0, BN, layout=col_layout)[None, :]
+    x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
+    x = gl.where(_visible(q, k), x, -float("inf"))
+    p = gl.exp2(x - lse)
+    # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+    mbarrier.wait(k_full.index(stage), 0)
+    dp = warpgroup_mma_wait(0, deps=(products,))
+    mbarrier.arrive(v_empty.index(v_stage))
+    ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+
+    # The other mixed tiles.
+    for i in range(1, num_mixed):
+        # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
+        last = stage
+        stage = i % STAGES
+        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+        _await_turn(CONSUMER, PING_PONG)
+        product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        dq = _await_dq(product, S_PRODUCTS, REST)
+        mbarrier.arrive(k_empty.index(last))
+        mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
+        products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+        start = _key_tile(i, num_tiles, BN)
+        k = start + gl.arange(0, BN, layout=col_layout)[None, :]
+        x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
+        x = gl.where(_visible(q, k), x, -float("inf"))
+        p = gl.exp2(x - lse)
+        # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        dp = warpgroup_mma_wait(0, deps=(products,))
+        mbarrier.arrive(v_empty.index(v_stage))
+        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+
+    # Full tiles: each row sees each key, no mask.
+    for i in range(gl.maximum(num_mixed, 1), num_tiles):
+        # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
+        last = stage
+        stage = i % STAGES
+        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+        _await_turn(CONSUMER, PING_PONG)
+        product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
+        dq = _await_dq(product, S_PRODUCTS, REST)
+        mbarrier.arrive(k_empty.index(last))
+        mbarrier.wait(v_full.index(v_stage), v_phase)
+        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
+        products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+        start = _key_tile(i, num_tiles, BN)
+        k = start + gl.arange(0, BN, layout=col_layout)[None, :]
+        x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
+        p = gl.exp2(x - lse)
+        # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        dp = warpgroup_mma_wait(0, deps=(products,))
+        mbarrier.arrive(v_empty.index(v_stage))
+        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+
+    # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
+    product = _issue_pv(ds, k_s.index(stage).reshape([BN, WIDTH]), dq, MAIN, REST)
+    dq = _await_dq(product, 0, REST)
+    q_tile.slice(0, MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
+    if REST > 0:
+        q_tile.slice(MAIN, REST, 1).store((dq[1] * scale).to(dq_desc.dtype))
+    fence_async_shared()
+    tma_store(dq_desc, [b, h, row0, 0], q_s.index(CONSUMER))
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=[
+    "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_rows", "head_group",
+])
+def _backward_q_hopper(
+    q_desc, do_desc, k_desc, v_desc, dq_desc, lse_ptr, delta_ptr, slopes_ptr,
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
+    BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
+    STAGES: gl.constexpr, V_STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
+):
+    # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
+    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # dq = scale ds k.
+    # lse and delta are what _delta writes, num_rows for each head.
+    # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). They meet at barriers in
+    # shared memory: `full` when a tile has arrived, `empty` when all who read it are done. A tile of K is read again,
+    # for dQ, when the next one is there: those of K have STAGES places, those of V one less, V_STAGES.
+    # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
+    q_s = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
+    do_s = gl.allocate_shared_memory(do_desc.dtype, [CONSUMERS] + do_desc.block_type.shape, do_desc.layout)
+    k_s = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
+    v_s = gl.allocate_shared_memory(v_desc.dtype, [V_STAGES] + v_desc.block_type.shape, v_desc.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    do_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [V_STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [V_STAGES, 1], mbarrier.MBarrierLayout())
+    for each in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(each), count=1)
+        mbarrier.init(do_full.index(each), count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(stage), count=1)
+        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
+    for stage in gl.static_range(V_STAGES):
+        mbarrier.init(v_full.index(stage), count=1)
+        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    shared = (q_s, do_s, k_s, v_s)
+    barriers = (q_full, do_full, k_full, k_empty, v_full, v_empty)
+    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
+    # fmt: off
+    if CONSUMERS == 2:
+        gl.warp_specialize([
+            (_dq_consumer, (
+                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, slopes_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, slopes_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG,
+            )),
+            (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, sizes, BM, BN, STAGES, CONSUMERS)),
+        ], [4, 1], [240, 24])
+    else:
+        gl.warp_specialize([
+            (_dq_consumer, (
+                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, slopes_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, slopes_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                2, dq_desc, shared, barriers, lse_ptr, delta_ptr, slopes_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG,
+            )),
+            (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, sizes, BM, BN, STAGES, CONSUMERS)),
+        ], [4, 4, 1], [160, 160, 24])
+    # fmt: on
