@@ -37,12 +37,23 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashgen import runtime
-from flashgen.runtime.gluon import reinterpret, tma_add, tma_load, tma_store
+from flashgen.runtime.device.collect import collect_dq
+from flashgen.runtime.device.learned import accumulate
+from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.fragments import accumulate_threads, add_dq, start_dq, thread_sums
+from flashgen.runtime.device.sm90.kv_tiles import kv_tile, stage_of, v_stage_of
+from flashgen.runtime.device.sm90.positions import affine_bias, masked_keys, opaque, rows_from, rows_to
+from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
+from flashgen.runtime.device.sm90.scheduler import announce, announced, request_tile, reset_counter
+from flashgen.runtime.device.sm90.softmax import packed, softmax_step_shifted, unpacked
+from flashgen.runtime.device.sm90.tiles import allocate_tiles, describe, load_tile, load_values, tile_at
+from flashgen.runtime.device.softmax import online_softmax
+from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "24b2c4e6f3c5", "backward_q": "63bc7b6b1dec", "backward_kv": "e34eebca64ae"},
+    templates={"forward": "ec730cc22453", "backward_q": "5fb6bae07368", "backward_kv": "aa378ab0dd58"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -66,34 +77,6 @@ BACKWARD_KV = runtime.Lookup(
 )
 
 
-@gluon.jit
-def _announce(index, turn, index_s, index_full, index_empty):
-    """The producer's: tell the consumers which tile comes at this turn."""
-    mbarrier.wait(index_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    index_s.index(turn % 2).store(gl.full([1], 0, gl.int32, layout=layout) + index)
-    mbarrier.arrive(index_full.index(turn % 2))
-
-
-@gluon.jit
-def _announced(turn, index_s, index_full, index_empty):
-    """A consumer's: the tile of this turn."""
-    mbarrier.wait(index_full.index(turn % 2), turn // 2 & 1)
-    index = gl.sum(index_s.index(turn % 2).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
-    mbarrier.arrive(index_empty.index(turn % 2))
-    return index
-
-
-@gluon.jit
-def _next_turn(counter_ptr):
-    """The producer's: count one up, without a wait for the answer. It is the sum of what this returns, [32]."""
-    lanes = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
-    return gl.inline_asm_elementwise(
-        "{ .reg .pred first; setp.eq.s32 first, $2, 0; mov.b32 $0, 0; @first atom.global.add.u32 $0, [$1], 1; }",
-        "=&r,l,r", [(counter_ptr + lanes * 0).to(gl.int64), lanes], gl.int32, False, 1,
-    )  # fmt: skip
-
-
 @triton.jit
 def _score(qk, k, q_first, qk_scale, slopes_h_scaled):
     """score - slopes[h] * abs(q - k), in units of log2, less what is constant along a row."""
@@ -104,21 +87,6 @@ def _score(qk, k, q_first, qk_scale, slopes_h_scaled):
 def _visible(q, k):
     """k <= q."""
     return k <= q
-
-
-@triton.jit
-def _online_softmax(x, v_tile, acc, m, l):
-    """One step of the online softmax (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1).
-
-    m [BM] is the running maximum of the logits in units of log2, l [BM] the running sum of exp2(logit - m),
-    acc [BM, V_HEAD_DIM] the running sum of exp2(logit - m) * v.
-    """
-    m_new = tl.maximum(m, tl.max(x, 1))
-    p = tl.exp2(x - m_new[:, None])
-    alpha = tl.exp2(m - m_new)
-    l = l * alpha + tl.sum(p, 1)
-    acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
-    return acc, m_new, l
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"])
@@ -151,7 +119,7 @@ def _forward(
     V_HEAD_DIM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
-    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see _online_softmax.
+    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see online_softmax.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
     num_tiles = tl.cdiv(q_len, BM)
     tile = num_tiles - 1 - tl.program_id(0) % num_tiles
@@ -194,7 +162,7 @@ def _forward(
         k = start + tl.arange(0, BN)[None, :]
         x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(x, v_tile, acc, m, l)
+        acc, m, l = online_softmax(x, v_tile, acc, m, l)
 
     # Mixed tiles.
     for start in tl.range(full_end, stop, BN):
@@ -204,7 +172,7 @@ def _forward(
         x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
         x = tl.where(_visible(q, k), x, -float("inf"))
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(x, v_tile, acc, m, l)
+        acc, m, l = online_softmax(x, v_tile, acc, m, l)
 
     # Epilogue.
     empty = l == 0
@@ -260,197 +228,6 @@ def _key_tile(i, num_tiles, BN: gl.constexpr):
 
 
 @gluon.jit
-def _softmax_step(qk, m, l, qk_scale, shift):
-    """One step of the online softmax; m as in _online_softmax. Returns p, alpha = exp2(old m - m), m and l.
-
-    l [ROWS, 8] are the sums of every eighth column, which each thread has of its own: they meet after the last step.
-    """
-    # x = qk * qk_scale + shift
-    m_new = gl.maximum(m, gl.max(qk, 1) * qk_scale + shift)
-    p = gl.exp2(qk * qk_scale - (m_new - shift)[:, None])
-    alpha = gl.exp2(m - m_new)
-    layout: gl.constexpr = l.type.layout
-    sums = gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), 1)
-    alpha_l = gl.convert_layout(alpha, gl.SliceLayout(1, layout), assert_trivial=True)
-    l = l * alpha_l[:, None] + gl.convert_layout(sums, layout, assert_trivial=True)
-    return p, alpha, m_new, l
-
-
-@gluon.jit
-def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
-    """The positions [1, BN] of the keys of a tile that needs the mask.
-
-    LLVM must not see what they are: it would compare all pairs as one vector and pack the bits.
-    """
-    keys = start + gl.arange(0, BN, layout=layout)
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [keys], gl.int32, False, 1)[None, :]
-
-
-@gluon.jit
-def _tilted(tilt, ROWS: gl.constexpr, BN: gl.constexpr, layout: gl.constexpr):
-    """tilt * (number of the column) [ROWS, BN], one FMA a column.
-
-    What threads share of a number, the multiple of eight, is a constant; LLVM must not compute it all ahead of a loop.
-    """
-    in_eights: gl.constexpr = gl.reshape(gl.zeros([ROWS, BN], gl.float32, layout), [ROWS, BN // 8, 8]).type.layout
-    eights = 8 * gl.arange(0, BN // 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, in_eights)))
-    within = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, in_eights)))
-    tilt = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, gl.SliceLayout(2, in_eights))) + tilt
-    tilt = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [tilt], gl.float32, False, 1)[:, None, None]
-    sums = eights.to(gl.float32)[None, :, None] * tilt + within.to(gl.float32)[None, None, :] * tilt
-    return gl.convert_layout(gl.reshape(sums, [ROWS, BN]), layout, assert_trivial=True)
-
-
-@gluon.jit
-def _tile(parts, i, SPLIT: gl.constexpr):
-    """Tile i, [rows, columns], in one part or in two."""
-    main = parts[0].index(i).reshape([parts[0].type.shape[-2], parts[0].type.shape[-1]])
-    if SPLIT:
-        return main, parts[1].index(i).reshape([parts[1].type.shape[-2], parts[1].type.shape[-1]])
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _rest(tile, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
-    """The REST columns of a tile, those after the MAIN ones."""
-    if SPLIT:
-        return tile[1]
-    else:
-        return tile[0].slice(MAIN, REST, 1)
-
-
-@gluon.jit
-def _start_scores(
-    q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr, ADD: gl.constexpr = False
-):
-    """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more; sums + Q K^T where ADD."""
-    k_main = k_tile[0].slice(0, MAIN, 1).permute((1, 0))
-    q_main = q_tile[0] if REST == 0 else q_tile[0].slice(0, MAIN, 1)
-    scores = warpgroup_mma(q_main, k_main, sums, use_acc=ADD, is_async=True)
-    if REST > 0:
-        k_rest = _rest(k_tile, MAIN, REST, SPLIT).permute((1, 0))
-        scores = warpgroup_mma(_rest(q_tile, MAIN, REST, SPLIT), k_rest, scores, is_async=True)
-    return scores
-
-
-@gluon.jit
-def _start_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
-    """Start acc + P V, for the MAIN and the REST columns of V."""
-    main = warpgroup_mma(p, v_tile[0].slice(0, MAIN, 1), acc[0], is_async=True)
-    if REST > 0:
-        return main, warpgroup_mma(p, _rest(v_tile, MAIN, REST, SPLIT), acc[1], is_async=True)
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _paired(p, dtype: gl.constexpr):
-    """p rounded to dtype, the neighbours of a row in one int32: [ROWS, BN] becomes [ROWS, BN / 2].
-
-    So a loop carries them in the very registers that the next product reads; two of 16 bits each would change places
-    twice in between.
-    """
-    pairs = gl.reshape(p.to(dtype).to(gl.int16, bitcast=True), [p.shape[0], p.shape[1] // 2, 2])
-    low, high = gl.split(pairs)
-    return gl.inline_asm_elementwise("mov.b32 $0, {$1, $2};", "=r,h,h", [low, high], gl.int32, True, 1)
-
-
-@gluon.jit
-def _unpaired(pairs, dtype: gl.constexpr, layout: gl.constexpr):
-    """p [ROWS, BN] as an operand of a product."""
-    low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.int16, gl.int16), True, 1)
-    p = gl.reshape(gl.join(low, high), [pairs.shape[0], 2 * pairs.shape[1]])
-    return gl.convert_layout(p.to(dtype, bitcast=True), layout, assert_trivial=True)
-
-
-@gluon.jit
-def _await_pv(product, REST: gl.constexpr):
-    """The sums of a product that was started."""
-    if REST > 0:
-        return warpgroup_mma_wait(0, deps=(product[0], product[1]))
-    else:
-        return (warpgroup_mma_wait(0, deps=(product[0],)),)
-
-
-@gluon.jit
-def _scaled(acc, factor, REST: gl.constexpr):
-    """acc with each row times its factor."""
-    main = acc[0] * gl.convert_layout(factor, gl.SliceLayout(1, acc[0].type.layout))[:, None]
-    if REST > 0:
-        return main, acc[1] * gl.convert_layout(factor, gl.SliceLayout(1, acc[1].type.layout))[:, None]
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _no_sums(
-    ROWS: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, main_layout: gl.constexpr, rest_layout: gl.constexpr
-):
-    """acc before the first product."""
-    main = gl.zeros([ROWS, MAIN], gl.float32, main_layout)
-    if REST > 0:
-        return main, gl.zeros([ROWS, REST], gl.float32, rest_layout)
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _await_turn(CONSUMER: gl.constexpr, PING_PONG: gl.constexpr):
-    """Ping-pong: a consumer issues its products when the others have issued theirs and are at their softmax.
-
-    Named barrier 8 + CONSUMER holds the turn of a consumer: its 128 threads wait there, 128 of another one arrive.
-    """
-    if PING_PONG:
-        barrier = gl.full([128], 8 + CONSUMER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-        gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _pass_turn(CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr):
-    """Ping-pong: the next consumer's turn."""
-    if PING_PONG:
-        barrier = gl.full([128], 8 + (CONSUMER + 1) % CONSUMERS, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-        gl.inline_asm_elementwise("bar.arrive $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _load(descs, b, head, row, tiles, i, full, SPLIT: gl.constexpr):
-    """Bring tile i of a head, from `row` on."""
-    if SPLIT:
-        mbarrier.expect(full, descs[0].block_type.nbytes + descs[1].block_type.nbytes)
-        tma_load(descs[1], [b, head, row, descs[0].block_type.shape[3]], full, tiles[1].index(i))
-    else:
-        mbarrier.expect(full, descs[0].block_type.nbytes)
-    tma_load(descs[0], [b, head, row, 0], full, tiles[0].index(i))
-
-
-@gluon.jit
-def _load_v(v_descs, b, kv_h, start, n, v_s, k_empty, v_full, v_empty, SPLIT: gl.constexpr):
-    """Bring tile n of V into its stage once that is free: it may be that of K, which has been read then."""
-    STAGES: gl.constexpr = v_s[0].type.shape[0]
-    stage = n % STAGES
-    if SPLIT:
-        mbarrier.wait(k_empty.index(stage), n // STAGES & 1)
-    else:
-        mbarrier.wait(v_empty.index(stage), (n // STAGES & 1) ^ 1)
-    _load(v_descs, b, kv_h, start, v_s, stage, v_full.index(stage), SPLIT)
-
-
-@gluon.jit
-def _described(ptr, shape, strides, tiles, SPLIT: gl.constexpr):
-    """How TMA sees a tensor [batch, heads, length, dim] whose tiles, or both parts of them, lie in shared memory."""
-    one, two, three = strides
-    block: gl.constexpr = tiles[0].index(0).type.shape
-    descs = (tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], block, tiles[0].type.layout),)
-    if SPLIT:
-        rest: gl.constexpr = tiles[1].index(0).type.shape
-        rest_desc = tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], rest, tiles[1].type.layout)
-        descs = (descs[0], rest_desc)
-    return descs
-
-
-@gluon.jit
 def _producer(
     q_ptr,
     k_ptr,
@@ -471,9 +248,9 @@ def _producer(
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
     batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group = sizes
     q_s, k_s, v_s = shared
-    k_descs = _described(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
-    q_descs = _described(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
-    v_descs = _described(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
+    k_descs = describe(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
+    q_descs = describe(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
+    v_descs = describe(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
@@ -490,35 +267,32 @@ def _producer(
     v_start = 0
     answer = gl.zeros([32], gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
     while index < num_q_tiles:
-        _announce(index, turn, index_s, index_full, index_empty)
+        announce(index, turn, index_s, index_full, index_empty)
         b, h, row0, num_tiles, _ = _work(index, batch, heads, q_len, kv_len, head_group, BM, BN)
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
             if i == gl.maximum(num_tiles - 2, 0):
                 # Tiles differ in length: whoever is nearly done takes the next one.
-                answer = _next_turn(counter_ptr)
+                answer = request_tile(counter_ptr)
             start = _key_tile(i, num_tiles, BN)
             stage = n % STAGES
             mbarrier.wait(room_for_k.index(stage), (n // STAGES & 1) ^ 1)
-            _load(k_descs, b, kv_h, start, k_s, stage, k_full.index(stage), SPLIT)
+            load_tile(k_descs, b, kv_h, start, k_s, stage, k_full.index(stage), SPLIT)
             if n > 0:
-                _load_v(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+                load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
             v_b, v_head, v_start = b, kv_h, start
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
                     slot = turn % Q_SLOTS * CONSUMERS + each
                     mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
-                    _load(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
+                    load_tile(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
             n += 1
         turn += 1
         index = gl.num_programs(0) + gl.sum(answer, 0)
-    _announce(index, turn, index_s, index_full, index_empty)
-    _load_v(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
-    # The last program to end sets the counters back, for the launch that follows on this stream.
-    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
-        gl.store(counter_ptr, 0)
-        gl.store(counter_ptr + 1, 0)
+    announce(index, turn, index_s, index_full, index_empty)
+    load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+    reset_counter(counter_ptr)
 
 
 @gluon.jit
@@ -541,7 +315,7 @@ def _consumer(
     SPLIT: gl.constexpr,
 ):
     # Four warps: ROWS rows of each tile of queries.
-    # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see _softmax_step.
+    # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see softmax_step_shifted.
     # acc: the sums for the MAIN and the REST columns of V.
     scale, batch, heads, q_len, kv_len, head_group = sizes
     q_s, k_s, v_s = shared
@@ -581,13 +355,13 @@ def _consumer(
     row_shift = gl.zeros([ROWS], gl.float32, row_layout)
     m = gl.zeros([ROWS], gl.float32, row_layout)
     l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-    pairs = _paired(zero, out_s.dtype)
-    acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
+    pairs = packed(zero, out_s.dtype)
+    acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
     if CONSUMER == CONSUMERS - 1:
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
     index = 0
     while index < num_q_tiles:
-        index = _announced(turn, index_s, index_full, index_empty)
+        index = announced(turn, index_s, index_full, index_empty)
         begins = index < num_q_tiles
         finishes = turn > 0
 
@@ -595,15 +369,15 @@ def _consumer(
         last = (n + STAGES - 1) % STAGES
         stage = n % STAGES
         slot = turn % Q_SLOTS * CONSUMERS + CONSUMER
-        q_tile = _tile(q_s, slot, SPLIT)
+        q_tile = tile_at(q_s, slot, SPLIT)
         mbarrier.wait(q_full.index(slot), turn // Q_SLOTS & 1, pred=begins)
         mbarrier.wait(k_full.index(stage), n // STAGES & 1, pred=begins)
-        _await_turn(CONSUMER, PING_PONG)
-        scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
+        ping_pong_sync(CONSUMER, PING_PONG)
+        scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
         mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
-        p = _unpaired(pairs, out_s.dtype, p_layout)
-        product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        p = unpacked(pairs, out_s.dtype, p_layout)
+        product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
         l = gl.convert_layout(gl.sum(l, 1), row_layout)
@@ -635,18 +409,18 @@ def _consumer(
         start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        qk += _tilted(tilt, ROWS, BN, qk_layout)
-        k = _keys(start, BN, col_layout)
+        qk += affine_bias(tilt, ROWS, BN, qk_layout)
+        k = masked_keys(start, BN, col_layout)
         shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
         qk = gl.where(_visible(q, k), qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
         l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-        p, alpha, m, l = _softmax_step(qk, m, l, qk_scale, shift)
+        p, alpha, m, l = softmax_step_shifted(qk, m, l, qk_scale, shift)
 
         # The output of the tile before, which TMA writes as far as there are rows and columns.
-        acc = _scaled(_await_pv(product, V_REST), factor, V_REST)
+        acc = scale_rows(await_product(product, V_REST), factor, V_REST)
         mbarrier.arrive(v_empty.index(last), pred=finishes)
         if finishes:
             tma.store_wait(0)
@@ -659,9 +433,9 @@ def _consumer(
                 out_tile.slice(0, V_REST, 1).store(acc[1].to(out_s.dtype))
             fence_async_shared()
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
-        acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
-        pairs = _paired(p, out_s.dtype)
-        tilted = _tilted(tilt, ROWS, BN, qk_layout)
+        acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
+        pairs = packed(p, out_s.dtype)
+        tilted = affine_bias(tilt, ROWS, BN, qk_layout)
 
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
@@ -671,25 +445,25 @@ def _consumer(
             n += 1
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
-            _await_turn(CONSUMER, PING_PONG)
-            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), tilted, MAIN, REST, SPLIT, ADD=True)
+            ping_pong_sync(CONSUMER, PING_PONG)
+            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), tilted, MAIN, REST, SPLIT, ADD=True)
             mbarrier.wait(v_full.index(last), last_phase)
-            p = _unpaired(pairs, out_s.dtype, p_layout)
-            product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
-            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            p = unpacked(pairs, out_s.dtype, p_layout)
+            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            k = _keys(start, BN, col_layout)
+            k = masked_keys(start, BN, col_layout)
             shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
             qk = gl.where(_visible(q, k), qk, -float("inf"))
 
-            p, alpha, m, l = _softmax_step(qk, m, l, qk_scale, shift)
-            acc = _await_pv(product, V_REST)
+            p, alpha, m, l = softmax_step_shifted(qk, m, l, qk_scale, shift)
+            acc = await_product(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
-            acc = _scaled(acc, alpha, V_REST)
-            pairs = _paired(p, out_s.dtype)
-            tilted = _tilted(tilt, ROWS, BN, qk_layout)
+            acc = scale_rows(acc, alpha, V_REST)
+            pairs = packed(p, out_s.dtype)
+            tilted = affine_bias(tilt, ROWS, BN, qk_layout)
 
         # Full tiles: each row sees each key, no mask.
         if HOLD_Q:
@@ -701,36 +475,29 @@ def _consumer(
             n += 1
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
-            _await_turn(CONSUMER, PING_PONG)
-            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), tilted, MAIN, REST, SPLIT, ADD=True)
+            ping_pong_sync(CONSUMER, PING_PONG)
+            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), tilted, MAIN, REST, SPLIT, ADD=True)
             mbarrier.wait(v_full.index(last), last_phase)
-            p = _unpaired(pairs, out_s.dtype, p_layout)
-            product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
-            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            p = unpacked(pairs, out_s.dtype, p_layout)
+            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
             shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
 
-            p, alpha, m, l = _softmax_step(qk, m, l, qk_scale, shift)
-            acc = _await_pv(product, V_REST)
+            p, alpha, m, l = softmax_step_shifted(qk, m, l, qk_scale, shift)
+            acc = await_product(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
-            acc = _scaled(acc, alpha, V_REST)
-            pairs = _paired(p, out_s.dtype)
-            tilted = _tilted(tilt, ROWS, BN, qk_layout)
+            acc = scale_rows(acc, alpha, V_REST)
+            pairs = packed(p, out_s.dtype)
+            tilted = affine_bias(tilt, ROWS, BN, qk_layout)
 
         mbarrier.arrive(q_empty.index(slot))
         row_shift = gl.convert_layout(gl.reshape(-((q - q_first).to(gl.float32) * slopes_h_scaled), [ROWS]), row_layout)
         n += 1
         turn += 1
     tma.store_wait(0)
-
-
-@gluon.jit
-def _room(dtype: gl.constexpr, count: gl.constexpr, rows: gl.constexpr, width: gl.constexpr):
-    """Shared memory for tiles of so many rows and columns, as TMA and the products want them."""
-    block: gl.constexpr = [1, 1, rows, width]
-    return gl.allocate_shared_memory(dtype, [count] + block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "head_group"])
@@ -784,17 +551,17 @@ def _forward_hopper(
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
     Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
-    q_s = (_room(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
-    k_s = (_room(dtype, STAGES, BN, MAIN),)
+    q_s = (allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
+    k_s = (allocate_tiles(dtype, STAGES, BN, MAIN),)
     if SPLIT:
-        q_s = (q_s[0], _room(dtype, Q_SLOTS * CONSUMERS, ROWS, REST))
-        k_s = (k_s[0], _room(dtype, STAGES, BN, REST))
+        q_s = (q_s[0], allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, REST))
+        k_s = (k_s[0], allocate_tiles(dtype, STAGES, BN, REST))
         v_s = k_s
     else:
-        v_s = (_room(dtype, STAGES, BN, V_WIDTH),)
-    out_s = _room(dtype, CONSUMERS, ROWS, OUT_WIDTH)
+        v_s = (allocate_tiles(dtype, STAGES, BN, V_WIDTH),)
+    out_s = allocate_tiles(dtype, CONSUMERS, ROWS, OUT_WIDTH)
     out_strides = (q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim)
-    (out_desc,) = _described(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
+    (out_desc,) = describe(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
     index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -1035,37 +802,6 @@ def _backward_q(
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
-    """_start_scores for tiles in one part."""
-    return _start_scores((q_tile,), (k_tile,), zero, MAIN, REST, False)
-
-
-@gluon.jit
-def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
-    """_start_product for a tile in one part."""
-    return _start_product(p, (v_tile,), acc, MAIN, REST, False)
-
-
-@gluon.jit
-def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
-    """Where tile i of V is, and the phase of the barriers there."""
-    if V_STAGES == 1:
-        # Always 0, which the compiler does not know: it would keep the addresses of all parts of V's tile, and of dO's.
-        return (i + num_rows) >> 31, i & 1
-    else:
-        return i % V_STAGES, i // V_STAGES & 1
-
-
-@gluon.jit
-def _await_dq(product, PENDING: gl.constexpr, REST: gl.constexpr):
-    """The sums of dQ from a product that was started before the last PENDING ones."""
-    if REST > 0:
-        return warpgroup_mma_wait(PENDING, deps=(product[0], product[1]))
-    else:
-        return (warpgroup_mma_wait(PENDING, deps=(product[0],)),)
-
-
-@gluon.jit
 def _dq_producer(
     q_desc,
     do_desc,
@@ -1100,7 +836,7 @@ def _dq_producer(
             for each in gl.static_range(CONSUMERS):
                 mbarrier.expect(do_full.index(each), do_desc.block_type.nbytes)
                 tma_load(do_desc, [b, h, row0 + 64 * each, 0], do_full.index(each), do_s.index(each))
-        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
         mbarrier.wait(v_empty.index(v_stage), v_phase ^ 1)
         mbarrier.expect(v_full.index(v_stage), v_desc.block_type.nbytes)
         tma_load(v_desc, [b, kv_h, start, 0], v_full.index(v_stage), v_s.index(v_stage))
@@ -1170,14 +906,14 @@ def _dq_consumer(
     stage = 0
     v_stage = 0
     if CONSUMER == CONSUMERS - 1:
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
     mbarrier.wait(q_full.index(CONSUMER), 0)
     mbarrier.wait(k_full.index(0), 0)
-    scores = _issue_qk(q_tile, k_s.index(0).reshape([BN, WIDTH]), zero, MAIN, REST)
+    scores = start_scores((q_tile,), (k_s.index(0).reshape([BN, WIDTH]),), zero, MAIN, REST)
     mbarrier.wait(do_full.index(CONSUMER), 0)
     mbarrier.wait(v_full.index(0), 0)
     do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
-    products = _issue_qk(do_tile, v_s.index(0).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+    products = start_scores((do_tile,), (v_s.index(0).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
     qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
     start = _key_tile(i, num_tiles, BN)
     k = start + gl.arange(0, BN, layout=col_layout)[None, :]
@@ -1195,18 +931,18 @@ def _dq_consumer(
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
         last = stage
         stage = i % STAGES
-        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
-        _await_turn(CONSUMER, PING_PONG)
-        product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+        ping_pong_sync(CONSUMER, PING_PONG)
+        product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
         mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
-        dq = _await_dq(product, S_PRODUCTS, REST)
+        scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        dq = await_product(product, REST, S_PRODUCTS)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
         own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
         do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         start = _key_tile(i, num_tiles, BN)
         k = start + gl.arange(0, BN, layout=col_layout)[None, :]
@@ -1224,18 +960,18 @@ def _dq_consumer(
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
         last = stage
         stage = i % STAGES
-        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
-        _await_turn(CONSUMER, PING_PONG)
-        product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+        ping_pong_sync(CONSUMER, PING_PONG)
+        product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
         mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
-        dq = _await_dq(product, S_PRODUCTS, REST)
+        scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        dq = await_product(product, REST, S_PRODUCTS)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
         own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
         do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         start = _key_tile(i, num_tiles, BN)
         k = start + gl.arange(0, BN, layout=col_layout)[None, :]
@@ -1248,8 +984,8 @@ def _dq_consumer(
         ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
-    product = _issue_pv(ds, k_s.index(stage).reshape([BN, WIDTH]), dq, MAIN, REST)
-    dq = _await_dq(product, 0, REST)
+    product = start_product(ds, (k_s.index(stage).reshape([BN, WIDTH]),), dq, MAIN, REST)
+    dq = await_product(product, REST)
     q_tile.slice(0, MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
     if REST > 0:
         q_tile.slice(MAIN, REST, 1).store((dq[1] * scale).to(dq_desc.dtype))
@@ -1482,53 +1218,9 @@ def _backward_kv(
 
 
 @triton.jit
-def _add(sums_ptr, at, value):
-    """Add to elements of sums: float32 by atomics, or digits of int64, whose sum is the same in every order.
-
-    A finite float32 is mantissa * 2**(place - 149); its digits have 24 bits, at places 0, 24, 48, ...
-    """
-    if sums_ptr.dtype.element_ty == tl.float32:
-        tl.atomic_add(sums_ptr + at, value, mask=value != 0, sem="relaxed")
-    else:
-        bits = value.to(tl.int32, bitcast=True)
-        exponent = (bits >> 23) & 255
-        mantissa = (bits & 0x7FFFFF) | tl.where(exponent == 0, 0, 0x800000)
-        place = tl.maximum(exponent - 1, 0)
-        number = mantissa.to(tl.int64) << (place % 24).to(tl.int64)
-        sign = tl.where(bits < 0, -1, 1).to(tl.int64)
-        finite = exponent < 255
-        digit = sums_ptr + tl.cast(at, tl.int64) * 13
-        low = tl.where(finite, sign * (number & 0xFFFFFF), 1)
-        tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
-        high = sign * (number >> 24)
-        tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
-
-
-@triton.jit
 def _d_slopes_by_key(q, k):
     """-(abs(q - k) * 1.0)."""
     return (q - k).to(tl.float32) * -1.0
-
-
-@gluon.jit
-def _place_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
-    """Tile `index` of keys: its head in the batch, its place along the keys, and the size of its group.
-
-    The heads are taken in groups of head_group, whose Q and dO stay in the L2 cache, the first keys of a group first:
-    most queries see them.
-    """
-    num_tiles = gl.cdiv(kv_len, BN)
-    first = index // (num_tiles * head_group) * head_group
-    group = gl.minimum(head_group, batch * kv_heads - first)
-    turn = index - first * num_tiles
-    return first + turn % group, turn // group, group
-
-
-@gluon.jit
-def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
-    """Tile `index` of keys: its batch element, head of K and V, and first key."""
-    head, place, _ = _place_of(index, batch, kv_heads, kv_len, head_group, BN)
-    return head // kv_heads, head % kv_heads, place * BN
 
 
 @gluon.jit
@@ -1557,108 +1249,6 @@ def _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM: gl.cons
 
 
 @gluon.jit
-def _issue_dq(ds_s, buffer, k_s, zero, CONSUMER: gl.constexpr):
-    """Start dS K, from the dS^T of both consumers in a buffer, for this one's 64 rows or columns of it."""
-    HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
-    dq = zero
-    for c in gl.static_range(2):
-        ds = ds_s.index(2 * buffer + c)
-        keys = k_s.index(c).reshape([64, HEAD_DIM])
-        if HEAD_DIM == 128:
-            keys = keys.slice(64 * CONSUMER, 64, 1)
-        else:
-            ds = ds.slice(64 * CONSUMER, 64, 1)
-        dq = warpgroup_mma(ds.permute((1, 0)), keys, dq, use_acc=c > 0, is_async=True)
-    return dq
-
-
-@gluon.jit
-def _add_dq(dq_sums, dq_s, at, dq, FUSE_DQ: gl.constexpr):
-    """Add a tile [64, 64] to the sums in memory, from element 64 * at on, in the order in which the threads hold it:
-
-    by eight columns, warp and lane, and a thread's four values of these columns, rows 0 and 8 by columns 0 and 1.
-    FUSE_DQ 1: each thread adds what it holds. FUSE_DQ 2: TMA adds it from shared memory.
-    """
-    if FUSE_DQ == 1:
-        layout: gl.constexpr = dq.type.layout
-        rows = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
-        cols = gl.arange(0, 64, layout=gl.SliceLayout(0, layout))
-        # The address of the first of a thread's four values; the others are not looked at.
-        places = ((rows >> 4) * 128 + (rows & 7) * 16)[:, None] + ((cols >> 3) * 512 + (cols >> 1 & 3) * 4)[None, :]
-        addresses = (dq_sums + at.to(gl.int64) * 64 + places).to(gl.int64)
-        gl.inline_asm_elementwise(
-            "red.global.add.v4.f32 [$4], {$8, $9, $10, $11}; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;",
-            "=r,=r,=r,=r,l,l,l,l,f,f,f,f", [addresses, dq], gl.int32, False, 4,
-        )  # fmt: skip
-    else:
-        # What was added before must be out of shared memory.
-        tma.store_wait(0)
-        dq_s.store(dq.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([16, 256]))
-        fence_async_shared()
-        tma_add(dq_sums, [at // 4, 0], dq_s)
-
-
-@gluon.jit
-def _stage_of(n, STAGES: gl.constexpr):
-    """The stage of the n-th tile, and the phase of the barriers there."""
-    return (n.to(gl.uint32) % STAGES).to(gl.int32), (n.to(gl.uint32) // STAGES & 1).to(gl.int32)
-
-
-@gluon.jit
-def _anew(value):
-    """The same value, of which the compiler does not know it: it keeps nothing in registers that follows from it."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [value], gl.int32, False, 1)
-
-
-@gluon.jit
-def _rows_from(first, BM: gl.constexpr, layout: gl.constexpr):
-    """Which rows of a tile come from place `first` on, [1, BM] or for each key [64, BM].
-
-    A row's place is taken apart: multiples of 8 are constants of the code, the rest is the same in all of a thread's.
-    """
-    places = gl.arange(0, BM, layout=layout)[None, :]
-    return (places & -8) >= first - (places & 7)
-
-
-@gluon.jit
-def _rows_to(last, BM: gl.constexpr, layout: gl.constexpr):
-    """The same up to place `last`."""
-    places = gl.arange(0, BM, layout=layout)[None, :]
-    return (places & -8) <= last - (places & 7)
-
-
-@gluon.jit
-def _meet(BARRIER):
-    """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
-
-    Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
-    tiles and the next one for its odd tiles. Barrier 12: both have read dS, or dK and dV are out of its room.
-    """
-    barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _be_there(BARRIER):
-    """Count as being at a named barrier, without waiting for others."""
-    barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    gl.inline_asm_elementwise("bar.arrive $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _thread_sums(tile):
-    """The sums of what each thread holds of a tile [64, BM]: [4, 8, 4], by warp and lane."""
-    return gl.sum(gl.sum(gl.sum(tile.reshape([4, 2, 8, tile.shape[1] // 8, 4, 2]), 5), 3), 1)
-
-
-@gluon.jit
-def _add_thread_sums(sums_ptr, at, sums):
-    """Add them to one element, a number for each warp."""
-    value = gl.sum(gl.sum(sums, 2), 1)
-    _add(sums_ptr, at + gl.zeros_like(value).to(gl.int32), value)
-
-
-@gluon.jit
 def _backward_producer(
     q_desc,
     do_desc,
@@ -1684,8 +1274,8 @@ def _backward_producer(
     turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     while index < num_kv_tiles:
-        _announce(index, turn, index_s, index_full, index_empty)
-        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
+        announce(index, turn, index_s, index_full, index_empty)
+        b, kv_h, col0 = kv_tile(index, batch, kv_heads, kv_len, head_group, BN)
         mbarrier.wait(v_empty, turn & 1 ^ 1)
         mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
         for c in gl.static_range(2):
@@ -1699,7 +1289,7 @@ def _backward_producer(
             first_row = (b * heads + h) * num_rows
             for i in range(num_tiles):
                 start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-                stage, phase = _stage_of(n, STAGES)
+                stage, phase = stage_of(n, STAGES)
                 mbarrier.wait(empty.index(stage), phase ^ 1)
                 mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
                 tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
@@ -1712,11 +1302,8 @@ def _backward_producer(
         turn += 1
         # Whoever is done takes the next tile.
         index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
-    _announce(index, turn, index_s, index_full, index_empty)
-    # The last program to end sets the counters back, for the launch that follows on this stream.
-    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
-        gl.store(counter_ptr, 0)
-        gl.store(counter_ptr + 1, 0)
+    announce(index, turn, index_s, index_full, index_empty)
+    reset_counter(counter_ptr)
 
 
 @gluon.jit
@@ -1740,6 +1327,9 @@ def _backward_consumer(
     # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products
     # for dV and dK from registers; for dQ both consumers put dS into shared memory, and each makes one half of its
     # columns or rows.
+    # They meet at named barriers. 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 *
+    # consumer for its even tiles and the next one for its odd tiles. 12: both have read dS, or dK and dV are out of its
+    # room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
     index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
@@ -1765,25 +1355,25 @@ def _backward_consumer(
     num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
     turn = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
-    index = _announced(turn, index_s, index_full, index_empty)
+    index = announced(turn, index_s, index_full, index_empty)
     while index < num_kv_tiles:
         dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
         dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
-        b, kv_h, col0 = _keys_of(index, batch, kv_heads, kv_len, head_group, BN)
+        b, kv_h, col0 = kv_tile(index, batch, kv_heads, kv_len, head_group, BN)
         cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
         # Keys beyond the last are taken as the last: they read what exists.
         k = gl.minimum(cols, kv_len - 1)[:, None]
         if THROUGH_DS:
             # dK and dV of the last keys are out of the room of dS.
             tma.store_wait(0)
-            _meet(12)
+            barrier_sync(12)
         if FUSE_DQ > 0 and DELAY_DQ:
             # As if there had been a tile before the first, with dS = 0.
             last_at = (b * heads + kv_h * (heads // kv_heads)) * num_rows * (HEAD_DIM // 64) + 64 * CONSUMER
             ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
             fence_async_shared()
-            _be_there(8 + 2 * CONSUMER + (n + 1 & 1))
-        nothing = _thread_sums(zero)
+            barrier_arrive(8 + 2 * CONSUMER + (n + 1 & 1))
+        nothing = thread_sums(zero)
         mbarrier.wait(k_full, turn & 1)
         mbarrier.wait(v_full, turn & 1)
         # At least one, or the compiler would keep for the epilogue what it computes for the loops.
@@ -1803,7 +1393,7 @@ def _backward_consumer(
             i = 0
             while i < num_mixed:
                 start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-                stage, phase = _stage_of(n, STAGES)
+                stage, phase = stage_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
                 mbarrier.wait(q_full.index(stage), phase)
@@ -1816,7 +1406,7 @@ def _backward_consumer(
                 lse = lse_s.index(stage).load(row_layout)[None, :]
                 x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
                 x = gl.where(
-                    _rows_from(seen_from - start, BM, row_layout) & _rows_to(q_len - 1 - start, BM, row_layout),
+                    rows_from(seen_from - start, BM, row_layout) & rows_to(q_len - 1 - start, BM, row_layout),
                     x,
                     -float("inf"),
                 )
@@ -1830,7 +1420,7 @@ def _backward_consumer(
                     q = (rows + (kv_len - q_len))[None, :]
                     # d slopes[h]
                     d_slopes = ds_out * _d_slopes_by_key(q, k)
-                    d_slopes_sums += _thread_sums(d_slopes)
+                    d_slopes_sums += thread_sums(d_slopes)
                 ds = ds_out.to(k_s.dtype)
                 if FUSE_DQ > 0:
                     ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
@@ -1840,31 +1430,31 @@ def _backward_consumer(
                     at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
                     if DELAY_DQ:
                         # The other consumer is done with the tile before; its own part of dS came with it.
-                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        barrier_sync(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                        next_dq = start_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                         at, last_at = last_at, at
                     else:
-                        _meet(8)
-                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        barrier_sync(8)
+                        next_dq = start_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                 next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
                 if FUSE_DQ > 0:
                     # dQ leaves while the last product runs.
                     dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                    add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
                     dk = warpgroup_mma_wait(0, deps=(next_dk,))
                 else:
                     dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
                 mbarrier.arrive(empty.index(stage))
                 if FUSE_DQ > 0 and DELAY_DQ:
-                    _be_there(8 + 2 * CONSUMER + (n & 1))
-                n = _anew(n + 1)
-                i = _anew(i + 1)
+                    barrier_arrive(8 + 2 * CONSUMER + (n & 1))
+                n = opaque(n + 1)
+                i = opaque(i + 1)
 
             # Full tiles: each row sees each key, no mask.
             v_held = v_tile.load(v_layout) if HOLD_V else v_tile
             while i < num_tiles:
                 start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-                stage, phase = _stage_of(n, STAGES)
+                stage, phase = stage_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
                 mbarrier.wait(q_full.index(stage), phase)
@@ -1889,7 +1479,7 @@ def _backward_consumer(
                     q = (rows + (kv_len - q_len))[None, :]
                     # d slopes[h]
                     d_slopes = ds_out * _d_slopes_by_key(q, k)
-                    d_slopes_sums += _thread_sums(d_slopes)
+                    d_slopes_sums += thread_sums(d_slopes)
                 ds = ds_out.to(k_s.dtype)
                 if FUSE_DQ > 0:
                     ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
@@ -1899,41 +1489,41 @@ def _backward_consumer(
                     at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
                     if DELAY_DQ:
                         # The other consumer is done with the tile before; its own part of dS came with it.
-                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        barrier_sync(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                        next_dq = start_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                         at, last_at = last_at, at
                     else:
-                        _meet(8)
-                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        barrier_sync(8)
+                        next_dq = start_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                 next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
                 if FUSE_DQ > 0:
                     # dQ leaves while the last product runs.
                     dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                    add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
                     dk = warpgroup_mma_wait(0, deps=(next_dk,))
                 else:
                     dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
                 mbarrier.arrive(empty.index(stage))
                 if FUSE_DQ > 0 and DELAY_DQ:
-                    _be_there(8 + 2 * CONSUMER + (n & 1))
-                n = _anew(n + 1)
-                i = _anew(i + 1)
+                    barrier_arrive(8 + 2 * CONSUMER + (n & 1))
+                n = opaque(n + 1)
+                i = opaque(i + 1)
 
             if LEARNED:
-                _add_thread_sums(d_slopes_ptr, h, d_slopes_sums)
+                accumulate_threads(d_slopes_ptr, h, d_slopes_sums)
 
         # Epilogue. The next tiles of K and V may come. dK and dV leave by TMA, as far as there are keys. Where these
         # are is computed anew: it is not worth registers in the meantime.
         mbarrier.arrive(v_empty)
         if FUSE_DQ > 0 and DELAY_DQ:
-            _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-            next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+            barrier_sync(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+            next_dq = start_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
             dq = warpgroup_mma_wait(0, deps=(next_dq,))
-            _add_dq(dq_sums, dq_s.index(CONSUMER), last_at, dq, FUSE_DQ)
+            add_dq(dq_sums, dq_s.index(CONSUMER), last_at, dq, FUSE_DQ)
         mbarrier.arrive(k_empty)
         if THROUGH_DS:
-            _meet(12)
-        b, kv_h, col0 = _keys_of(_anew(index), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN)
+            barrier_sync(12)
+        b, kv_h, col0 = kv_tile(opaque(index), batch, opaque(kv_heads), opaque(kv_len), opaque(head_group), BN)
         dv_tile, dk_tile = dv_s.index(CONSUMER), dk_s.index(dk_s.type.shape[0] - 2 + CONSUMER)
         tma.store_wait(0)
         dv_tile.reshape([64, V_HEAD_DIM]).store(dv.to(v_s.dtype))
@@ -1945,7 +1535,7 @@ def _backward_consumer(
         fence_async_shared()
         tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dk_tile)
         turn += 1
-        index = _announced(turn, index_s, index_full, index_empty)
+        index = announced(turn, index_s, index_full, index_empty)
     tma.store_wait(0)
 
 
@@ -1996,7 +1586,7 @@ def _backward_kv_hopper(
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
     # Where LEARNED, ds_out = p * (d_out v^T - delta) is added up for slopes.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
-    # the scale, in tiles of 64 x 64, each as _add_dq lays it out.
+    # the scale, in tiles of 64 x 64, each as fragments, see add_dq.
     # One warp loads (_backward_producer), two groups of four warps compute (_backward_consumer). They meet at barriers
     # in shared memory: `full` when a tile has arrived, `empty` when both consumers are done with it.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
@@ -2071,27 +1661,8 @@ def _backward_kv_hopper(
     # fmt: on
 
 
-@triton.jit(do_not_specialize=["q_len", "num_rows", "head_dim"])
-def _collect_dq(sums_ptr, dq_ptr, scale, q_len, num_rows, head_dim, HEAD_DIM: tl.constexpr):
-    # Grid: one program for each 64 x 64 tile of the sums of each head of each batch element: dq = scale * sums, from
-    # the order of _add_dq to that of rows.
-    tile = tl.program_id(0).to(tl.int64)
-    dims = tile % (HEAD_DIM // 64) * 64 + tl.arange(0, 64)
-    first = tile // (HEAD_DIM // 64) * 64
-    head = first // num_rows
-    rows = first % num_rows + tl.arange(0, 64)
-    sums = tl.load(sums_ptr + tile * 4096 + tl.arange(0, 4096))
-    # Dimensions: eight columns, warp, lane // 4, lane % 4, one of two rows, one of two columns.
-    dq = sums.reshape(8, 4, 8, 4, 2, 2).permute(1, 4, 2, 0, 3, 5).reshape(64, 64) * scale
-    tl.store(
-        dq_ptr + (head * q_len + rows)[:, None] * head_dim + dims[None, :],
-        dq.to(dq_ptr.dtype.element_ty),
-        mask=(rows < q_len)[:, None] & (dims < head_dim)[None, :],
-    )
-
-
 @gluon.jit
-def _leave_p(p_s, p):
+def store_fragments(p_s, p):
     """Put a tile [64, 64] into shared memory in the order in which threads hold it, 16 bytes a thread:
 
     by eight columns, warp and lane, and a thread's four values of these columns, rows 0 and 8 by columns 0 and 1.
@@ -2100,7 +1671,7 @@ def _leave_p(p_s, p):
 
 
 @gluon.jit
-def _take_p(p_s, layout: gl.constexpr):
+def load_fragments(p_s, layout: gl.constexpr):
     """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
@@ -2126,7 +1697,7 @@ def _wide_producer(
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
     tma_load(v_desc, [b, kv_h, col0, 0], kv_full, v_s)
@@ -2136,7 +1707,7 @@ def _wide_producer(
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(do_empty.index(stage), phase ^ 1)
             mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes + 4 * BM)
             tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
@@ -2184,7 +1755,7 @@ def _wide_dv_consumer(
     dv = (gl.zeros([BN, V_MAIN], gl.float32, dv_layout),)
     if V_REST > 0:
         dv = (dv[0], gl.zeros([BN, V_REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])))
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     cols = col0 + gl.arange(0, BN, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
     k = gl.minimum(cols, kv_len - 1)[:, None]
@@ -2201,50 +1772,50 @@ def _wide_dv_consumer(
         # Mixed tiles.
         for i in range(0, num_mixed):
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
-            scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
+            scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             q_first = start + (kv_len - q_len)
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
             x = gl.where(
-                _rows_from(seen_from - start, BM, row_layout) & _rows_to(q_len - 1 - start, BM, row_layout),
+                rows_from(seen_from - start, BM, row_layout) & rows_to(q_len - 1 - start, BM, row_layout),
                 x,
                 -float("inf"),
             )
             p = gl.exp2(x - lse)
-            _leave_p(p_s.index(stage), p)
+            store_fragments(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             mbarrier.wait(do_full.index(stage), phase)
-            product = _issue_pv(p_operand, do_s.index(stage).reshape([BM, V_WIDTH]), dv, V_MAIN, V_REST)
-            dv = _await_pv(product, V_REST)
+            product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
+            dv = await_product(product, V_REST)
             mbarrier.arrive(do_empty.index(stage))
             n += 1
 
         # Full tiles: each row sees each key, no mask.
         for i in range(num_mixed, num_tiles):
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
-            scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
+            scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             q_first = start + (kv_len - q_len)
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x = _score(qk, k, q_first, qk_scale, slopes_h_scaled)
             p = gl.exp2(x - lse)
-            _leave_p(p_s.index(stage), p)
+            store_fragments(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             mbarrier.wait(do_full.index(stage), phase)
-            product = _issue_pv(p_operand, do_s.index(stage).reshape([BM, V_WIDTH]), dv, V_MAIN, V_REST)
-            dv = _await_pv(product, V_REST)
+            product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
+            dv = await_product(product, V_REST)
             mbarrier.arrive(do_empty.index(stage))
             n += 1
 
     # Epilogue. When V has been read for the last time it takes dV, which TMA writes as far as there are keys.
-    _meet(8)
+    barrier_sync(8)
     v_tile.slice(0, V_MAIN, 1).store(dv[0].to(v_s.dtype))
     if V_REST > 0:
         v_tile.slice(V_MAIN, V_REST, 1).store(dv[1].to(v_s.dtype))
@@ -2286,27 +1857,27 @@ def _wide_dk_consumer(
     dk = (gl.zeros([BN, MAIN], gl.float32, dk_layout),)
     if REST > 0:
         dk = (dk[0], gl.zeros([BN, REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])))
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
         for _ in range(num_tiles):
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(do_full.index(stage), phase)
-            products = _issue_qk(v_tile, do_s.index(stage).reshape([BM, V_WIDTH]), zero, V_MAIN, V_REST)
+            products = start_scores((v_tile,), (do_s.index(stage).reshape([BM, V_WIDTH]),), zero, V_MAIN, V_REST)
             dp = warpgroup_mma_wait(0, deps=(products,))
             dp -= delta_s.index(stage).load(row_layout)[None, :]
             mbarrier.arrive(do_empty.index(stage))
             mbarrier.wait(p_full.index(stage), phase)
-            ds = _take_p(p_s.index(stage), scores_layout) * dp
+            ds = load_fragments(p_s.index(stage), scores_layout) * dp
             mbarrier.wait(q_full.index(stage), phase)
             ds_operand = gl.convert_layout(ds.to(k_s.dtype), dk_operand)
-            product = _issue_pv(ds_operand, q_s.index(stage).reshape([BM, WIDTH]), dk, MAIN, REST)
-            dk = _await_pv(product, REST)
+            product = start_product(ds_operand, (q_s.index(stage).reshape([BM, WIDTH]),), dk, MAIN, REST)
+            dk = await_product(product, REST)
             mbarrier.arrive(q_empty.index(stage))
             n += 1
-    _be_there(8)
+    barrier_arrive(8)
 
     # Epilogue. K has been read when the last P was made: it takes dK.
     k_tile.slice(0, MAIN, 1).store((dk[0] * scale).to(k_s.dtype))
@@ -2505,7 +2076,7 @@ def _backward_inputs(
         d_slopes = ds_out * _d_slopes(q, k)
         d_slopes_sums += tl.sum(d_slopes, 1)
 
-    _add(d_slopes_ptr, h, tl.sum(d_slopes_sums))
+    accumulate(d_slopes_ptr, h, tl.sum(d_slopes_sums))
 
 
 def _inputs(q, sizes, slopes):
@@ -2662,7 +2233,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, slopes, config, input_su
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

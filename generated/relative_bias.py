@@ -36,12 +36,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashgen import runtime
-from flashgen.runtime.gluon import tma_add, tma_load, tma_store
+from flashgen.runtime.device.collect import collect_dq
+from flashgen.runtime.device.learned import accumulate, diagonal_sums, shear
+from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.fragments import accumulate_threads, add_dq, start_dq, thread_sums
+from flashgen.runtime.device.sm90.kv_tiles import kv_tile, stage_of, v_stage_of
+from flashgen.runtime.device.sm90.positions import opaque
+from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
+from flashgen.runtime.device.sm90.softmax import packed, softmax_step_natural, unpacked
+from flashgen.runtime.device.sm90.tiles import allocate_tiles, describe, load_tile, load_values, tile_at
+from flashgen.runtime.device.softmax import online_softmax_natural
+from flashgen.runtime.gluon import tma_load, tma_store
 
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "0097eac730d8", "backward_q": "d1705a94c2fc", "backward_kv": "3d382818113e"},
+    templates={"forward": "137269ec338b", "backward_q": "d66e40a587cb", "backward_kv": "5743eb3220c5"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -69,21 +79,6 @@ BACKWARD_KV = runtime.Lookup(
 def _score(qk, q, k, rel_base, scale):
     """score + rel[h, clamp(q - k, -64, 64) + 64]."""
     return qk * scale + tl.load(rel_base + tl.minimum(tl.maximum(q - k, -64), 64) + 64)
-
-
-@triton.jit
-def _online_softmax(x, v_tile, acc, m, l):
-    """One step of the online softmax (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1).
-
-    m [BM] is the running maximum of the logits, l [BM] the running sum of exp(logit - m),
-    acc [BM, V_HEAD_DIM] the running sum of exp(logit - m) * v.
-    """
-    m_new = tl.maximum(m, tl.max(x, 1))
-    p = tl.exp2((x - m_new[:, None]) * 1.4426950408889634)
-    alpha = tl.exp2((m - m_new) * 1.4426950408889634)
-    l = l * alpha + tl.sum(p, 1)
-    acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
-    return acc, m_new, l
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"])
@@ -118,7 +113,7 @@ def _forward(
     V_HEAD_DIM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
-    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see _online_softmax.
+    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see online_softmax_natural.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
     num_tiles = tl.cdiv(q_len, BM)
     tile = tl.program_id(0) % num_tiles
@@ -154,7 +149,7 @@ def _forward(
         k = start + tl.arange(0, BN)[None, :]
         x = _score(qk, q, k, rel_base, scale)
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(x, v_tile, acc, m, l)
+        acc, m, l = online_softmax_natural(x, v_tile, acc, m, l)
 
     # The ragged end.
     if full_end < kv_len:
@@ -166,7 +161,7 @@ def _forward(
         x = _score(qk, q, k, rel_base, scale)
         x = tl.where(col < kv_len, x, -float("inf"))
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(x, v_tile, acc, m, l)
+        acc, m, l = online_softmax_natural(x, v_tile, acc, m, l)
 
     # Epilogue.
     empty = l == 0
@@ -203,168 +198,6 @@ def _work(index, batch, heads, q_len, BM: gl.constexpr):
 
 
 @gluon.jit
-def _softmax_step(x, m, l):
-    """One step of the online softmax; m as in _online_softmax. Returns p, alpha = exp(old m - m), m and l.
-
-    l [ROWS, 8] are the sums of every eighth column, which each thread has of its own: they meet after the last step.
-    """
-    m_new = gl.maximum(m, gl.max(x, 1))
-    p = gl.exp2((x - m_new[:, None]) * 1.4426950408889634)
-    alpha = gl.exp2((m - m_new) * 1.4426950408889634)
-    layout: gl.constexpr = l.type.layout
-    sums = gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), 1)
-    alpha_l = gl.convert_layout(alpha, gl.SliceLayout(1, layout), assert_trivial=True)
-    l = l * alpha_l[:, None] + gl.convert_layout(sums, layout, assert_trivial=True)
-    return p, alpha, m_new, l
-
-
-@gluon.jit
-def _tile(parts, i, SPLIT: gl.constexpr):
-    """Tile i, [rows, columns], in one part or in two."""
-    main = parts[0].index(i).reshape([parts[0].type.shape[-2], parts[0].type.shape[-1]])
-    if SPLIT:
-        return main, parts[1].index(i).reshape([parts[1].type.shape[-2], parts[1].type.shape[-1]])
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _rest(tile, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
-    """The REST columns of a tile, those after the MAIN ones."""
-    if SPLIT:
-        return tile[1]
-    else:
-        return tile[0].slice(MAIN, REST, 1)
-
-
-@gluon.jit
-def _start_scores(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
-    """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
-    k_main = k_tile[0].slice(0, MAIN, 1).permute((1, 0))
-    scores = warpgroup_mma(q_tile[0].slice(0, MAIN, 1), k_main, sums, use_acc=False, is_async=True)
-    if REST > 0:
-        k_rest = _rest(k_tile, MAIN, REST, SPLIT).permute((1, 0))
-        scores = warpgroup_mma(_rest(q_tile, MAIN, REST, SPLIT), k_rest, scores, is_async=True)
-    return scores
-
-
-@gluon.jit
-def _start_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
-    """Start acc + P V, for the MAIN and the REST columns of V."""
-    main = warpgroup_mma(p, v_tile[0].slice(0, MAIN, 1), acc[0], is_async=True)
-    if REST > 0:
-        return main, warpgroup_mma(p, _rest(v_tile, MAIN, REST, SPLIT), acc[1], is_async=True)
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _paired(p, dtype: gl.constexpr):
-    """p rounded to dtype, the neighbours of a row in one int32: [ROWS, BN] becomes [ROWS, BN / 2].
-
-    So a loop carries them in the very registers that the next product reads; two of 16 bits each would change places
-    twice in between.
-    """
-    pairs = gl.reshape(p.to(dtype).to(gl.int16, bitcast=True), [p.shape[0], p.shape[1] // 2, 2])
-    low, high = gl.split(pairs)
-    return gl.inline_asm_elementwise("mov.b32 $0, {$1, $2};", "=r,h,h", [low, high], gl.int32, True, 1)
-
-
-@gluon.jit
-def _unpaired(pairs, dtype: gl.constexpr, layout: gl.constexpr):
-    """p [ROWS, BN] as an operand of a product."""
-    low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.int16, gl.int16), True, 1)
-    p = gl.reshape(gl.join(low, high), [pairs.shape[0], 2 * pairs.shape[1]])
-    return gl.convert_layout(p.to(dtype, bitcast=True), layout, assert_trivial=True)
-
-
-@gluon.jit
-def _await_pv(product, REST: gl.constexpr):
-    """The sums of a product that was started."""
-    if REST > 0:
-        return warpgroup_mma_wait(0, deps=(product[0], product[1]))
-    else:
-        return (warpgroup_mma_wait(0, deps=(product[0],)),)
-
-
-@gluon.jit
-def _scaled(acc, factor, REST: gl.constexpr):
-    """acc with each row times its factor."""
-    main = acc[0] * gl.convert_layout(factor, gl.SliceLayout(1, acc[0].type.layout))[:, None]
-    if REST > 0:
-        return main, acc[1] * gl.convert_layout(factor, gl.SliceLayout(1, acc[1].type.layout))[:, None]
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _no_sums(
-    ROWS: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, main_layout: gl.constexpr, rest_layout: gl.constexpr
-):
-    """acc before the first product."""
-    main = gl.zeros([ROWS, MAIN], gl.float32, main_layout)
-    if REST > 0:
-        return main, gl.zeros([ROWS, REST], gl.float32, rest_layout)
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _await_turn(CONSUMER: gl.constexpr, PING_PONG: gl.constexpr):
-    """Ping-pong: a consumer issues its products when the others have issued theirs and are at their softmax.
-
-    Named barrier 8 + CONSUMER holds the turn of a consumer: its 128 threads wait there, 128 of another one arrive.
-    """
-    if PING_PONG:
-        barrier = gl.full([128], 8 + CONSUMER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-        gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _pass_turn(CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr):
-    """Ping-pong: the next consumer's turn."""
-    if PING_PONG:
-        barrier = gl.full([128], 8 + (CONSUMER + 1) % CONSUMERS, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-        gl.inline_asm_elementwise("bar.arrive $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _load(descs, b, head, row, tiles, i, full, SPLIT: gl.constexpr):
-    """Bring tile i of a head, from `row` on."""
-    if SPLIT:
-        mbarrier.expect(full, descs[0].block_type.nbytes + descs[1].block_type.nbytes)
-        tma_load(descs[1], [b, head, row, descs[0].block_type.shape[3]], full, tiles[1].index(i))
-    else:
-        mbarrier.expect(full, descs[0].block_type.nbytes)
-    tma_load(descs[0], [b, head, row, 0], full, tiles[0].index(i))
-
-
-@gluon.jit
-def _load_v(v_descs, b, kv_h, start, n, v_s, k_empty, v_full, v_empty, SPLIT: gl.constexpr):
-    """Bring tile n of V into its stage once that is free: it may be that of K, which has been read then."""
-    STAGES: gl.constexpr = v_s[0].type.shape[0]
-    stage = n % STAGES
-    if SPLIT:
-        mbarrier.wait(k_empty.index(stage), n // STAGES & 1)
-    else:
-        mbarrier.wait(v_empty.index(stage), (n // STAGES & 1) ^ 1)
-    _load(v_descs, b, kv_h, start, v_s, stage, v_full.index(stage), SPLIT)
-
-
-@gluon.jit
-def _described(ptr, shape, strides, tiles, SPLIT: gl.constexpr):
-    """How TMA sees a tensor [batch, heads, length, dim] whose tiles, or both parts of them, lie in shared memory."""
-    one, two, three = strides
-    block: gl.constexpr = tiles[0].index(0).type.shape
-    descs = (tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], block, tiles[0].type.layout),)
-    if SPLIT:
-        rest: gl.constexpr = tiles[1].index(0).type.shape
-        rest_desc = tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], rest, tiles[1].type.layout)
-        descs = (descs[0], rest_desc)
-    return descs
-
-
-@gluon.jit
 def _producer(
     q_ptr,
     k_ptr,
@@ -384,9 +217,9 @@ def _producer(
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
     batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = sizes
     q_s, k_s, v_s = shared
-    k_descs = _described(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
-    q_descs = _described(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
-    v_descs = _described(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
+    k_descs = describe(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
+    q_descs = describe(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
+    v_descs = describe(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
     q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
@@ -409,20 +242,20 @@ def _producer(
             start = (num_tiles - 1 - i) * BN
             stage = n % STAGES
             mbarrier.wait(room_for_k.index(stage), (n // STAGES & 1) ^ 1)
-            _load(k_descs, b, kv_h, start, k_s, stage, k_full.index(stage), SPLIT)
+            load_tile(k_descs, b, kv_h, start, k_s, stage, k_full.index(stage), SPLIT)
             if n > 0:
-                _load_v(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+                load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
             v_b, v_head, v_start = b, kv_h, start
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
                     slot = turn % Q_SLOTS * CONSUMERS + each
                     mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
-                    _load(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
+                    load_tile(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
             n += 1
         turn += 1
         index += gl.num_programs(0)
-    _load_v(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+    load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
 
 
 @gluon.jit
@@ -447,7 +280,7 @@ def _consumer(
     SPLIT: gl.constexpr,
 ):
     # Four warps: ROWS rows of each tile of queries.
-    # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see _softmax_step.
+    # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see softmax_step_natural.
     # acc: the sums for the MAIN and the REST columns of V.
     scale, batch, heads, q_len, kv_len = sizes
     q_s, k_s, v_s = shared
@@ -484,10 +317,10 @@ def _consumer(
     row0 = 0
     m = gl.zeros([ROWS], gl.float32, row_layout)
     l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-    pairs = _paired(zero, out_s.dtype)
-    acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
+    pairs = packed(zero, out_s.dtype)
+    acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
     if CONSUMER == CONSUMERS - 1:
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
     index = gl.program_id(0) - gl.num_programs(0)
     while index < num_q_tiles:
         index = index + gl.num_programs(0)
@@ -498,15 +331,15 @@ def _consumer(
         last = (n + STAGES - 1) % STAGES
         stage = n % STAGES
         slot = turn % Q_SLOTS * CONSUMERS + CONSUMER
-        q_tile = _tile(q_s, slot, SPLIT)
+        q_tile = tile_at(q_s, slot, SPLIT)
         mbarrier.wait(q_full.index(slot), turn // Q_SLOTS & 1, pred=begins)
         mbarrier.wait(k_full.index(stage), n // STAGES & 1, pred=begins)
-        _await_turn(CONSUMER, PING_PONG)
-        scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
+        ping_pong_sync(CONSUMER, PING_PONG)
+        scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
         mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
-        p = _unpaired(pairs, out_s.dtype, p_layout)
-        product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        p = unpacked(pairs, out_s.dtype, p_layout)
+        product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
         l = gl.convert_layout(gl.sum(l, 1), row_layout)
@@ -543,10 +376,10 @@ def _consumer(
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.4028234663852886e38, gl.float32, row_layout)
         l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-        p, alpha, m, l = _softmax_step(x, m, l)
+        p, alpha, m, l = softmax_step_natural(x, m, l)
 
         # The output of the tile before, which TMA writes as far as there are rows and columns.
-        acc = _scaled(_await_pv(product, V_REST), factor, V_REST)
+        acc = scale_rows(await_product(product, V_REST), factor, V_REST)
         mbarrier.arrive(v_empty.index(last), pred=finishes)
         if finishes:
             tma.store_wait(0)
@@ -559,8 +392,8 @@ def _consumer(
                 out_tile.slice(0, V_REST, 1).store(acc[1].to(out_s.dtype))
             fence_async_shared()
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
-        acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
-        pairs = _paired(p, out_s.dtype)
+        acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
+        pairs = packed(p, out_s.dtype)
 
         # The other tiles: each row sees each key.
         for i in range(1, gl.where(begins, num_tiles, 0)):
@@ -570,35 +403,28 @@ def _consumer(
             n += 1
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
-            _await_turn(CONSUMER, PING_PONG)
-            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
+            ping_pong_sync(CONSUMER, PING_PONG)
+            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
             mbarrier.wait(v_full.index(last), last_phase)
-            p = _unpaired(pairs, out_s.dtype, p_layout)
-            product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
-            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            p = unpacked(pairs, out_s.dtype, p_layout)
+            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             start = (num_tiles - 1 - i) * BN
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
             k = start + gl.arange(0, BN, layout=col_layout)[None, :]
             x = _score(qk, q, k, rel_base, scale)
 
-            p, alpha, m, l = _softmax_step(x, m, l)
-            acc = _await_pv(product, V_REST)
+            p, alpha, m, l = softmax_step_natural(x, m, l)
+            acc = await_product(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
-            acc = _scaled(acc, alpha, V_REST)
-            pairs = _paired(p, out_s.dtype)
+            acc = scale_rows(acc, alpha, V_REST)
+            pairs = packed(p, out_s.dtype)
 
         mbarrier.arrive(q_empty.index(slot))
         n += 1
         turn += 1
     tma.store_wait(0)
-
-
-@gluon.jit
-def _room(dtype: gl.constexpr, count: gl.constexpr, rows: gl.constexpr, width: gl.constexpr):
-    """Shared memory for tiles of so many rows and columns, as TMA and the products want them."""
-    block: gl.constexpr = [1, 1, rows, width]
-    return gl.allocate_shared_memory(dtype, [count] + block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch"])
@@ -652,17 +478,17 @@ def _forward_hopper(
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
     Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
-    q_s = (_room(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
-    k_s = (_room(dtype, STAGES, BN, MAIN),)
+    q_s = (allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
+    k_s = (allocate_tiles(dtype, STAGES, BN, MAIN),)
     if SPLIT:
-        q_s = (q_s[0], _room(dtype, Q_SLOTS * CONSUMERS, ROWS, REST))
-        k_s = (k_s[0], _room(dtype, STAGES, BN, REST))
+        q_s = (q_s[0], allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, REST))
+        k_s = (k_s[0], allocate_tiles(dtype, STAGES, BN, REST))
         v_s = k_s
     else:
-        v_s = (_room(dtype, STAGES, BN, V_WIDTH),)
-    out_s = _room(dtype, CONSUMERS, ROWS, OUT_WIDTH)
+        v_s = (allocate_tiles(dtype, STAGES, BN, V_WIDTH),)
+    out_s = allocate_tiles(dtype, CONSUMERS, ROWS, OUT_WIDTH)
     out_strides = (q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim)
-    (out_desc,) = _described(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
+    (out_desc,) = describe(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
     q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -910,37 +736,6 @@ def _flat_score(qk, k_first, q_first, rel_base, scale):
 
 
 @gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
-    """_start_scores for tiles in one part."""
-    return _start_scores((q_tile,), (k_tile,), zero, MAIN, REST, False)
-
-
-@gluon.jit
-def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
-    """_start_product for a tile in one part."""
-    return _start_product(p, (v_tile,), acc, MAIN, REST, False)
-
-
-@gluon.jit
-def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
-    """Where tile i of V is, and the phase of the barriers there."""
-    if V_STAGES == 1:
-        # Always 0, which the compiler does not know: it would keep the addresses of all parts of V's tile, and of dO's.
-        return (i + num_rows) >> 31, i & 1
-    else:
-        return i % V_STAGES, i // V_STAGES & 1
-
-
-@gluon.jit
-def _await_dq(product, PENDING: gl.constexpr, REST: gl.constexpr):
-    """The sums of dQ from a product that was started before the last PENDING ones."""
-    if REST > 0:
-        return warpgroup_mma_wait(PENDING, deps=(product[0], product[1]))
-    else:
-        return (warpgroup_mma_wait(PENDING, deps=(product[0],)),)
-
-
-@gluon.jit
 def _is_flat_key_tile(i, num_tiles, kv_len, q_first, q_last, BN: gl.constexpr):
     """Whether there is a tile i, all of whose pairs read at one place."""
     k_first = (num_tiles - 1 - i) * BN
@@ -984,7 +779,7 @@ def _dq_producer(
             for each in gl.static_range(CONSUMERS):
                 mbarrier.expect(do_full.index(each), do_desc.block_type.nbytes)
                 tma_load(do_desc, [b, h, row0 + 64 * each, 0], do_full.index(each), do_s.index(each))
-        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
         mbarrier.wait(v_empty.index(v_stage), v_phase ^ 1)
         mbarrier.expect(v_full.index(v_stage), v_desc.block_type.nbytes)
         tma_load(v_desc, [b, kv_h, start, 0], v_full.index(v_stage), v_s.index(v_stage))
@@ -1053,14 +848,14 @@ def _dq_consumer(
     stage = 0
     v_stage = 0
     if CONSUMER == CONSUMERS - 1:
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
     mbarrier.wait(q_full.index(CONSUMER), 0)
     mbarrier.wait(k_full.index(0), 0)
-    scores = _issue_qk(q_tile, k_s.index(0).reshape([BN, WIDTH]), zero, MAIN, REST)
+    scores = start_scores((q_tile,), (k_s.index(0).reshape([BN, WIDTH]),), zero, MAIN, REST)
     mbarrier.wait(do_full.index(CONSUMER), 0)
     mbarrier.wait(v_full.index(0), 0)
     do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
-    products = _issue_qk(do_tile, v_s.index(0).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+    products = start_scores((do_tile,), (v_s.index(0).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
     qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
     start = (num_tiles - 1 - i) * BN
     col = start + gl.arange(0, BN, layout=col_layout)[None, :]
@@ -1082,18 +877,18 @@ def _dq_consumer(
             # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
             last = stage
             stage = i % STAGES
-            v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
-            _await_turn(CONSUMER, PING_PONG)
-            product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+            v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+            ping_pong_sync(CONSUMER, PING_PONG)
+            product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
             mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
-            dq = _await_dq(product, S_PRODUCTS, REST)
+            scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+            dq = await_product(product, REST, S_PRODUCTS)
             mbarrier.arrive(k_empty.index(last))
             mbarrier.wait(v_full.index(v_stage), v_phase)
             own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
             do_tile = do_s.index(own).reshape([64, V_WIDTH])
-            products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
-            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+            ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
             start = (num_tiles - 1 - i) * BN
             x = _flat_score(qk, start, q_first, rel_base, scale)
@@ -1108,18 +903,18 @@ def _dq_consumer(
             # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
             last = stage
             stage = i % STAGES
-            v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
-            _await_turn(CONSUMER, PING_PONG)
-            product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+            v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+            ping_pong_sync(CONSUMER, PING_PONG)
+            product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
             mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-            scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
-            dq = _await_dq(product, S_PRODUCTS, REST)
+            scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+            dq = await_product(product, REST, S_PRODUCTS)
             mbarrier.arrive(k_empty.index(last))
             mbarrier.wait(v_full.index(v_stage), v_phase)
             own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
             do_tile = do_s.index(own).reshape([64, V_WIDTH])
-            products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
-            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+            ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
             start = (num_tiles - 1 - i) * BN
             k = start + gl.arange(0, BN, layout=col_layout)[None, :]
@@ -1133,8 +928,8 @@ def _dq_consumer(
             i += 1
 
     # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
-    product = _issue_pv(ds, k_s.index(stage).reshape([BN, WIDTH]), dq, MAIN, REST)
-    dq = _await_dq(product, 0, REST)
+    product = start_product(ds, (k_s.index(stage).reshape([BN, WIDTH]),), dq, MAIN, REST)
+    dq = await_product(product, REST)
     q_tile.slice(0, MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
     if REST > 0:
         q_tile.slice(MAIN, REST, 1).store((dq[1] * scale).to(dq_desc.dtype))
@@ -1348,49 +1143,6 @@ def _backward_kv(
     )
 
 
-@triton.jit
-def _add(sums_ptr, at, value):
-    """Add to elements of sums: float32 by atomics, or digits of int64, whose sum is the same in every order.
-
-    A finite float32 is mantissa * 2**(place - 149); its digits have 24 bits, at places 0, 24, 48, ...
-    """
-    if sums_ptr.dtype.element_ty == tl.float32:
-        tl.atomic_add(sums_ptr + at, value, mask=value != 0, sem="relaxed")
-    else:
-        bits = value.to(tl.int32, bitcast=True)
-        exponent = (bits >> 23) & 255
-        mantissa = (bits & 0x7FFFFF) | tl.where(exponent == 0, 0, 0x800000)
-        place = tl.maximum(exponent - 1, 0)
-        number = mantissa.to(tl.int64) << (place % 24).to(tl.int64)
-        sign = tl.where(bits < 0, -1, 1).to(tl.int64)
-        finite = exponent < 255
-        digit = sums_ptr + tl.cast(at, tl.int64) * 13
-        low = tl.where(finite, sign * (number & 0xFFFFFF), 1)
-        tl.atomic_add(digit + tl.where(finite, place // 24, 12), low, mask=low != 0, sem="relaxed")
-        high = sign * (number >> 24)
-        tl.atomic_add(digit + place // 24 + 1, high, mask=finite & (high != 0), sem="relaxed")
-
-
-@gluon.jit
-def _place_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
-    """Tile `index` of keys: its head in the batch, its place along the keys, and the size of its group.
-
-    The heads are taken in groups of head_group, whose Q and dO stay in the L2 cache.
-    """
-    num_tiles = gl.cdiv(kv_len, BN)
-    first = index // (num_tiles * head_group) * head_group
-    group = gl.minimum(head_group, batch * kv_heads - first)
-    turn = index - first * num_tiles
-    return first + turn % group, turn // group, group
-
-
-@gluon.jit
-def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
-    """Tile `index` of keys: its batch element, head of K and V, and first key."""
-    head, place, _ = _place_of(index, batch, kv_heads, kv_len, head_group, BN)
-    return head // kv_heads, head % kv_heads, place * BN
-
-
 @gluon.jit
 def _queries_of(col0, q_len, kv_len, BM: gl.constexpr, BN: gl.constexpr):
     """The tiles of queries for the tile of keys at col0: num_tiles, the first num_mixed of which need the mask."""
@@ -1419,91 +1171,6 @@ def _is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM: gl.con
 
 
 @gluon.jit
-def _issue_dq(ds_s, buffer, k_s, zero, CONSUMER: gl.constexpr):
-    """Start dS K, from the dS^T of both consumers in a buffer, for this one's 64 rows or columns of it."""
-    HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
-    dq = zero
-    for c in gl.static_range(2):
-        ds = ds_s.index(2 * buffer + c)
-        keys = k_s.index(c).reshape([64, HEAD_DIM])
-        if HEAD_DIM == 128:
-            keys = keys.slice(64 * CONSUMER, 64, 1)
-        else:
-            ds = ds.slice(64 * CONSUMER, 64, 1)
-        dq = warpgroup_mma(ds.permute((1, 0)), keys, dq, use_acc=c > 0, is_async=True)
-    return dq
-
-
-@gluon.jit
-def _add_dq(dq_sums, dq_s, at, dq, FUSE_DQ: gl.constexpr):
-    """Add a tile [64, 64] to the sums in memory, from element 64 * at on, in the order in which the threads hold it:
-
-    by eight columns, warp and lane, and a thread's four values of these columns, rows 0 and 8 by columns 0 and 1.
-    FUSE_DQ 1: each thread adds what it holds. FUSE_DQ 2: TMA adds it from shared memory.
-    """
-    if FUSE_DQ == 1:
-        layout: gl.constexpr = dq.type.layout
-        rows = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
-        cols = gl.arange(0, 64, layout=gl.SliceLayout(0, layout))
-        # The address of the first of a thread's four values; the others are not looked at.
-        places = ((rows >> 4) * 128 + (rows & 7) * 16)[:, None] + ((cols >> 3) * 512 + (cols >> 1 & 3) * 4)[None, :]
-        addresses = (dq_sums + at.to(gl.int64) * 64 + places).to(gl.int64)
-        gl.inline_asm_elementwise(
-            "red.global.add.v4.f32 [$4], {$8, $9, $10, $11}; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;",
-            "=r,=r,=r,=r,l,l,l,l,f,f,f,f", [addresses, dq], gl.int32, False, 4,
-        )  # fmt: skip
-    else:
-        # What was added before must be out of shared memory.
-        tma.store_wait(0)
-        dq_s.store(dq.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([16, 256]))
-        fence_async_shared()
-        tma_add(dq_sums, [at // 4, 0], dq_s)
-
-
-@gluon.jit
-def _stage_of(n, STAGES: gl.constexpr):
-    """The stage of the n-th tile, and the phase of the barriers there."""
-    return (n.to(gl.uint32) % STAGES).to(gl.int32), (n.to(gl.uint32) // STAGES & 1).to(gl.int32)
-
-
-@gluon.jit
-def _anew(value):
-    """The same value, of which the compiler does not know it: it keeps nothing in registers that follows from it."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [value], gl.int32, False, 1)
-
-
-@gluon.jit
-def _meet(BARRIER):
-    """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
-
-    Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
-    tiles and the next one for its odd tiles. Barrier 12: both have read the keys.
-    """
-    barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _be_there(BARRIER):
-    """Count as being at a named barrier, without waiting for others."""
-    barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    gl.inline_asm_elementwise("bar.arrive $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _thread_sums(tile):
-    """The sums of what each thread holds of a tile [64, BM]: [4, 8, 4], by warp and lane."""
-    return gl.sum(gl.sum(gl.sum(tile.reshape([4, 2, 8, tile.shape[1] // 8, 4, 2]), 5), 3), 1)
-
-
-@gluon.jit
-def _add_thread_sums(sums_ptr, at, sums):
-    """Add them to one element, a number for each warp."""
-    value = gl.sum(gl.sum(sums, 2), 1)
-    _add(sums_ptr, at + gl.zeros_like(value).to(gl.int32), value)
-
-
-@gluon.jit
 def _backward_producer(
     q_desc,
     do_desc,
@@ -1523,7 +1190,7 @@ def _backward_producer(
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
     kv_full, q_full, do_full, rows_full, empty = barriers
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
     for c in gl.static_range(2):
         tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, k_s.index(c))
@@ -1535,7 +1202,7 @@ def _backward_producer(
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, num_tiles, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(empty.index(stage), phase ^ 1)
             mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
             tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
@@ -1568,6 +1235,8 @@ def _backward_consumer(
 ):
     # Four warps: 64 keys. Tiles of scores are transposed, [64, BM], so that P and dS enter the products for dV and dK
     # from registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
+    # They meet at named barriers. 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 *
+    # consumer for its even tiles and the next one for its odd tiles. 12: both have read the keys.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
     kv_full, q_full, do_full, rows_full, empty = barriers
@@ -1589,7 +1258,7 @@ def _backward_consumer(
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
     dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
     k = gl.minimum(cols, kv_len - 1)[:, None]
@@ -1600,8 +1269,8 @@ def _backward_consumer(
         last_at = (b * heads + kv_h * (heads // kv_heads)) * num_rows * (HEAD_DIM // 64) + 64 * CONSUMER
         ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
         fence_async_shared()
-        _be_there(8 + 2 * CONSUMER + (n + 1 & 1))
-    nothing = _thread_sums(zero)
+        barrier_arrive(8 + 2 * CONSUMER + (n + 1 & 1))
+    nothing = thread_sums(zero)
     d_rel_sums = nothing  # of the element d_rel_at
     d_rel_at = gl.to_tensor(0).to(gl.int64)
     mbarrier.wait(kv_full, 0)
@@ -1629,10 +1298,10 @@ def _backward_consumer(
                     d_rel_shared, h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), d_rel_at
                 )
                 if element != d_rel_at:
-                    _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
+                    accumulate_threads(d_rel_ptr, d_rel_at, d_rel_sums)
                     d_rel_sums = nothing
                     d_rel_at = element
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
             mbarrier.wait(q_full.index(stage), phase)
@@ -1653,7 +1322,7 @@ def _backward_consumer(
             delta = delta_s.index(stage).load(row_layout)[None, :]
             ds_out = p * (dp - delta)
             if LEARNED:
-                d_rel_sums += gl.where(d_rel_shared, _thread_sums(ds_out), 0.0)
+                d_rel_sums += gl.where(d_rel_shared, thread_sums(ds_out), 0.0)
             ds = ds_out.to(k_s.dtype)
             if FUSE_DQ > 0:
                 ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
@@ -1663,25 +1332,25 @@ def _backward_consumer(
                 at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
                 if DELAY_DQ:
                     # The other consumer is done with the tile before; its own part of dS came with it.
-                    _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                    next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                    barrier_sync(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                    next_dq = start_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                     at, last_at = last_at, at
                 else:
-                    _meet(8)
-                    next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                    barrier_sync(8)
+                    next_dq = start_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
             next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
             if FUSE_DQ > 0:
                 # dQ leaves while the last product runs.
                 dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
                 dk = warpgroup_mma_wait(0, deps=(next_dk,))
             else:
                 dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
             mbarrier.arrive(empty.index(stage))
             if FUSE_DQ > 0 and DELAY_DQ:
-                _be_there(8 + 2 * CONSUMER + (n & 1))
-            n = _anew(n + 1)
-            i = _anew(i + 1)
+                barrier_arrive(8 + 2 * CONSUMER + (n & 1))
+            n = opaque(n + 1)
+            i = opaque(i + 1)
 
         # Full tiles: each row sees each key, no mask. Runs of flat ones, which read at one place each, and of others.
         while i < num_tiles:
@@ -1692,10 +1361,10 @@ def _backward_consumer(
                     # d rel[h, clamp(q - k, -64, 64) + 64]
                     element = gl.cast(h_scaled + (gl.minimum(gl.maximum(q_first - k_first, -64), 64) + 64), gl.int64)
                     if element != d_rel_at:
-                        _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
+                        accumulate_threads(d_rel_ptr, d_rel_at, d_rel_sums)
                         d_rel_sums = nothing
                         d_rel_at = element
-                stage, phase = _stage_of(n, STAGES)
+                stage, phase = stage_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
                 mbarrier.wait(q_full.index(stage), phase)
@@ -1715,7 +1384,7 @@ def _backward_consumer(
                 delta = delta_s.index(stage).load(row_layout)[None, :]
                 ds_out = p * (dp - delta)
                 if LEARNED:
-                    d_rel_sums += _thread_sums(ds_out)
+                    d_rel_sums += thread_sums(ds_out)
                 ds = ds_out.to(k_s.dtype)
                 if FUSE_DQ > 0:
                     ds_s.index(2 * (n & (BUFFERS - 1)) + CONSUMER).store(ds)
@@ -1725,29 +1394,29 @@ def _backward_consumer(
                     at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
                     if DELAY_DQ:
                         # The other consumer is done with the tile before; its own part of dS came with it.
-                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        barrier_sync(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                        next_dq = start_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                         at, last_at = last_at, at
                     else:
-                        _meet(8)
-                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        barrier_sync(8)
+                        next_dq = start_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                 next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
                 if FUSE_DQ > 0:
                     # dQ leaves while the last product runs.
                     dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                    add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
                     dk = warpgroup_mma_wait(0, deps=(next_dk,))
                 else:
                     dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
                 mbarrier.arrive(empty.index(stage))
                 if FUSE_DQ > 0 and DELAY_DQ:
-                    _be_there(8 + 2 * CONSUMER + (n & 1))
-                n = _anew(n + 1)
-                i = _anew(i + 1)
+                    barrier_arrive(8 + 2 * CONSUMER + (n & 1))
+                n = opaque(n + 1)
+                i = opaque(i + 1)
 
             while (i < num_tiles) & ~_is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
                 start = _query_tile(i, num_tiles, BM)
-                stage, phase = _stage_of(n, STAGES)
+                stage, phase = stage_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
                 mbarrier.wait(q_full.index(stage), phase)
@@ -1778,43 +1447,43 @@ def _backward_consumer(
                     at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
                     if DELAY_DQ:
                         # The other consumer is done with the tile before; its own part of dS came with it.
-                        _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                        next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        barrier_sync(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                        next_dq = start_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                         at, last_at = last_at, at
                     else:
-                        _meet(8)
-                        next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                        barrier_sync(8)
+                        next_dq = start_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                 next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
                 if FUSE_DQ > 0:
                     # dQ leaves while the last product runs.
                     dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                    _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                    add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
                     dk = warpgroup_mma_wait(0, deps=(next_dk,))
                 else:
                     dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
                 mbarrier.arrive(empty.index(stage))
                 if FUSE_DQ > 0 and DELAY_DQ:
-                    _be_there(8 + 2 * CONSUMER + (n & 1))
-                n = _anew(n + 1)
-                i = _anew(i + 1)
+                    barrier_arrive(8 + 2 * CONSUMER + (n & 1))
+                n = opaque(n + 1)
+                i = opaque(i + 1)
 
     if LEARNED:
-        _add_thread_sums(d_rel_ptr, d_rel_at, d_rel_sums)
+        accumulate_threads(d_rel_ptr, d_rel_at, d_rel_sums)
 
     # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
     # Where these are is computed anew: it is not worth registers in the meantime.
-    b, kv_h, col0 = _keys_of(_anew(gl.program_id(0)), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN)
+    b, kv_h, col0 = kv_tile(opaque(gl.program_id(0)), batch, opaque(kv_heads), opaque(kv_len), opaque(head_group), BN)
     v_tile.store(dv.to(v_s.dtype))
     fence_async_shared()
     tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], v_s.index(CONSUMER))
     if FUSE_DQ > 0:
         if DELAY_DQ:
-            _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-            next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+            barrier_sync(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+            next_dq = start_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
             dq = warpgroup_mma_wait(0, deps=(next_dq,))
-            _add_dq(dq_sums, dq_s.index(CONSUMER), last_at, dq, FUSE_DQ)
+            add_dq(dq_sums, dq_s.index(CONSUMER), last_at, dq, FUSE_DQ)
         # The other consumer has read this one's keys.
-        _meet(12)
+        barrier_sync(12)
     k_tile.store((dk * scale).to(k_s.dtype))
     fence_async_shared()
     tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], k_s.index(CONSUMER))
@@ -1867,7 +1536,7 @@ def _backward_kv_hopper(
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
     # Where LEARNED, ds_out = p * (d_out v^T - delta) is added up for rel where all pairs of a tile share an element.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
-    # the scale, in tiles of 64 x 64, each as _add_dq lays it out.
+    # the scale, in tiles of 64 x 64, each as fragments, see add_dq.
     # One warp loads (_backward_producer), two groups of four warps compute (_backward_consumer). They meet at barriers
     # in shared memory: `full` when a tile has arrived, `empty` when both consumers are done with it.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
@@ -1918,27 +1587,8 @@ def _backward_kv_hopper(
     # fmt: on
 
 
-@triton.jit(do_not_specialize=["q_len", "num_rows", "head_dim"])
-def _collect_dq(sums_ptr, dq_ptr, scale, q_len, num_rows, head_dim, HEAD_DIM: tl.constexpr):
-    # Grid: one program for each 64 x 64 tile of the sums of each head of each batch element: dq = scale * sums, from
-    # the order of _add_dq to that of rows.
-    tile = tl.program_id(0).to(tl.int64)
-    dims = tile % (HEAD_DIM // 64) * 64 + tl.arange(0, 64)
-    first = tile // (HEAD_DIM // 64) * 64
-    head = first // num_rows
-    rows = first % num_rows + tl.arange(0, 64)
-    sums = tl.load(sums_ptr + tile * 4096 + tl.arange(0, 4096))
-    # Dimensions: eight columns, warp, lane // 4, lane % 4, one of two rows, one of two columns.
-    dq = sums.reshape(8, 4, 8, 4, 2, 2).permute(1, 4, 2, 0, 3, 5).reshape(64, 64) * scale
-    tl.store(
-        dq_ptr + (head * q_len + rows)[:, None] * head_dim + dims[None, :],
-        dq.to(dq_ptr.dtype.element_ty),
-        mask=(rows < q_len)[:, None] & (dims < head_dim)[None, :],
-    )
-
-
 @gluon.jit
-def _leave_p(p_s, p):
+def store_fragments(p_s, p):
     """Put a tile [64, 64] into shared memory in the order in which threads hold it, 16 bytes a thread:
 
     by eight columns, warp and lane, and a thread's four values of these columns, rows 0 and 8 by columns 0 and 1.
@@ -1947,7 +1597,7 @@ def _leave_p(p_s, p):
 
 
 @gluon.jit
-def _take_p(p_s, layout: gl.constexpr):
+def load_fragments(p_s, layout: gl.constexpr):
     """What the same threads of the other consumer put there."""
     p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
     return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
@@ -1973,7 +1623,7 @@ def _wide_producer(
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
     tma_load(v_desc, [b, kv_h, col0, 0], kv_full, v_s)
@@ -1983,7 +1633,7 @@ def _wide_producer(
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, num_tiles, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(do_empty.index(stage), phase ^ 1)
             mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes + 4 * BM)
             tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
@@ -2032,7 +1682,7 @@ def _wide_dv_consumer(
     dv = (gl.zeros([BN, V_MAIN], gl.float32, dv_layout),)
     if V_REST > 0:
         dv = (dv[0], gl.zeros([BN, V_REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])))
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     cols = col0 + gl.arange(0, BN, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
     k = gl.minimum(cols, kv_len - 1)[:, None]
@@ -2045,9 +1695,9 @@ def _wide_dv_consumer(
         # Mixed tiles.
         for i in range(0, num_mixed):
             start = _query_tile(i, num_tiles, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
-            scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
+            scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             rows = start + gl.arange(0, BM, layout=row_layout)
             # Rows beyond the last are taken as the last: they read what exists.
@@ -2056,21 +1706,21 @@ def _wide_dv_consumer(
             x = _score(qk, q, k, rel_base, scale)
             x = gl.where((cols < kv_len)[:, None] & (rows < q_len)[None, :], x, -float("inf"))
             p = gl.exp2((x - lse) * 1.4426950408889634)
-            _leave_p(p_s.index(stage), p)
+            store_fragments(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             mbarrier.wait(do_full.index(stage), phase)
-            product = _issue_pv(p_operand, do_s.index(stage).reshape([BM, V_WIDTH]), dv, V_MAIN, V_REST)
-            dv = _await_pv(product, V_REST)
+            product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
+            dv = await_product(product, V_REST)
             mbarrier.arrive(do_empty.index(stage))
             n += 1
 
         # Full tiles: each row sees each key, no mask.
         for i in range(num_mixed, num_tiles):
             start = _query_tile(i, num_tiles, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
-            scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
+            scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             rows = start + gl.arange(0, BM, layout=row_layout)
             # Rows beyond the last are taken as the last: they read what exists.
@@ -2078,17 +1728,17 @@ def _wide_dv_consumer(
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x = _score(qk, q, k, rel_base, scale)
             p = gl.exp2((x - lse) * 1.4426950408889634)
-            _leave_p(p_s.index(stage), p)
+            store_fragments(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             mbarrier.wait(do_full.index(stage), phase)
-            product = _issue_pv(p_operand, do_s.index(stage).reshape([BM, V_WIDTH]), dv, V_MAIN, V_REST)
-            dv = _await_pv(product, V_REST)
+            product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
+            dv = await_product(product, V_REST)
             mbarrier.arrive(do_empty.index(stage))
             n += 1
 
     # Epilogue. When V has been read for the last time it takes dV, which TMA writes as far as there are keys.
-    _meet(8)
+    barrier_sync(8)
     v_tile.slice(0, V_MAIN, 1).store(dv[0].to(v_s.dtype))
     if V_REST > 0:
         v_tile.slice(V_MAIN, V_REST, 1).store(dv[1].to(v_s.dtype))
@@ -2130,27 +1780,27 @@ def _wide_dk_consumer(
     dk = (gl.zeros([BN, MAIN], gl.float32, dk_layout),)
     if REST > 0:
         dk = (dk[0], gl.zeros([BN, REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])))
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
         for _ in range(num_tiles):
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(do_full.index(stage), phase)
-            products = _issue_qk(v_tile, do_s.index(stage).reshape([BM, V_WIDTH]), zero, V_MAIN, V_REST)
+            products = start_scores((v_tile,), (do_s.index(stage).reshape([BM, V_WIDTH]),), zero, V_MAIN, V_REST)
             dp = warpgroup_mma_wait(0, deps=(products,))
             dp -= delta_s.index(stage).load(row_layout)[None, :]
             mbarrier.arrive(do_empty.index(stage))
             mbarrier.wait(p_full.index(stage), phase)
-            ds = _take_p(p_s.index(stage), scores_layout) * dp
+            ds = load_fragments(p_s.index(stage), scores_layout) * dp
             mbarrier.wait(q_full.index(stage), phase)
             ds_operand = gl.convert_layout(ds.to(k_s.dtype), dk_operand)
-            product = _issue_pv(ds_operand, q_s.index(stage).reshape([BM, WIDTH]), dk, MAIN, REST)
-            dk = _await_pv(product, REST)
+            product = start_product(ds_operand, (q_s.index(stage).reshape([BM, WIDTH]),), dk, MAIN, REST)
+            dk = await_product(product, REST)
             mbarrier.arrive(q_empty.index(stage))
             n += 1
-    _be_there(8)
+    barrier_arrive(8)
 
     # Epilogue. K has been read when the last P was made: it takes dK.
     k_tile.slice(0, MAIN, 1).store((dk[0] * scale).to(k_s.dtype))
@@ -2251,23 +1901,6 @@ def _d_rel_at(k, h_scaled, q_first):
 def _d_rel_is_one(k_first, k_last, q_first, q_last):
     """Whether all pairs of a tile read the same element, rel[h, clamp(q - k, -64, 64) + 64]."""
     return tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64)
-
-
-@triton.jit
-def _sheared(tile):
-    """tile [BM, BN] with row i moved left by i, around the end: element [i, c] was [i, (c + i) % BN]."""
-    BM: tl.constexpr = tile.shape[0]
-    BN: tl.constexpr = tile.shape[1]
-    return tl.gather(tile, (tl.arange(0, BN)[None, :] + tl.arange(0, BM)[:, None]) % BN, 1)
-
-
-@triton.jit
-def _diagonals(sheared, wrap):
-    """Sums [1, BN] along the diagonals on which column - row is c - wrap * BN."""
-    BM: tl.constexpr = sheared.shape[0]
-    BN: tl.constexpr = sheared.shape[1]
-    wraps = (tl.arange(0, BN)[None, :] + tl.arange(0, BM)[:, None]) // BN
-    return tl.sum(tl.where(wraps == wrap, sheared, 0.0), 0)[None, :]
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows"])
@@ -2371,13 +2004,15 @@ def _backward_inputs(
         if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
             if not REST:
-                _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
+                accumulate(
+                    d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out)
+                )
         else:
-            sheared = _sheared(ds_out)
+            sheared = shear(ds_out)
             for wrap in tl.static_range((BM + BN - 2) // BN + 1):
                 # The keys that are as far from the tile's first query as the pairs of each diagonal are apart.
                 along = start - wrap * BN + tl.arange(0, BN)[None, :]
-                _add(d_rel_ptr, _d_rel_at(along, h_scaled, q_first), _diagonals(sheared, wrap))
+                accumulate(d_rel_ptr, _d_rel_at(along, h_scaled, q_first), diagonal_sums(sheared, wrap))
 
     # The ragged end.
     for start in tl.range(tl.maximum(full_end, first), stop, BN):
@@ -2397,13 +2032,15 @@ def _backward_inputs(
         if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
             if not REST:
-                _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
+                accumulate(
+                    d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out)
+                )
         else:
-            sheared = _sheared(ds_out)
+            sheared = shear(ds_out)
             for wrap in tl.static_range((BM + BN - 2) // BN + 1):
                 # The keys that are as far from the tile's first query as the pairs of each diagonal are apart.
                 along = start - wrap * BN + tl.arange(0, BN)[None, :]
-                _add(d_rel_ptr, _d_rel_at(along, h_scaled, q_first), _diagonals(sheared, wrap))
+                accumulate(d_rel_ptr, _d_rel_at(along, h_scaled, q_first), diagonal_sums(sheared, wrap))
 
 
 def _inputs(q, sizes, rel):
@@ -2557,7 +2194,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, rel, config, input_sums=
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

@@ -62,6 +62,11 @@ def import_block(source: str, own: Mapping[str, str]) -> str:
     return "\n\n".join("\n".join(section) for section in sections if section)
 
 
+def importable_names() -> frozenset[str]:
+    """What every variant may import by name."""
+    return frozenset(_homes())
+
+
 def free_names(source: str) -> set[str]:
     """The names that a text reads and neither defines nor has from Python itself."""
     top = symtable.symtable(source, "generated", "exec")

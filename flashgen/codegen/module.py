@@ -47,8 +47,6 @@ class ModuleView:
     contents: str
     source: str
     identity: Identity
-    imports_math: bool
-    imports_torch: bool
     kernels: str
     forward: ForwardView
     forward_sm90: ForwardSm90View
@@ -97,7 +95,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
     forward, schedule = kernels.forward, kernels.schedule
     inputs_view = kernels.backward_inputs
     sums = learned_launch(variant, None if inputs_view is None else inputs_view.learned)
-    checks, checks_math = _checks(variant, {inside: name for name, inside in names.items()})
+    checks = _checks(variant, {inside: name for name, inside in names.items()})
     scheduled = read_by(variant, () if schedule is None else schedule.arguments)
     reference = reference_view(variant)
     arguments = own_arguments(public, names)
@@ -109,8 +107,6 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         contents=contents(schedule is not None, sums.names if inputs_view is not None else ()),
         source=quoted(shlex.quote(variant.source)),
         identity=identity,
-        imports_math=reference.imports_math or checks_math or arguments.imports_math,
-        imports_torch=bool(variant.inputs) or schedule is not None or reference.imports_torch,
         kernels=kernels.text,
         forward=forward,
         forward_sm90=kernels.forward_sm90,
@@ -148,13 +144,13 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
     )
 
 
-def _checks(variant: Variant, public: Mapping[str, str]) -> tuple[list[str], bool]:
+def _checks(variant: Variant, public: Mapping[str, str]) -> list[str]:
     """Statements that check each input against the `sizes` of a call, and name the sizes that they need.
 
     `public` has the names by which callers know the inputs.
     """
     if not variant.inputs:
-        return [], False
+        return []
     lines: list[str] = []
     emission = emit([dim.size for t in variant.inputs for dim in t.dims], inlined=True)
     sizes = iter(emission.results)
@@ -177,7 +173,7 @@ def _checks(variant: Variant, public: Mapping[str, str]) -> tuple[list[str], boo
         else:
             lines.append(_check(t, public[t.name], shape))
             lines += dim_lines([t], used)
-    return lines, "math" in emission.reads
+    return lines
 
 
 def _check(t: Input, name: str, shape: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from flashgen import spec as specs
+from flashgen.codegen.imports import import_block
 from flashgen.codegen.layout import formatted
 from flashgen.codegen.module import module_view
 from flashgen.codegen.naming import inner
@@ -19,7 +20,9 @@ def render(variant: Variant) -> str:
     """The text of the generated module."""
     kernels = render_kernels(inner(variant))
     view = module_view(variant, kernels, _identity(variant, kernels))
-    return formatted(environment().get_template("module.py.jinja").render(v=view))
+    template = environment().get_template("module.py.jinja")
+    imports = import_block(template.render(v=view, imports=""), {})
+    return formatted(template.render(v=view, imports=imports))
 
 
 def identity(variant: Variant) -> Identity:

@@ -70,8 +70,7 @@ def render_kernels(variant: Variant) -> Kernels:
             schedule_functions=of_schedule,
         )
     )
-    helpers = {*forward.helpers, *sm90.helpers, *(ahead.helpers if ahead else ())}
-    known = _Known(helpers, [*defined, *of_schedule])
+    known = _Known([*defined, *of_schedule])
     for_q = backward_q_view(facts, forward)
     q = known.render("backward_q", for_q)
     for_q_sm90 = backward_q_sm90_view(facts, sm90, tuple(known.functions))
@@ -99,7 +98,6 @@ def render_kernels(variant: Variant) -> Kernels:
 class _Known:
     """What the text so far defines."""
 
-    helpers: set[str]
     functions: list[Function]
 
     def render(
@@ -109,12 +107,10 @@ class _Known:
         schedule: ScheduleView | None = None,
     ) -> str:
         """A kernel of the backward pass, in front of it what it needs and the text so far does not define."""
-        wanted = {*view.helpers, *(schedule.helpers if schedule else ())}
         called = {f.name: f for f in (*(schedule.functions if schedule else ()), *view.functions)}
         functions = [f for name, f in called.items() if name not in {g.name for g in self.functions}]
         text = environment().get_template("backward_kernels.py.jinja").render(
-            kernel=kernel, view=view, schedule=schedule, functions=functions, helpers=sorted(wanted - self.helpers)
+            kernel=kernel, view=view, schedule=schedule, functions=functions
         )  # fmt: skip
-        self.helpers |= wanted
         self.functions += functions
         return text

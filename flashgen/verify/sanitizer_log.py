@@ -6,11 +6,14 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Lock
 
+from flashgen.runtime import device
 from flashgen.runtime.registry import REGISTRY
 
 KERNELS = "kernels: "
+DEVICE = Path(*device.__path__)
 # Python 3.11 counts the depth of all threads that parse as one, and stumbles over the sum.
 _PARSING = Lock()
 
@@ -41,22 +44,28 @@ def judge(log: str, status: int, tool: str, source: str) -> tuple[bool, str]:
 
 
 def races(lines: Sequence[str], source: str) -> list[tuple[str, ...]]:
-    """The functions of the module whose accesses are in each reported race, "" for one that is not known."""
-    spans = {
+    """The functions whose accesses are in each reported race, of the module or the device, "" for one not known."""
+    spans = _spans(source)
+    of_device = {path.name: _spans(path.read_text(encoding="utf-8")) for path in DEVICE.rglob("*.py")}
+    found: list[tuple[str, ...]] = []
+    for line in lines:
+        accesses = re.findall(r"access at \S+ in (\S+?):(\d+)", line)
+        if line.startswith("Error: Race reported"):
+            found.append(())
+        if found:
+            found[-1] += tuple(of_device.get(Path(file).name, spans).get(int(number), "") for file, number in accesses)
+    # A race of nothing that is known is one of something unknown.
+    return [race or ("",) for race in found]
+
+
+def _spans(source: str) -> dict[int, str]:
+    """The function that each line of a file belongs to."""
+    return {
         number: node.name
         for node in ast.walk(parsed(source))
         if isinstance(node, ast.FunctionDef)
         for number in range(node.lineno - len(node.decorator_list), (node.end_lineno or node.lineno) + 1)
     }
-    found: list[tuple[str, ...]] = []
-    for line in lines:
-        accesses = re.findall(r"access at \S+ in \S+?:(\d+)", line)
-        if line.startswith("Error: Race reported"):
-            found.append(())
-        if found:
-            found[-1] += tuple(spans.get(int(number), "") for number in accesses)
-    # A race of nothing that is known is one of something unknown.
-    return [race or ("",) for race in found]
 
 
 def parsed(source: str) -> ast.Module:

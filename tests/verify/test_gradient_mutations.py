@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from device_functions import written_out
 
 from flashgen.codegen import load_module, render, uses_schedule
 from flashgen.spec import load
@@ -67,7 +68,7 @@ MUTATIONS = [
 
 @cache
 def rendered(name: str) -> str:
-    return render(load(VARIANTS / f"{name}.yaml"))
+    return written_out(render(load(VARIANTS / f"{name}.yaml")))
 
 
 def first_failure(module: ModuleType, name: str) -> CaseResult | None:
