@@ -32,9 +32,9 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
     "V awaited a tile ahead": (
         Edit(f"{_IN_STEP}mbarrier.wait(v_full.index(last), last_phase)\n", ""),
         Edit(
-            f"{_IN_STEP}acc = _await_pv(product, V_REST)\n",
+            f"{_IN_STEP}acc = await_product(product, V_REST)\n",
             f"{_IN_STEP}mbarrier.wait(v_full.index(stage), n // STAGES & 1)\n"
-            f"{_IN_STEP}acc = _await_pv(product, V_REST)\n",
+            f"{_IN_STEP}acc = await_product(product, V_REST)\n",
         ),
         Edit(
             "        # A finite floor for the maximum",
@@ -45,9 +45,10 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
     ),
     "row sums meet in each step": (
         Edit(
-            "    sums = gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), 1)\n",
-            "    total = gl.convert_layout(gl.sum(p, 1), gl.SliceLayout(1, layout), assert_trivial=True)\n"
-            "    sums = gl.zeros(l.shape, gl.float32, layout) + (total * 0.125)[:, None]\n",
+            "p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)\n",
+            "p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale); "
+            "total = gl.convert_layout(gl.sum(l, 1), gl.SliceLayout(1, l_layout), assert_trivial=True); "
+            "l = gl.zeros([ROWS, 8], gl.float32, l_layout) + (total * 0.125)[:, None]\n",
         ),
     ),
     "a program for each tile": (

@@ -46,7 +46,6 @@ class BackwardView:
     q_offset: str
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
-    helpers: tuple[str, ...]
 
     @property
     def functions(self) -> tuple[Function, ...]:

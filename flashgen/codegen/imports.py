@@ -67,6 +67,11 @@ def homes_of(source: str, own: Mapping[str, str]) -> list[Home]:
     return [places[name] for name in needed]
 
 
+def importable_names() -> frozenset[str]:
+    """What every variant may import by name."""
+    return frozenset(_homes())
+
+
 @lru_cache(maxsize=256)
 def free_names(source: str) -> frozenset[str]:
     """The names that a text reads and neither defines nor has from Python itself."""

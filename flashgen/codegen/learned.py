@@ -64,7 +64,7 @@ class SiteView:
 class LearnedView:
     """All places. `functions` are the helpers of this variant, `epilogue` statements between the loop and the sums.
 
-    `adds` and `shears` say which shared helpers they call. `pointers` and `ways` are the arguments that the kernel has
+    `pointers` and `ways` are the arguments that the kernel has
     for them; `reads` all names that the text reads. `by_key`: where the Hopper kernel for dK and dV runs, it adds up
     what is one sum for all pairs or for those of a tile; `rest` is what it leaves to this kernel. `loads` counts the
     values that are read for each pair.
@@ -76,8 +76,6 @@ class LearnedView:
     pointers: tuple[str, ...]
     ways: tuple[str, ...]
     reads: frozenset[str]
-    adds: bool
-    shears: bool
     by_key: bool
     loads: int
 
@@ -161,8 +159,6 @@ def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:
         tuple(site.pointer for site in sites),
         tuple(site.way for site in sites if site.way),
         frozenset(texts.reads | prologue.reads),
-        adds=any(not site.writes or site.way for site in sites),
-        shears=any(site.sharing == "DIAGONAL" for site in sites),
         by_key=summed_by_key(facts),
         loads=facts.loads_of_pairs,
     )

@@ -70,8 +70,7 @@ def render_kernels(variant: Variant) -> Kernels:
         "backward_inputs": ("backward_q", for_inputs),
     }
     present = {name: (template, view) for name, (template, view) in views.items() if view is not None}
-    helpers = {helper for _, view in present.values() for helper in view.helpers}
-    pieces = (*map(_helper, sorted(helpers)), *map(_function, known.functions))
+    pieces = tuple(map(_function, known.functions))
     texts = {name: _macro(template, "text", view) for name, (template, view) in present.items()}
     return Kernels(
         forward, sm90, schedule, delta, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, placed(texts, pieces)
@@ -127,11 +126,6 @@ def _called(text: str, pieces: Iterable[Piece]) -> set[Piece]:
 
 def _function(function: Function) -> Piece:
     return Piece((function.name,), _macro("forward", "function", function))
-
-
-def _helper(name: str) -> Piece:
-    text = _macro("helpers", name[1:])
-    return Piece(defined_names(text), text)
 
 
 def _macro(template: str, name: str, *arguments: object) -> str:

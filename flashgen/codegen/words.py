@@ -1,7 +1,7 @@
 """The words that generated code is made of, so that no name of a spec is one of them.
 
-They are read off what generated code comes from: the texts of the templates, and the strings of the modules that write
-statements. Comments and docstrings are no code.
+They are read off what generated code comes from: the texts of the templates, the strings of the modules that write
+statements, and what both may import. Comments and docstrings are no code.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from jinja2 import nodes
 
 from flashgen import analysis, emit, lang
+from flashgen.codegen.imports import importable_names
 from flashgen.codegen.templates import environment
 
 _WORD = re.compile(r"[A-Za-z]\w*")
@@ -35,7 +36,7 @@ _OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device"
 @cache
 def words() -> frozenset[str]:
     """All of them, those of expressions that kernels are worked out from included."""
-    found = {*_of_templates(), *keyword.kwlist, *dir(builtins), *_OTHERS}
+    found = {*_of_templates(), *importable_names(), *keyword.kwlist, *dir(builtins), *_OTHERS}
     for folder in (Path(__file__).parent, *(Path(*package.__path__) for package in (lang, analysis, emit))):
         found.update(_of_modules(folder))
     return frozenset(found - _OF_SUGAR)

@@ -6,11 +6,14 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from threading import Lock
 
+from flashgen.runtime import device
 from flashgen.runtime.registry import REGISTRY
 
 KERNELS = "kernels: "
+DEVICE = Path(*device.__path__)
 # Python 3.11 counts the depth of all threads that parse as one, and stumbles over the sum.
 _PARSING = Lock()
 
@@ -41,10 +44,13 @@ def judge(log: str, status: int, tool: str, sources: Mapping[str, str]) -> tuple
 
 
 def races(lines: Sequence[str], sources: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """The functions of these files whose accesses are in each reported race, "" for one that is not known."""
+    """The functions of these files, or of the device, whose accesses are in each reported race, "" for one that is not
+    known.
+    """
+    of_device = {path.name: path.read_text(encoding="utf-8") for path in DEVICE.rglob("*.py")}
     spans = {
         (file, number): node.name
-        for file, source in sources.items()
+        for file, source in {**of_device, **sources}.items()
         for node in ast.walk(parsed(source))
         if isinstance(node, ast.FunctionDef)
         for number in range(min(_lines(node)), (node.end_lineno or node.lineno) + 1)

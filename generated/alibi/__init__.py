@@ -31,10 +31,11 @@ Do not edit: change the spec and build again.
 import torch
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_inputs import _backward_inputs
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -45,7 +46,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "99ab2554e1ba", "backward_q": "791998fe4349", "backward_kv": "f50bb15c064c"},
+    templates={"forward": "406761859a7d", "backward_q": "ffc84d5ac038", "backward_kv": "174ae9078555"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -223,7 +224,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, slopes, config, input_su
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

@@ -10,7 +10,9 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from .pair import _add, _score, _visible
+from flashgen.runtime.device.learned import accumulate
+
+from .pair import _score, _visible
 
 
 @triton.jit
@@ -97,4 +99,4 @@ def _backward_inputs(
         d_slopes = ds_out * _d_slopes(q, k)
         d_slopes_sums += tl.sum(d_slopes, 1)
 
-    _add(d_slopes_ptr, h, tl.sum(d_slopes_sums))
+    accumulate(d_slopes_ptr, h, tl.sum(d_slopes_sums))

@@ -30,9 +30,10 @@ Do not edit: change the spec and build again.
 import torch
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -44,7 +45,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "f5f4cc8fdd71", "backward_q": "05bb33d2b0d7", "backward_kv": "86bb1eec4da4"},
+    templates={"forward": "fef5a5f37769", "backward_q": "be68aa41e3ad", "backward_kv": "800f91857787"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -247,7 +248,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, block_mask, config, key_
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

@@ -11,41 +11,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
+from flashgen.runtime.device.sm90.barriers import ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.kv_tiles import v_stage_of
+from flashgen.runtime.device.sm90.products import await_product, start_product, start_scores
 from flashgen.runtime.gluon import tma_load, tma_store
 
-from .forward_sm90 import _await_turn, _key_tile, _pass_turn, _start_product, _start_scores, _work
+from .forward_sm90 import _key_tile, _work
 from .pair import _visible
-
-
-@gluon.jit
-def _issue_qk(q_tile, k_tile, zero, MAIN: gl.constexpr, REST: gl.constexpr):
-    """_start_scores for tiles in one part."""
-    return _start_scores((q_tile,), (k_tile,), zero, MAIN, REST, False)
-
-
-@gluon.jit
-def _issue_pv(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr):
-    """_start_product for a tile in one part."""
-    return _start_product(p, (v_tile,), acc, MAIN, REST, False)
-
-
-@gluon.jit
-def _v_stage(i, num_rows, V_STAGES: gl.constexpr):
-    """Where tile i of V is, and the phase of the barriers there."""
-    if V_STAGES == 1:
-        # Always 0, which the compiler does not know: it would keep the addresses of all parts of V's tile, and of dO's.
-        return (i + num_rows) >> 31, i & 1
-    else:
-        return i % V_STAGES, i // V_STAGES & 1
-
-
-@gluon.jit
-def _await_dq(product, PENDING: gl.constexpr, REST: gl.constexpr):
-    """The sums of dQ from a product that was started before the last PENDING ones."""
-    if REST > 0:
-        return warpgroup_mma_wait(PENDING, deps=(product[0], product[1]))
-    else:
-        return (warpgroup_mma_wait(PENDING, deps=(product[0],)),)
 
 
 @gluon.jit
@@ -74,7 +46,7 @@ def _dq_producer(
             for each in gl.static_range(CONSUMERS):
                 mbarrier.expect(do_full.index(each), do_desc.block_type.nbytes)
                 tma_load(do_desc, [b, h, row0 + 64 * each, 0], do_full.index(each), do_s.index(each))
-        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
+        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
         mbarrier.wait(v_empty.index(v_stage), v_phase ^ 1)
         mbarrier.expect(v_full.index(v_stage), v_desc.block_type.nbytes)
         tma_load(v_desc, [b, kv_h, start, 0], v_full.index(v_stage), v_s.index(v_stage))
@@ -127,14 +99,14 @@ def _dq_consumer(
     stage = 0
     v_stage = 0
     if CONSUMER == CONSUMERS - 1:
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
     mbarrier.wait(q_full.index(CONSUMER), 0)
     mbarrier.wait(k_full.index(0), 0)
-    scores = _issue_qk(q_tile, k_s.index(0).reshape([BN, WIDTH]), zero, MAIN, REST)
+    scores = start_scores((q_tile,), (k_s.index(0).reshape([BN, WIDTH]),), zero, MAIN, REST)
     mbarrier.wait(do_full.index(CONSUMER), 0)
     mbarrier.wait(v_full.index(0), 0)
     do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
-    products = _issue_qk(do_tile, v_s.index(0).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
+    products = start_scores((do_tile,), (v_s.index(0).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
     qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
     start = _key_tile(i, num_tiles, BN)
     k = start + gl.arange(0, BN, layout=col_layout)[None, :]
@@ -151,18 +123,18 @@ def _dq_consumer(
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
         last = stage
         stage = i % STAGES
-        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
-        _await_turn(CONSUMER, PING_PONG)
-        product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+        ping_pong_sync(CONSUMER, PING_PONG)
+        product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
         mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
-        dq = _await_dq(product, S_PRODUCTS, REST)
+        scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        dq = await_product(product, REST, S_PRODUCTS)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
         own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
         do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         start = _key_tile(i, num_tiles, BN)
         k = start + gl.arange(0, BN, layout=col_layout)[None, :]
@@ -179,18 +151,18 @@ def _dq_consumer(
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
         last = stage
         stage = i % STAGES
-        v_stage, v_phase = _v_stage(i, num_rows, V_STAGES)
-        _await_turn(CONSUMER, PING_PONG)
-        product = _issue_pv(ds, k_s.index(last).reshape([BN, WIDTH]), dq, MAIN, REST)
+        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+        ping_pong_sync(CONSUMER, PING_PONG)
+        product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
         mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = _issue_qk(q_tile, k_s.index(stage).reshape([BN, WIDTH]), zero, MAIN, REST)
-        dq = _await_dq(product, S_PRODUCTS, REST)
+        scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        dq = await_product(product, REST, S_PRODUCTS)
         mbarrier.arrive(k_empty.index(last))
         mbarrier.wait(v_full.index(v_stage), v_phase)
         own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
         do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = _issue_qk(do_tile, v_s.index(v_stage).reshape([BN, V_WIDTH]), zero, V_MAIN, V_REST)
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         p = gl.exp2(qk * qk_scale - lse)
         # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
@@ -200,8 +172,8 @@ def _dq_consumer(
         ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
-    product = _issue_pv(ds, k_s.index(stage).reshape([BN, WIDTH]), dq, MAIN, REST)
-    dq = _await_dq(product, 0, REST)
+    product = start_product(ds, (k_s.index(stage).reshape([BN, WIDTH]),), dq, MAIN, REST)
+    dq = await_product(product, REST)
     q_tile.slice(0, MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
     if REST > 0:
         q_tile.slice(MAIN, REST, 1).store((dq[1] * scale).to(dq_desc.dtype))

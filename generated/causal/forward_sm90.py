@@ -10,27 +10,17 @@ Do not edit: change the spec and build again.
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
-from flashgen.runtime.gluon import tma_load, tma_store
+from flashgen.runtime.device.sm90.barriers import ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.positions import masked_keys
+from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
+from flashgen.runtime.device.sm90.scheduler import announce, announced, request_tile, reset_counter
+from flashgen.runtime.device.sm90.softmax import packed, softmax_step_scaled, unpacked
+from flashgen.runtime.device.sm90.tiles import allocate_tiles, describe, load_tile, load_values, tile_at
+from flashgen.runtime.gluon import tma_store
 
-from .pair import _announce, _announced, _visible
-
-
-@gluon.jit
-def _next_turn(counter_ptr):
-    """The producer's: count one up, without a wait for the answer. It is the sum of what this returns, [32]."""
-    lanes = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
-    return gl.inline_asm_elementwise(
-        "{ .reg .pred first; setp.eq.s32 first, $2, 0; mov.b32 $0, 0; @first atom.global.add.u32 $0, [$1], 1; }",
-        "=&r,l,r", [(counter_ptr + lanes * 0).to(gl.int64), lanes], gl.int32, False, 1,
-    )  # fmt: skip
+from .pair import _visible
 
 
 @gluon.jit
@@ -68,179 +58,6 @@ def _key_tile(i, num_tiles, BN: gl.constexpr):
 
 
 @gluon.jit
-def _softmax_step(qk, m, l, qk_scale):
-    """One step of the online softmax; m as in _online_softmax. Returns p, alpha = exp2(old m - m), m and l.
-
-    l [ROWS, 8] are the sums of every eighth column, which each thread has of its own: they meet after the last step.
-    """
-    m_new = gl.maximum(m, gl.max(qk, 1) * qk_scale)
-    p = gl.exp2(qk * qk_scale - m_new[:, None])
-    alpha = gl.exp2(m - m_new)
-    layout: gl.constexpr = l.type.layout
-    sums = gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), 1)
-    alpha_l = gl.convert_layout(alpha, gl.SliceLayout(1, layout), assert_trivial=True)
-    l = l * alpha_l[:, None] + gl.convert_layout(sums, layout, assert_trivial=True)
-    return p, alpha, m_new, l
-
-
-@gluon.jit
-def _keys(start, BN: gl.constexpr, layout: gl.constexpr):
-    """The positions [1, BN] of the keys of a tile that needs the mask.
-
-    LLVM must not see what they are: it would compare all pairs as one vector and pack the bits.
-    """
-    keys = start + gl.arange(0, BN, layout=layout)
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [keys], gl.int32, False, 1)[None, :]
-
-
-@gluon.jit
-def _tile(parts, i, SPLIT: gl.constexpr):
-    """Tile i, [rows, columns], in one part or in two."""
-    main = parts[0].index(i).reshape([parts[0].type.shape[-2], parts[0].type.shape[-1]])
-    if SPLIT:
-        return main, parts[1].index(i).reshape([parts[1].type.shape[-2], parts[1].type.shape[-1]])
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _rest(tile, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
-    """The REST columns of a tile, those after the MAIN ones."""
-    if SPLIT:
-        return tile[1]
-    else:
-        return tile[0].slice(MAIN, REST, 1)
-
-
-@gluon.jit
-def _start_scores(q_tile, k_tile, sums, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
-    """Start Q K^T over MAIN columns and, where head_dim is no power of two, REST more."""
-    k_main = k_tile[0].slice(0, MAIN, 1).permute((1, 0))
-    q_main = q_tile[0] if REST == 0 else q_tile[0].slice(0, MAIN, 1)
-    scores = warpgroup_mma(q_main, k_main, sums, use_acc=False, is_async=True)
-    if REST > 0:
-        k_rest = _rest(k_tile, MAIN, REST, SPLIT).permute((1, 0))
-        scores = warpgroup_mma(_rest(q_tile, MAIN, REST, SPLIT), k_rest, scores, is_async=True)
-    return scores
-
-
-@gluon.jit
-def _start_product(p, v_tile, acc, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
-    """Start acc + P V, for the MAIN and the REST columns of V."""
-    main = warpgroup_mma(p, v_tile[0].slice(0, MAIN, 1), acc[0], is_async=True)
-    if REST > 0:
-        return main, warpgroup_mma(p, _rest(v_tile, MAIN, REST, SPLIT), acc[1], is_async=True)
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _paired(p, dtype: gl.constexpr):
-    """p rounded to dtype, the neighbours of a row in one int32: [ROWS, BN] becomes [ROWS, BN / 2].
-
-    So a loop carries them in the very registers that the next product reads; two of 16 bits each would change places
-    twice in between.
-    """
-    pairs = gl.reshape(p.to(dtype).to(gl.int16, bitcast=True), [p.shape[0], p.shape[1] // 2, 2])
-    low, high = gl.split(pairs)
-    return gl.inline_asm_elementwise("mov.b32 $0, {$1, $2};", "=r,h,h", [low, high], gl.int32, True, 1)
-
-
-@gluon.jit
-def _unpaired(pairs, dtype: gl.constexpr, layout: gl.constexpr):
-    """p [ROWS, BN] as an operand of a product."""
-    low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.int16, gl.int16), True, 1)
-    p = gl.reshape(gl.join(low, high), [pairs.shape[0], 2 * pairs.shape[1]])
-    return gl.convert_layout(p.to(dtype, bitcast=True), layout, assert_trivial=True)
-
-
-@gluon.jit
-def _await_pv(product, REST: gl.constexpr):
-    """The sums of a product that was started."""
-    if REST > 0:
-        return warpgroup_mma_wait(0, deps=(product[0], product[1]))
-    else:
-        return (warpgroup_mma_wait(0, deps=(product[0],)),)
-
-
-@gluon.jit
-def _scaled(acc, factor, REST: gl.constexpr):
-    """acc with each row times its factor."""
-    main = acc[0] * gl.convert_layout(factor, gl.SliceLayout(1, acc[0].type.layout))[:, None]
-    if REST > 0:
-        return main, acc[1] * gl.convert_layout(factor, gl.SliceLayout(1, acc[1].type.layout))[:, None]
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _no_sums(
-    ROWS: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, main_layout: gl.constexpr, rest_layout: gl.constexpr
-):
-    """acc before the first product."""
-    main = gl.zeros([ROWS, MAIN], gl.float32, main_layout)
-    if REST > 0:
-        return main, gl.zeros([ROWS, REST], gl.float32, rest_layout)
-    else:
-        return (main,)
-
-
-@gluon.jit
-def _await_turn(CONSUMER: gl.constexpr, PING_PONG: gl.constexpr):
-    """Ping-pong: a consumer issues its products when the others have issued theirs and are at their softmax.
-
-    Named barrier 8 + CONSUMER holds the turn of a consumer: its 128 threads wait there, 128 of another one arrive.
-    """
-    if PING_PONG:
-        barrier = gl.full([128], 8 + CONSUMER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-        gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _pass_turn(CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr):
-    """Ping-pong: the next consumer's turn."""
-    if PING_PONG:
-        barrier = gl.full([128], 8 + (CONSUMER + 1) % CONSUMERS, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-        gl.inline_asm_elementwise("bar.arrive $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _load(descs, b, head, row, tiles, i, full, SPLIT: gl.constexpr):
-    """Bring tile i of a head, from `row` on."""
-    if SPLIT:
-        mbarrier.expect(full, descs[0].block_type.nbytes + descs[1].block_type.nbytes)
-        tma_load(descs[1], [b, head, row, descs[0].block_type.shape[3]], full, tiles[1].index(i))
-    else:
-        mbarrier.expect(full, descs[0].block_type.nbytes)
-    tma_load(descs[0], [b, head, row, 0], full, tiles[0].index(i))
-
-
-@gluon.jit
-def _load_v(v_descs, b, kv_h, start, n, v_s, k_empty, v_full, v_empty, SPLIT: gl.constexpr):
-    """Bring tile n of V into its stage once that is free: it may be that of K, which has been read then."""
-    STAGES: gl.constexpr = v_s[0].type.shape[0]
-    stage = n % STAGES
-    if SPLIT:
-        mbarrier.wait(k_empty.index(stage), n // STAGES & 1)
-    else:
-        mbarrier.wait(v_empty.index(stage), (n // STAGES & 1) ^ 1)
-    _load(v_descs, b, kv_h, start, v_s, stage, v_full.index(stage), SPLIT)
-
-
-@gluon.jit
-def _described(ptr, shape, strides, tiles, SPLIT: gl.constexpr):
-    """How TMA sees a tensor [batch, heads, length, dim] whose tiles, or both parts of them, lie in shared memory."""
-    one, two, three = strides
-    block: gl.constexpr = tiles[0].index(0).type.shape
-    descs = (tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], block, tiles[0].type.layout),)
-    if SPLIT:
-        rest: gl.constexpr = tiles[1].index(0).type.shape
-        rest_desc = tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], rest, tiles[1].type.layout)
-        descs = (descs[0], rest_desc)
-    return descs
-
-
-@gluon.jit
 def _producer(
     q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, counter_ptr, sizes,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr,
@@ -248,9 +65,9 @@ def _producer(
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
     batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group = sizes
     q_s, k_s, v_s = shared
-    k_descs = _described(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
-    q_descs = _described(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
-    v_descs = _described(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
+    k_descs = describe(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
+    q_descs = describe(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
+    v_descs = describe(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
     index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
@@ -267,35 +84,32 @@ def _producer(
     v_start = 0
     answer = gl.zeros([32], gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
     while index < num_q_tiles:
-        _announce(index, turn, index_s, index_full, index_empty)
+        announce(index, turn, index_s, index_full, index_empty)
         b, h, row0, num_tiles, _ = _work(index, batch, heads, q_len, kv_len, head_group, BM, BN)
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
             if i == gl.maximum(num_tiles - 2, 0):
                 # Tiles differ in length: whoever is nearly done takes the next one.
-                answer = _next_turn(counter_ptr)
+                answer = request_tile(counter_ptr)
             start = _key_tile(i, num_tiles, BN)
             stage = n % STAGES
             mbarrier.wait(room_for_k.index(stage), (n // STAGES & 1) ^ 1)
-            _load(k_descs, b, kv_h, start, k_s, stage, k_full.index(stage), SPLIT)
+            load_tile(k_descs, b, kv_h, start, k_s, stage, k_full.index(stage), SPLIT)
             if n > 0:
-                _load_v(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+                load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
             v_b, v_head, v_start = b, kv_h, start
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
                     slot = turn % Q_SLOTS * CONSUMERS + each
                     mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
-                    _load(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
+                    load_tile(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
             n += 1
         turn += 1
         index = gl.num_programs(0) + gl.sum(answer, 0)
-    _announce(index, turn, index_s, index_full, index_empty)
-    _load_v(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
-    # The last program to end sets the counters back, for the launch that follows on this stream.
-    if gl.atomic_add(counter_ptr + 1, 1) == gl.num_programs(0) - 1:
-        gl.store(counter_ptr, 0)
-        gl.store(counter_ptr + 1, 0)
+    announce(index, turn, index_s, index_full, index_empty)
+    load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+    reset_counter(counter_ptr)
 
 
 @gluon.jit
@@ -305,7 +119,7 @@ def _consumer(
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
 ):
     # Four warps: ROWS rows of each tile of queries.
-    # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see _softmax_step.
+    # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see softmax_step_scaled.
     # acc: the sums for the MAIN and the REST columns of V.
     scale, batch, heads, q_len, kv_len, head_group = sizes
     q_s, k_s, v_s = shared
@@ -344,13 +158,13 @@ def _consumer(
     row0 = 0
     m = gl.zeros([ROWS], gl.float32, row_layout)
     l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-    pairs = _paired(zero, out_s.dtype)
-    acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
+    pairs = packed(zero, out_s.dtype)
+    acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
     if CONSUMER == CONSUMERS - 1:
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
     index = 0
     while index < num_q_tiles:
-        index = _announced(turn, index_s, index_full, index_empty)
+        index = announced(turn, index_s, index_full, index_empty)
         begins = index < num_q_tiles
         finishes = turn > 0
 
@@ -358,15 +172,15 @@ def _consumer(
         last = (n + STAGES - 1) % STAGES
         stage = n % STAGES
         slot = turn % Q_SLOTS * CONSUMERS + CONSUMER
-        q_tile = _tile(q_s, slot, SPLIT)
+        q_tile = tile_at(q_s, slot, SPLIT)
         mbarrier.wait(q_full.index(slot), turn // Q_SLOTS & 1, pred=begins)
         mbarrier.wait(k_full.index(stage), n // STAGES & 1, pred=begins)
-        _await_turn(CONSUMER, PING_PONG)
-        scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
+        ping_pong_sync(CONSUMER, PING_PONG)
+        scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
         mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
-        p = _unpaired(pairs, out_s.dtype, p_layout)
-        product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
-        _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+        p = unpacked(pairs, out_s.dtype, p_layout)
+        product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
         l = gl.convert_layout(gl.sum(l, 1), row_layout)
@@ -391,16 +205,16 @@ def _consumer(
         start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         mbarrier.arrive(k_empty.index(stage), pred=begins)
-        k = _keys(start, BN, col_layout)
+        k = masked_keys(start, BN, col_layout)
         qk = gl.where(_visible(q, k), qk, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
         l = gl.zeros([ROWS, 8], gl.float32, l_layout)
-        p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
+        p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
 
         # The output of the tile before, which TMA writes as far as there are rows and columns.
-        acc = _scaled(_await_pv(product, V_REST), factor, V_REST)
+        acc = scale_rows(await_product(product, V_REST), factor, V_REST)
         mbarrier.arrive(v_empty.index(last), pred=finishes)
         if finishes:
             tma.store_wait(0)
@@ -413,8 +227,8 @@ def _consumer(
                 out_tile.slice(0, V_REST, 1).store(acc[1].to(out_s.dtype))
             fence_async_shared()
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
-        acc = _no_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
-        pairs = _paired(p, out_s.dtype)
+        acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
+        pairs = packed(p, out_s.dtype)
 
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
@@ -424,23 +238,23 @@ def _consumer(
             n += 1
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
-            _await_turn(CONSUMER, PING_PONG)
-            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
+            ping_pong_sync(CONSUMER, PING_PONG)
+            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
             mbarrier.wait(v_full.index(last), last_phase)
-            p = _unpaired(pairs, out_s.dtype, p_layout)
-            product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
-            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            p = unpacked(pairs, out_s.dtype, p_layout)
+            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_tiles, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
-            k = _keys(start, BN, col_layout)
+            k = masked_keys(start, BN, col_layout)
             qk = gl.where(_visible(q, k), qk, -float("inf"))
 
-            p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
-            acc = _await_pv(product, V_REST)
+            p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
+            acc = await_product(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
-            acc = _scaled(acc, alpha, V_REST)
-            pairs = _paired(p, out_s.dtype)
+            acc = scale_rows(acc, alpha, V_REST)
+            pairs = packed(p, out_s.dtype)
 
         # Full tiles: each row sees each key, no mask.
         if HOLD_Q:
@@ -452,32 +266,25 @@ def _consumer(
             n += 1
             stage = n % STAGES
             mbarrier.wait(k_full.index(stage), n // STAGES & 1)
-            _await_turn(CONSUMER, PING_PONG)
-            scores = _start_scores(q_tile, _tile(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
+            ping_pong_sync(CONSUMER, PING_PONG)
+            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
             mbarrier.wait(v_full.index(last), last_phase)
-            p = _unpaired(pairs, out_s.dtype, p_layout)
-            product = _start_product(p, _tile(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
-            _pass_turn(CONSUMER, CONSUMERS, PING_PONG)
+            p = unpacked(pairs, out_s.dtype, p_layout)
+            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             mbarrier.arrive(k_empty.index(stage))
 
-            p, alpha, m, l = _softmax_step(qk, m, l, qk_scale)
-            acc = _await_pv(product, V_REST)
+            p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
+            acc = await_product(product, V_REST)
             mbarrier.arrive(v_empty.index(last))
-            acc = _scaled(acc, alpha, V_REST)
-            pairs = _paired(p, out_s.dtype)
+            acc = scale_rows(acc, alpha, V_REST)
+            pairs = packed(p, out_s.dtype)
 
         mbarrier.arrive(q_empty.index(slot))
         n += 1
         turn += 1
     tma.store_wait(0)
-
-
-@gluon.jit
-def _room(dtype: gl.constexpr, count: gl.constexpr, rows: gl.constexpr, width: gl.constexpr):
-    """Shared memory for tiles of so many rows and columns, as TMA and the products want them."""
-    block: gl.constexpr = [1, 1, rows, width]
-    return gl.allocate_shared_memory(dtype, [count] + block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "head_group"])
@@ -504,17 +311,17 @@ def _forward_hopper(
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
     Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
-    q_s = (_room(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
-    k_s = (_room(dtype, STAGES, BN, MAIN),)
+    q_s = (allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
+    k_s = (allocate_tiles(dtype, STAGES, BN, MAIN),)
     if SPLIT:
-        q_s = (q_s[0], _room(dtype, Q_SLOTS * CONSUMERS, ROWS, REST))
-        k_s = (k_s[0], _room(dtype, STAGES, BN, REST))
+        q_s = (q_s[0], allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, REST))
+        k_s = (k_s[0], allocate_tiles(dtype, STAGES, BN, REST))
         v_s = k_s
     else:
-        v_s = (_room(dtype, STAGES, BN, V_WIDTH),)
-    out_s = _room(dtype, CONSUMERS, ROWS, OUT_WIDTH)
+        v_s = (allocate_tiles(dtype, STAGES, BN, V_WIDTH),)
+    out_s = allocate_tiles(dtype, CONSUMERS, ROWS, OUT_WIDTH)
     out_strides = (q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim)
-    (out_desc,) = _described(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
+    (out_desc,) = describe(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
     index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())

@@ -26,9 +26,10 @@ Do not edit: change the spec and build again.
 import torch
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -40,7 +41,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "f278ad7ed212", "backward_q": "0c39aea968fc", "backward_kv": "07d906cf7ee2"},
+    templates={"forward": "bcaa17011e1c", "backward_q": "bb4602c46b76", "backward_kv": "cc7b2c531e4b"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -220,7 +221,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config, key_plan=None):
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

@@ -30,9 +30,10 @@ Do not edit: change the spec and build again.
 import torch
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -44,7 +45,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "aaae68070807", "backward_q": "238405c59eb6", "backward_kv": "a0464e1d46ec"},
+    templates={"forward": "71d758102c2b", "backward_q": "cc1e852a4c8c", "backward_kv": "e18cfa6c86ef"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -235,7 +236,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, doc, config, key_plan=No
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

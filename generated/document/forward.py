@@ -10,23 +10,9 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
+from flashgen.runtime.device.softmax import online_softmax_scaled
+
 from .pair import _visible
-
-
-@triton.jit
-def _online_softmax(qk, qk_scale, v_tile, acc, m, l):
-    """One step of the online softmax (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1).
-
-    m [BM] is the running maximum of the logits in units of log2, l [BM] the running sum of exp2(logit - m),
-    acc [BM, V_HEAD_DIM] the running sum of exp2(logit - m) * v.
-    """
-    # qk_scale >= 0, so that the maximum may be taken before the multiplication: one FMA a score.
-    m_new = tl.maximum(m, tl.max(qk, 1) * qk_scale)
-    p = tl.exp2(qk * qk_scale - m_new[:, None])
-    alpha = tl.exp2(m - m_new)
-    l = l * alpha + tl.sum(p, 1)
-    acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
-    return acc, m_new, l
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles"])
@@ -38,7 +24,7 @@ def _forward(
     STAGES: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
-    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see _online_softmax.
+    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see online_softmax_scaled.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
     num_tiles = tl.cdiv(q_len, BM)
     tile = tl.program_id(0) % num_tiles
@@ -81,7 +67,7 @@ def _forward(
         k_tile = k_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(qk, qk_scale, v_tile, acc, m, l)
+        acc, m, l = online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)
 
     # Mixed tiles, few: a shorter pipeline leaves shared memory for the mask.
     for i in tl.range(0, num_mixed, num_stages=STAGES - 1 if STAGES > 1 else 1):
@@ -92,7 +78,7 @@ def _forward(
         k = tl.minimum(col, kv_len - 1)
         qk = tl.where(_visible(q, k, doc_b_q, doc_base) & (col < kv_len), qk, -float("inf"))
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(qk, qk_scale, v_tile, acc, m, l)
+        acc, m, l = online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)
 
     # Epilogue.
     empty = l == 0

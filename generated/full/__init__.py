@@ -21,9 +21,10 @@ Do not edit: change the spec and build again.
 """
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -34,7 +35,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "c173dbbb7a9c", "backward_q": "aa7677755349", "backward_kv": "74cd6120e662"},
+    templates={"forward": "6942801c096f", "backward_q": "043f66faf714", "backward_kv": "39b810d43f79"},
     source="variants/full.yaml",
     arguments={},
 )
@@ -186,7 +187,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

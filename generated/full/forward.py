@@ -10,21 +10,7 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _online_softmax(qk, qk_scale, v_tile, acc, m, l):
-    """One step of the online softmax (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1).
-
-    m [BM] is the running maximum of the logits in units of log2, l [BM] the running sum of exp2(logit - m),
-    acc [BM, V_HEAD_DIM] the running sum of exp2(logit - m) * v.
-    """
-    # qk_scale >= 0, so that the maximum may be taken before the multiplication: one FMA a score.
-    m_new = tl.maximum(m, tl.max(qk, 1) * qk_scale)
-    p = tl.exp2(qk * qk_scale - m_new[:, None])
-    alpha = tl.exp2(m - m_new)
-    l = l * alpha + tl.sum(p, 1)
-    acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
-    return acc, m_new, l
+from flashgen.runtime.device.softmax import online_softmax_scaled
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"])
@@ -35,7 +21,7 @@ def _forward(
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
-    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see _online_softmax.
+    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see online_softmax_scaled.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
     num_tiles = tl.cdiv(q_len, BM)
     tile = tl.program_id(0) % num_tiles
@@ -67,7 +53,7 @@ def _forward(
         k_tile = k_desc.load([start, 0])
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(qk, qk_scale, v_tile, acc, m, l)
+        acc, m, l = online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)
 
     # The ragged end.
     if full_end < kv_len:
@@ -77,7 +63,7 @@ def _forward(
         k = start + tl.arange(0, BN)[None, :]
         qk = tl.where(k < kv_len, qk, -float("inf"))
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(qk, qk_scale, v_tile, acc, m, l)
+        acc, m, l = online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)
 
     # Epilogue.
     empty = l == 0

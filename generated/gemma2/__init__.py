@@ -26,9 +26,10 @@ Do not edit: change the spec and build again.
 import torch
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -39,7 +40,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "a6b1cba6766c", "backward_q": "42ac3b0e2e34", "backward_kv": "f213095e5efa"},
+    templates={"forward": "df302cc1af05", "backward_q": "9cb9038fc3d7", "backward_kv": "150fc24b653d"},
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -190,7 +191,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

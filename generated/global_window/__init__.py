@@ -30,9 +30,10 @@ Do not edit: change the spec and build again.
 import torch
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -44,7 +45,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "d7db690e386c", "backward_q": "201f48adfdb8", "backward_kv": "b036dcc9e0f4"},
+    templates={"forward": "8b9e741584c4", "backward_q": "651238d3db7a", "backward_kv": "1896c8e0d3b4"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -235,7 +236,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, is_global, config, key_p
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

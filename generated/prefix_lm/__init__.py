@@ -23,9 +23,10 @@ Do not edit: change the spec and build again.
 """
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -36,7 +37,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "65380ca65c94", "backward_q": "26aae58b29c6", "backward_kv": "c28f8a471ea4"},
+    templates={"forward": "386ec3ac89fd", "backward_q": "ccf23dbd5593", "backward_kv": "5e0f1e8dcac0"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -192,7 +193,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, prefix, config):
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

@@ -10,7 +10,9 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from .pair import _clip, _visible
+from flashgen.runtime.device.arithmetic import clip
+
+from .pair import _visible
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "prefix", "num_rows"])
@@ -49,8 +51,8 @@ def _backward_q(
     qk_scale = scale * 1.4426950408889634
 
     # Keys below stop are seen by some row of the tile, those below full_end by each row.
-    stop = tl.minimum(_clip(tl.maximum(q_last, prefix.to(tl.int64) - 1) + 1), kv_len)
-    full_end = tl.maximum(tl.minimum(_clip(tl.maximum(q_first, prefix.to(tl.int64) - 1) + 1), kv_len), 0) // BN * BN
+    stop = tl.minimum(clip(tl.maximum(q_last, prefix.to(tl.int64) - 1) + 1), kv_len)
+    full_end = tl.maximum(tl.minimum(clip(tl.maximum(q_first, prefix.to(tl.int64) - 1) + 1), kv_len), 0) // BN * BN
 
     q_tile = q_desc.load([row0, 0])
     do_tile = do_desc.load([row0, 0])

@@ -30,10 +30,11 @@ Do not edit: change the spec and build again.
 import torch
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_inputs import _backward_inputs
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -44,7 +45,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "918549a7ec7f", "backward_q": "31df328a690a", "backward_kv": "c78b75e45244"},
+    templates={"forward": "2d7620c727ba", "backward_q": "de642dbcae78", "backward_kv": "305aa106d498"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -219,7 +220,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, rel, config, input_sums=
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

@@ -10,7 +10,9 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from .pair import _add, _score
+from flashgen.runtime.device.learned import accumulate, diagonal_sums, shear
+
+from .pair import _score
 
 
 @triton.jit
@@ -23,23 +25,6 @@ def _d_rel_at(k, h_scaled, q_first):
 def _d_rel_is_one(k_first, k_last, q_first, q_last):
     """Whether all pairs of a tile read the same element, rel[h, clamp(q - k, -64, 64) + 64]."""
     return tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64)
-
-
-@triton.jit
-def _sheared(tile):
-    """tile [BM, BN] with row i moved left by i, around the end: element [i, c] was [i, (c + i) % BN]."""
-    BM: tl.constexpr = tile.shape[0]
-    BN: tl.constexpr = tile.shape[1]
-    return tl.gather(tile, (tl.arange(0, BN)[None, :] + tl.arange(0, BM)[:, None]) % BN, 1)
-
-
-@triton.jit
-def _diagonals(sheared, wrap):
-    """Sums [1, BN] along the diagonals on which column - row is c - wrap * BN."""
-    BM: tl.constexpr = sheared.shape[0]
-    BN: tl.constexpr = sheared.shape[1]
-    wraps = (tl.arange(0, BN)[None, :] + tl.arange(0, BM)[:, None]) // BN
-    return tl.sum(tl.where(wraps == wrap, sheared, 0.0), 0)[None, :]
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows"])
@@ -115,13 +100,15 @@ def _backward_inputs(
         if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
             if not REST:
-                _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
+                accumulate(
+                    d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out)
+                )
         else:
-            sheared = _sheared(ds_out)
+            sheared = shear(ds_out)
             for wrap in tl.static_range((BM + BN - 2) // BN + 1):
                 # The keys that are as far from the tile's first query as the pairs of each diagonal are apart.
                 along = start - wrap * BN + tl.arange(0, BN)[None, :]
-                _add(d_rel_ptr, _d_rel_at(along, h_scaled, q_first), _diagonals(sheared, wrap))
+                accumulate(d_rel_ptr, _d_rel_at(along, h_scaled, q_first), diagonal_sums(sheared, wrap))
 
     # The ragged end.
     for start in tl.range(tl.maximum(full_end, first), stop, BN):
@@ -141,10 +128,12 @@ def _backward_inputs(
         if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
             if not REST:
-                _add(d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out))
+                accumulate(
+                    d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out)
+                )
         else:
-            sheared = _sheared(ds_out)
+            sheared = shear(ds_out)
             for wrap in tl.static_range((BM + BN - 2) // BN + 1):
                 # The keys that are as far from the tile's first query as the pairs of each diagonal are apart.
                 along = start - wrap * BN + tl.arange(0, BN)[None, :]
-                _add(d_rel_ptr, _d_rel_at(along, h_scaled, q_first), _diagonals(sheared, wrap))
+                accumulate(d_rel_ptr, _d_rel_at(along, h_scaled, q_first), diagonal_sums(sheared, wrap))

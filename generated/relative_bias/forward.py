@@ -10,22 +10,9 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
+from flashgen.runtime.device.softmax import online_softmax_natural
+
 from .pair import _score
-
-
-@triton.jit
-def _online_softmax(x, v_tile, acc, m, l):
-    """One step of the online softmax (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1).
-
-    m [BM] is the running maximum of the logits, l [BM] the running sum of exp(logit - m),
-    acc [BM, V_HEAD_DIM] the running sum of exp(logit - m) * v.
-    """
-    m_new = tl.maximum(m, tl.max(x, 1))
-    p = tl.exp2((x - m_new[:, None]) * 1.4426950408889634)
-    alpha = tl.exp2((m - m_new) * 1.4426950408889634)
-    l = l * alpha + tl.sum(p, 1)
-    acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
-    return acc, m_new, l
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"])
@@ -36,7 +23,7 @@ def _forward(
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
-    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see _online_softmax.
+    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see online_softmax_natural.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
     num_tiles = tl.cdiv(q_len, BM)
     tile = tl.program_id(0) % num_tiles
@@ -72,7 +59,7 @@ def _forward(
         k = start + tl.arange(0, BN)[None, :]
         x = _score(qk, q, k, rel_base, scale)
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(x, v_tile, acc, m, l)
+        acc, m, l = online_softmax_natural(x, v_tile, acc, m, l)
 
     # The ragged end.
     if full_end < kv_len:
@@ -84,7 +71,7 @@ def _forward(
         x = _score(qk, q, k, rel_base, scale)
         x = tl.where(col < kv_len, x, -float("inf"))
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(x, v_tile, acc, m, l)
+        acc, m, l = online_softmax_natural(x, v_tile, acc, m, l)
 
     # Epilogue.
     empty = l == 0

@@ -30,9 +30,10 @@ Do not edit: change the spec and build again.
 import torch
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -43,7 +44,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "0dcb3edd02ba", "backward_q": "4f741b7bc95e", "backward_kv": "a3ae5f0f3ad7"},
+    templates={"forward": "ae871a39a5f0", "backward_q": "fb3a8c6d8246", "backward_kv": "38796dca0a38"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -207,7 +208,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

@@ -23,9 +23,10 @@ Do not edit: change the spec and build again.
 """
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -36,7 +37,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "93db4db0e8c6", "backward_q": "10936a27bca2", "backward_kv": "b28f803cabe7"},
+    templates={"forward": "91a9a3e65734", "backward_q": "4546c04dc3d0", "backward_kv": "0072ce936b70"},
     source="variants/sliding_window.yaml",
     arguments={},
 )
@@ -188,7 +189,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

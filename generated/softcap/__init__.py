@@ -26,9 +26,10 @@ Do not edit: change the spec and build again.
 import torch
 
 from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper, _collect_dq
+from .backward_kv_sm90 import _backward_kv_hopper
 from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_hopper
@@ -39,7 +40,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "28d3b5ad78a6", "backward_q": "79f1fe50debf", "backward_kv": "37de579ae985"},
+    templates={"forward": "81638327fc6c", "backward_q": "9f2a818676ea", "backward_kv": "48130b89ef36"},
     source="variants/softcap.yaml",
     arguments={},
 )
@@ -190,7 +191,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
     if dq_sums is not None:
         dq = runtime.query_gradient(call)
         runtime.relaunch(
-            _collect_dq, (call.layout, config),
+            collect_dq, (call.layout, config),
             dq_sums, dq,
             rest=lambda: runtime.Rest(
                 dq_sums.numel() // 4096,

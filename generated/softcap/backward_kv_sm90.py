@@ -7,8 +7,6 @@ Generated from variants/softcap.yaml by
 Do not edit: change the spec and build again.
 """
 
-import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -19,30 +17,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashgen.runtime.gluon import tma_add, tma_load, tma_store
+from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync
+from flashgen.runtime.device.sm90.fragments import add_dq, start_dq
+from flashgen.runtime.device.sm90.kv_tiles import kv_tile, stage_of
+from flashgen.runtime.device.sm90.positions import opaque, rows_from, rows_to
+from flashgen.runtime.gluon import tma_load, tma_store
 
 from .pair import _score_and_slope_by_key
-
-
-@gluon.jit
-def _place_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
-    """Tile `index` of keys: its head in the batch, its place along the keys, and the size of its group.
-
-    The heads are taken in groups of head_group, whose Q and dO stay in the L2 cache, the first keys of a group first:
-    most queries see them.
-    """
-    num_tiles = gl.cdiv(kv_len, BN)
-    first = index // (num_tiles * head_group) * head_group
-    group = gl.minimum(head_group, batch * kv_heads - first)
-    turn = index - first * num_tiles
-    return first + turn % group, turn // group, group
-
-
-@gluon.jit
-def _keys_of(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
-    """Tile `index` of keys: its batch element, head of K and V, and first key."""
-    head, place, _ = _place_of(index, batch, kv_heads, kv_len, head_group, BN)
-    return head // kv_heads, head % kv_heads, place * BN
 
 
 @gluon.jit
@@ -71,95 +52,6 @@ def _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM: gl.cons
 
 
 @gluon.jit
-def _issue_dq(ds_s, buffer, k_s, zero, CONSUMER: gl.constexpr):
-    """Start dS K, from the dS^T of both consumers in a buffer, for this one's 64 rows or columns of it."""
-    HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
-    dq = zero
-    for c in gl.static_range(2):
-        ds = ds_s.index(2 * buffer + c)
-        keys = k_s.index(c).reshape([64, HEAD_DIM])
-        if HEAD_DIM == 128:
-            keys = keys.slice(64 * CONSUMER, 64, 1)
-        else:
-            ds = ds.slice(64 * CONSUMER, 64, 1)
-        dq = warpgroup_mma(ds.permute((1, 0)), keys, dq, use_acc=c > 0, is_async=True)
-    return dq
-
-
-@gluon.jit
-def _add_dq(dq_sums, dq_s, at, dq, FUSE_DQ: gl.constexpr):
-    """Add a tile [64, 64] to the sums in memory, from element 64 * at on, in the order in which the threads hold it:
-
-    by eight columns, warp and lane, and a thread's four values of these columns, rows 0 and 8 by columns 0 and 1.
-    FUSE_DQ 1: each thread adds what it holds. FUSE_DQ 2: TMA adds it from shared memory.
-    """
-    if FUSE_DQ == 1:
-        layout: gl.constexpr = dq.type.layout
-        rows = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
-        cols = gl.arange(0, 64, layout=gl.SliceLayout(0, layout))
-        # The address of the first of a thread's four values; the others are not looked at.
-        places = ((rows >> 4) * 128 + (rows & 7) * 16)[:, None] + ((cols >> 3) * 512 + (cols >> 1 & 3) * 4)[None, :]
-        addresses = (dq_sums + at.to(gl.int64) * 64 + places).to(gl.int64)
-        gl.inline_asm_elementwise(
-            "red.global.add.v4.f32 [$4], {$8, $9, $10, $11}; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;",
-            "=r,=r,=r,=r,l,l,l,l,f,f,f,f", [addresses, dq], gl.int32, False, 4,
-        )  # fmt: skip
-    else:
-        # What was added before must be out of shared memory.
-        tma.store_wait(0)
-        dq_s.store(dq.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([16, 256]))
-        fence_async_shared()
-        tma_add(dq_sums, [at // 4, 0], dq_s)
-
-
-@gluon.jit
-def _stage_of(n, STAGES: gl.constexpr):
-    """The stage of the n-th tile, and the phase of the barriers there."""
-    return (n.to(gl.uint32) % STAGES).to(gl.int32), (n.to(gl.uint32) // STAGES & 1).to(gl.int32)
-
-
-@gluon.jit
-def _anew(value):
-    """The same value, of which the compiler does not know it: it keeps nothing in registers that follows from it."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [value], gl.int32, False, 1)
-
-
-@gluon.jit
-def _rows_from(first, BM: gl.constexpr, layout: gl.constexpr):
-    """Which rows of a tile come from place `first` on, [1, BM] or for each key [64, BM].
-
-    A row's place is taken apart: multiples of 8 are constants of the code, the rest is the same in all of a thread's.
-    """
-    places = gl.arange(0, BM, layout=layout)[None, :]
-    return (places & -8) >= first - (places & 7)
-
-
-@gluon.jit
-def _rows_to(last, BM: gl.constexpr, layout: gl.constexpr):
-    """The same up to place `last`."""
-    places = gl.arange(0, BM, layout=layout)[None, :]
-    return (places & -8) <= last - (places & 7)
-
-
-@gluon.jit
-def _meet(BARRIER):
-    """Wait at a named barrier until all 256 threads of the consumers are there or have been there.
-
-    Barrier 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 * consumer for its even
-    tiles and the next one for its odd tiles. Barrier 12: both have read the keys.
-    """
-    barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
-def _be_there(BARRIER):
-    """Count as being at a named barrier, without waiting for others."""
-    barrier = gl.full([128], BARRIER, gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    gl.inline_asm_elementwise("bar.arrive $1, 256; mov.b32 $0, $1;", "=r,r", [barrier], gl.int32, False, 1)
-
-
-@gluon.jit
 def _backward_producer(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
@@ -169,7 +61,7 @@ def _backward_producer(
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
     kv_full, q_full, do_full, rows_full, empty = barriers
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
     for c in gl.static_range(2):
         tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, k_s.index(c))
@@ -181,7 +73,7 @@ def _backward_producer(
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(empty.index(stage), phase ^ 1)
             mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
             tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
@@ -200,6 +92,8 @@ def _backward_consumer(
 ):
     # Four warps: 64 keys. Tiles of scores are transposed, [64, BM], so that P and dS enter the products for dV and dK
     # from registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
+    # They meet at named barriers. 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 *
+    # consumer for its even tiles and the next one for its odd tiles. 12: both have read the keys.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
     kv_full, q_full, do_full, rows_full, empty = barriers
@@ -221,7 +115,7 @@ def _backward_consumer(
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
     dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
     k = gl.minimum(cols, kv_len - 1)[:, None]
@@ -230,7 +124,7 @@ def _backward_consumer(
         last_at = (b * heads + kv_h * (heads // kv_heads)) * num_rows * (HEAD_DIM // 64) + 64 * CONSUMER
         ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
         fence_async_shared()
-        _be_there(8 + 2 * CONSUMER + (n + 1 & 1))
+        barrier_arrive(8 + 2 * CONSUMER + (n + 1 & 1))
     mbarrier.wait(kv_full, 0)
     # At least one, or the compiler would keep for the epilogue what it computes for the loops.
     num_heads = gl.maximum(heads // kv_heads, 1)
@@ -246,7 +140,7 @@ def _backward_consumer(
         i = 0
         while i < num_mixed:
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
             mbarrier.wait(q_full.index(stage), phase)
@@ -257,7 +151,7 @@ def _backward_consumer(
             mbarrier.wait(rows_full.index(stage), phase)
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x, slope = _score_and_slope_by_key(qk, qk_scale)
-            shown = _rows_from(seen_from - start, BM, row_layout) & _rows_to(q_len - 1 - start, BM, row_layout)
+            shown = rows_from(seen_from - start, BM, row_layout) & rows_to(q_len - 1 - start, BM, row_layout)
             x = gl.where(shown, x, -float("inf"))
             slope = gl.where(shown, slope, 0.0)
             p = gl.exp2(x - lse)
@@ -274,30 +168,30 @@ def _backward_consumer(
                 at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
                 if DELAY_DQ:
                     # The other consumer is done with the tile before; its own part of dS came with it.
-                    _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                    next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                    barrier_sync(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                    next_dq = start_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                     at, last_at = last_at, at
                 else:
-                    _meet(8)
-                    next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                    barrier_sync(8)
+                    next_dq = start_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
             next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
             if FUSE_DQ > 0:
                 # dQ leaves while the last product runs.
                 dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
                 dk = warpgroup_mma_wait(0, deps=(next_dk,))
             else:
                 dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
             mbarrier.arrive(empty.index(stage))
             if FUSE_DQ > 0 and DELAY_DQ:
-                _be_there(8 + 2 * CONSUMER + (n & 1))
-            n = _anew(n + 1)
-            i = _anew(i + 1)
+                barrier_arrive(8 + 2 * CONSUMER + (n & 1))
+            n = opaque(n + 1)
+            i = opaque(i + 1)
 
         # Full tiles: each row sees each key, no mask.
         while i < num_tiles:
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
             mbarrier.wait(q_full.index(stage), phase)
@@ -322,40 +216,40 @@ def _backward_consumer(
                 at = (first_row + start) * (HEAD_DIM // 64) + 64 * CONSUMER
                 if DELAY_DQ:
                     # The other consumer is done with the tile before; its own part of dS came with it.
-                    _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-                    next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                    barrier_sync(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+                    next_dq = start_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
                     at, last_at = last_at, at
                 else:
-                    _meet(8)
-                    next_dq = _issue_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+                    barrier_sync(8)
+                    next_dq = start_dq(ds_s, n & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
             next_dk = warpgroup_mma(gl.convert_layout(ds, dk_operand), q_tile, dk, is_async=True)
             if FUSE_DQ > 0:
                 # dQ leaves while the last product runs.
                 dv, dq = warpgroup_mma_wait(1, deps=(next_dv, next_dq))
-                _add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
+                add_dq(dq_sums, dq_s.index(CONSUMER), at, dq, FUSE_DQ)
                 dk = warpgroup_mma_wait(0, deps=(next_dk,))
             else:
                 dv, dk = warpgroup_mma_wait(0, deps=(next_dv, next_dk))
             mbarrier.arrive(empty.index(stage))
             if FUSE_DQ > 0 and DELAY_DQ:
-                _be_there(8 + 2 * CONSUMER + (n & 1))
-            n = _anew(n + 1)
-            i = _anew(i + 1)
+                barrier_arrive(8 + 2 * CONSUMER + (n & 1))
+            n = opaque(n + 1)
+            i = opaque(i + 1)
 
     # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
     # Where these are is computed anew: it is not worth registers in the meantime.
-    b, kv_h, col0 = _keys_of(_anew(gl.program_id(0)), batch, _anew(kv_heads), _anew(kv_len), _anew(head_group), BN)
+    b, kv_h, col0 = kv_tile(opaque(gl.program_id(0)), batch, opaque(kv_heads), opaque(kv_len), opaque(head_group), BN)
     v_tile.store(dv.to(v_s.dtype))
     fence_async_shared()
     tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], v_s.index(CONSUMER))
     if FUSE_DQ > 0:
         if DELAY_DQ:
-            _meet(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
-            next_dq = _issue_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
+            barrier_sync(8 + 2 * (1 - CONSUMER) + (n + 1 & 1))
+            next_dq = start_dq(ds_s, (n - 1) & (BUFFERS - 1), k_s, zero_dq, CONSUMER)
             dq = warpgroup_mma_wait(0, deps=(next_dq,))
-            _add_dq(dq_sums, dq_s.index(CONSUMER), last_at, dq, FUSE_DQ)
+            add_dq(dq_sums, dq_s.index(CONSUMER), last_at, dq, FUSE_DQ)
         # The other consumer has read this one's keys.
-        _meet(12)
+        barrier_sync(12)
     k_tile.store((dk * scale).to(k_s.dtype))
     fence_async_shared()
     tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], k_s.index(CONSUMER))
@@ -375,7 +269,7 @@ def _backward_kv_hopper(
     # ds = p * (d_out v^T - delta) * slope, dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each
     # head.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
-    # the scale, in tiles of 64 x 64, each as _add_dq lays it out.
+    # the scale, in tiles of 64 x 64, each as fragments, see add_dq.
     # One warp loads (_backward_producer), two groups of four warps compute (_backward_consumer). They meet at barriers
     # in shared memory: `full` when a tile has arrived, `empty` when both consumers are done with it.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
@@ -422,22 +316,3 @@ def _backward_kv_hopper(
         )),
     ], [4, 1], [240, 24])
     # fmt: on
-
-
-@triton.jit(do_not_specialize=["q_len", "num_rows", "head_dim"])
-def _collect_dq(sums_ptr, dq_ptr, scale, q_len, num_rows, head_dim, HEAD_DIM: tl.constexpr):
-    # Grid: one program for each 64 x 64 tile of the sums of each head of each batch element: dq = scale * sums, from
-    # the order of _add_dq to that of rows.
-    tile = tl.program_id(0).to(tl.int64)
-    dims = tile % (HEAD_DIM // 64) * 64 + tl.arange(0, 64)
-    first = tile // (HEAD_DIM // 64) * 64
-    head = first // num_rows
-    rows = first % num_rows + tl.arange(0, 64)
-    sums = tl.load(sums_ptr + tile * 4096 + tl.arange(0, 4096))
-    # Dimensions: eight columns, warp, lane // 4, lane % 4, one of two rows, one of two columns.
-    dq = sums.reshape(8, 4, 8, 4, 2, 2).permute(1, 4, 2, 0, 3, 5).reshape(64, 64) * scale
-    tl.store(
-        dq_ptr + (head * q_len + rows)[:, None] * head_dim + dims[None, :],
-        dq.to(dq_ptr.dtype.element_ty),
-        mask=(rows < q_len)[:, None] & (dims < head_dim)[None, :],
-    )

@@ -11,28 +11,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
+from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync
+from flashgen.runtime.device.sm90.fragments import load_fragments, store_fragments
+from flashgen.runtime.device.sm90.kv_tiles import kv_tile, stage_of
+from flashgen.runtime.device.sm90.positions import rows_from, rows_to
+from flashgen.runtime.device.sm90.products import await_product, start_product, start_scores
 from flashgen.runtime.gluon import tma_load, tma_store
 
-from .backward_kv_sm90 import _be_there, _keys_of, _meet, _queries_of, _query_tile, _rows_from, _rows_to, _stage_of
-from .backward_q_sm90 import _issue_pv, _issue_qk
-from .forward_sm90 import _await_pv
+from .backward_kv_sm90 import _queries_of, _query_tile
 from .pair import _score_and_slope_by_key
-
-
-@gluon.jit
-def _leave_p(p_s, p):
-    """Put a tile [64, 64] into shared memory in the order in which threads hold it, 16 bytes a thread:
-
-    by eight columns, warp and lane, and a thread's four values of these columns, rows 0 and 8 by columns 0 and 1.
-    """
-    p_s.store(p.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([32, 128]))
-
-
-@gluon.jit
-def _take_p(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer put there."""
-    p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
-    return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 
 
 @gluon.jit
@@ -45,7 +32,7 @@ def _wide_producer(
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
     kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
     tma_load(v_desc, [b, kv_h, col0, 0], kv_full, v_s)
@@ -55,7 +42,7 @@ def _wide_producer(
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(do_empty.index(stage), phase ^ 1)
             mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes + 4 * BM)
             tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
@@ -95,7 +82,7 @@ def _wide_dv_consumer(
     dv = (gl.zeros([BN, V_MAIN], gl.float32, dv_layout),)
     if V_REST > 0:
         dv = (dv[0], gl.zeros([BN, V_REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])))
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     cols = col0 + gl.arange(0, BN, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
     k = gl.minimum(cols, kv_len - 1)[:, None]
@@ -110,45 +97,45 @@ def _wide_dv_consumer(
         # Mixed tiles.
         for i in range(0, num_mixed):
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
-            scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
+            scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x, slope = _score_and_slope_by_key(qk, qk_scale)
-            shown = _rows_from(seen_from - start, BM, row_layout) & _rows_to(q_len - 1 - start, BM, row_layout)
+            shown = rows_from(seen_from - start, BM, row_layout) & rows_to(q_len - 1 - start, BM, row_layout)
             x = gl.where(shown, x, -float("inf"))
             slope = gl.where(shown, slope, 0.0)
             p = gl.exp2(x - lse)
-            _leave_p(p_s.index(stage), p * slope)
+            store_fragments(p_s.index(stage), p * slope)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             mbarrier.wait(do_full.index(stage), phase)
-            product = _issue_pv(p_operand, do_s.index(stage).reshape([BM, V_WIDTH]), dv, V_MAIN, V_REST)
-            dv = _await_pv(product, V_REST)
+            product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
+            dv = await_product(product, V_REST)
             mbarrier.arrive(do_empty.index(stage))
             n += 1
 
         # Full tiles: each row sees each key, no mask.
         for _ in range(num_mixed, num_tiles):
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(q_full.index(stage), phase)
-            scores = _issue_qk(k_tile, q_s.index(stage).reshape([BM, WIDTH]), zero, MAIN, REST)
+            scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             lse = lse_s.index(stage).load(row_layout)[None, :]
             x, slope = _score_and_slope_by_key(qk, qk_scale)
             p = gl.exp2(x - lse)
-            _leave_p(p_s.index(stage), p * slope)
+            store_fragments(p_s.index(stage), p * slope)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
             mbarrier.wait(do_full.index(stage), phase)
-            product = _issue_pv(p_operand, do_s.index(stage).reshape([BM, V_WIDTH]), dv, V_MAIN, V_REST)
-            dv = _await_pv(product, V_REST)
+            product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
+            dv = await_product(product, V_REST)
             mbarrier.arrive(do_empty.index(stage))
             n += 1
 
     # Epilogue. When V has been read for the last time it takes dV, which TMA writes as far as there are keys.
-    _meet(8)
+    barrier_sync(8)
     v_tile.slice(0, V_MAIN, 1).store(dv[0].to(v_s.dtype))
     if V_REST > 0:
         v_tile.slice(V_MAIN, V_REST, 1).store(dv[1].to(v_s.dtype))
@@ -183,27 +170,27 @@ def _wide_dk_consumer(
     dk = (gl.zeros([BN, MAIN], gl.float32, dk_layout),)
     if REST > 0:
         dk = (dk[0], gl.zeros([BN, REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])))
-    b, kv_h, col0 = _keys_of(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
+    b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
         for _ in range(num_tiles):
-            stage, phase = _stage_of(n, STAGES)
+            stage, phase = stage_of(n, STAGES)
             mbarrier.wait(do_full.index(stage), phase)
-            products = _issue_qk(v_tile, do_s.index(stage).reshape([BM, V_WIDTH]), zero, V_MAIN, V_REST)
+            products = start_scores((v_tile,), (do_s.index(stage).reshape([BM, V_WIDTH]),), zero, V_MAIN, V_REST)
             dp = warpgroup_mma_wait(0, deps=(products,))
             dp -= delta_s.index(stage).load(row_layout)[None, :]
             mbarrier.arrive(do_empty.index(stage))
             mbarrier.wait(p_full.index(stage), phase)
-            ds = _take_p(p_s.index(stage), scores_layout) * dp
+            ds = load_fragments(p_s.index(stage), scores_layout) * dp
             mbarrier.wait(q_full.index(stage), phase)
             ds_operand = gl.convert_layout(ds.to(k_s.dtype), dk_operand)
-            product = _issue_pv(ds_operand, q_s.index(stage).reshape([BM, WIDTH]), dk, MAIN, REST)
-            dk = _await_pv(product, REST)
+            product = start_product(ds_operand, (q_s.index(stage).reshape([BM, WIDTH]),), dk, MAIN, REST)
+            dk = await_product(product, REST)
             mbarrier.arrive(q_empty.index(stage))
             n += 1
-    _be_there(8)
+    barrier_arrive(8)
 
     # Epilogue. K has been read when the last P was made: it takes dK.
     k_tile.slice(0, MAIN, 1).store((dk[0] * scale).to(k_s.dtype))

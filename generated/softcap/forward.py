@@ -10,28 +10,16 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from .pair import _tanh, _visible
+from flashgen.runtime.device.arithmetic import tanh
+from flashgen.runtime.device.softmax import online_softmax
+
+from .pair import _visible
 
 
 @triton.jit
 def _score(qk, PRECISE: tl.constexpr, qk_scale):
     """30.0 * tanh(score / 30.0), in units of log2."""
-    return _tanh(qk * qk_scale, PRECISE) * 43.2808512266689
-
-
-@triton.jit
-def _online_softmax(x, v_tile, acc, m, l):
-    """One step of the online softmax (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1).
-
-    m [BM] is the running maximum of the logits in units of log2, l [BM] the running sum of exp2(logit - m),
-    acc [BM, V_HEAD_DIM] the running sum of exp2(logit - m) * v.
-    """
-    m_new = tl.maximum(m, tl.max(x, 1))
-    p = tl.exp2(x - m_new[:, None])
-    alpha = tl.exp2(m - m_new)
-    l = l * alpha + tl.sum(p, 1)
-    acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
-    return acc, m_new, l
+    return tanh(qk * qk_scale, PRECISE) * 43.2808512266689
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"])
@@ -42,7 +30,7 @@ def _forward(
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
-    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see _online_softmax.
+    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see online_softmax.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
     # Functions that have a fast and an exact form take the exact one for float32.
     PRECISE: tl.constexpr = q_ptr.dtype.element_ty == tl.float32
@@ -84,7 +72,7 @@ def _forward(
         qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         x = _score(qk, PRECISE, qk_scale)
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(x, v_tile, acc, m, l)
+        acc, m, l = online_softmax(x, v_tile, acc, m, l)
 
     # Mixed tiles.
     for start in tl.range(full_end, stop, BN):
@@ -94,7 +82,7 @@ def _forward(
         x = _score(qk, PRECISE, qk_scale)
         x = tl.where(_visible(q, k), x, -float("inf"))
         v_tile = v_desc.load([start, 0])
-        acc, m, l = _online_softmax(x, v_tile, acc, m, l)
+        acc, m, l = online_softmax(x, v_tile, acc, m, l)
 
     # Epilogue.
     empty = l == 0

@@ -59,7 +59,7 @@ def tiles(view: BackwardKvSm90View, col0: int, q_len: int, kv_len: int) -> Itera
     gl = SimpleNamespace(
         maximum=np.maximum, minimum=np.minimum, where=np.where, min=np.min, max=np.max, cdiv=lambda a, b: -(-a // b)
     )  # fmt: skip
-    names = {"gl": gl, "_clip": int, "col0": col0, "q_len": q_len, "kv_len": kv_len, "BM": BM, "BN": BN}
+    names = {"gl": gl, "clip": int, "col0": col0, "q_len": q_len, "kv_len": kv_len, "BM": BM, "BN": BN}
     names |= {"k_first": col0, "k_last": min(col0 + BN, kv_len) - 1}
     names["k"] = np.minimum(col0 + np.arange(BN), kv_len - 1)[:, None]
     exec("\n".join(view.queries.lines), names)  # noqa: S102 - the kernel's own lines, on numbers

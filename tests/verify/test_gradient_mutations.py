@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from device_functions import written_out
 from packages import changed
 
 from flashgen.codegen import load_module, render, uses_schedule, write_package
@@ -68,7 +69,8 @@ MUTATIONS = [
 
 @cache
 def rendered(name: str) -> dict[str, str]:
-    return render(load(VARIANTS / f"{name}.yaml"))
+    files = render(load(VARIANTS / f"{name}.yaml"))
+    return {file: written_out(text) for file, text in files.items()}
 
 
 def first_failure(module: ModuleType, name: str) -> CaseResult | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from device_functions import written_out
 from packages import changed
 
 from flashgen.codegen import load_module, render, uses_schedule, write_package
@@ -34,14 +35,14 @@ MUTATIONS = [
     Mutation("no rescale of the accumulator", "full", (("acc * alpha[:, None]", "acc"),)),
     Mutation("no rescale of the sum", "full", (("l = l * alpha + ", "l = l + "),)),
     Mutation("modifier after the maximum", "softcap", (
-        ("def _online_softmax(x, ", "def _online_softmax(x, raw, "),
+        ("def online_softmax(x, ", "def online_softmax(x, raw, "),
         ("tl.max(x, 1)", "tl.max(raw, 1)"),
-        ("_online_softmax(x, v_tile", "_online_softmax(x, qk, v_tile"),
+        ("= online_softmax(x, v_tile", "= online_softmax(x, qk, v_tile"),
     )),
     Mutation("bias after the maximum", "alibi", (
-        ("def _online_softmax(x, ", "def _online_softmax(x, raw, "),
+        ("def online_softmax(x, ", "def online_softmax(x, raw, "),
         ("tl.max(x, 1)", "tl.max(raw, 1)"),
-        ("_online_softmax(x, v_tile", "_online_softmax(x, qk, v_tile"),
+        ("= online_softmax(x, v_tile", "= online_softmax(x, qk, v_tile"),
     )),
     Mutation("mask indices relative to the tile", "causal", (
         ("k = start + tl.arange(0, BN)[None, :]", "k = tl.arange(0, BN)[None, :]"),
@@ -85,7 +86,8 @@ MUTATIONS = [
 
 @cache
 def rendered(name: str) -> dict[str, str]:
-    return render(load(VARIANTS / f"{name}.yaml"))
+    files = render(load(VARIANTS / f"{name}.yaml"))
+    return {file: written_out(text) for file, text in files.items()}
 
 
 def first_failure(module: ModuleType, name: str) -> CaseResult | None:

@@ -80,16 +80,20 @@ HANDED_OVER = """========= Error: Race reported between Write access at _forward
 
 def test_races_are_findings_unless_mbarriers_order_all_their_accesses(repository: Path) -> None:
     sources = files_of(repository / "generated/causal")
+    device = repository / "flashgen/runtime/device/sm90"
+    of_device = {path.name: path.read_text() for path in device.glob("*.py")}
 
     def line(text: str, offset: int = 0) -> str:
         return next(
             f"{file}:{number + offset}"
-            for file, source in sources.items()
+            for file, source in {**sources, **of_device}.items()
             for number, line in enumerate(source.splitlines(), 1)
             if text in line
         )
 
-    announced = HANDED_OVER.format(line("index_s.index(turn % 2).store"), *[line("index_s.index(turn % 2).load")] * 2)
+    announced = HANDED_OVER.format(
+        line("index_s.index(ticket % 2).store"), *[line("index_s.index(ticket % 2).load")] * 2
+    )
     kernel = line("def _forward_hopper")
     inside = kernel.replace(kernel.rpartition(":")[2], str(int(kernel.rpartition(":")[2]) + 1))
     started = HANDED_OVER.format(inside, inside, line("def _forward_hopper", -1))
@@ -192,7 +196,9 @@ def test_parts_are_chosen_by_name(tmp_path: Path, repository: Path, monkeypatch:
 
 
 def test_the_table_counts_clean_runs_and_names_kernels_that_none_launched(job: Job) -> None:
-    assert {"_forward", "_forward_hopper", "_backward_kv_hopper_wide", "_collect_dq"} <= kernels_of(job.sources["__init__.py"])
+    assert {"_forward", "_forward_hopper", "_backward_kv_hopper_wide", "collect_dq"} <= kernels_of(
+        job.sources["__init__.py"]
+    )
     hopper = Job(job.spec, job.module, "hopper")
     outcomes = [
         outcome(job, ""), outcome(job, "memcheck"), outcome(job, "racecheck", False, "10 hazards"),

@@ -65,7 +65,6 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
         q_offset=q_offset(facts),
         arguments=arguments_of(variant, reads, ROW_SCHEDULE if scheduled else ()),
         unspecialized=unspecialized(variant, {*reads}, scheduled, ROW_SCHEDULE),
-        helpers=tuple(sorted(prologue.helpers)),
         step=step.lines,
         first=limits.first,
         stop=limits.stop,

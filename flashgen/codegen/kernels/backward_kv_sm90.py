@@ -54,7 +54,6 @@ class BackwardKvSm90View:
     arguments: tuple[str, ...]
     sizes: tuple[str, ...]
     unspecialized: tuple[str, ...]
-    helpers: tuple[str, ...]
     learned: LearnedSm90 | None
     flat: Flat | None
 
@@ -108,7 +107,7 @@ class BackwardKvSm90View:
 
     def reads_start(self, tiles: str) -> bool:
         """Whether logits and mask of a tile of queries depend on where it stands."""
-        if tiles == "mixed" and (self.seen.bounds or self.seen.loads):
+        if tiles == "mixed" and (self.seen.by_place or self.seen.loads):
             return True
         return bool(self.tile_reads(tiles) & {"rows", "q_first"})
 
@@ -143,7 +142,6 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
     in_turn = not bent and (scheduled or _leaves_registers(facts, score))
     ranked = in_turn and scheduled
     launched = ("batch", "num_rows", "head_group", *(["by_rank"] if ranked else []))
-    own_helpers = (["_announce"] if in_turn else [], ["_add"] if learned else [])
     whole = bent or score is None or facts.logit_of_pairs
     return BackwardKvSm90View(
         score=score,
@@ -165,7 +163,6 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
         sizes=(*_sizes(needed), *(["by_rank"] if ranked else [])),
         unspecialized=tuple(dict.fromkeys((*unspecialized(variant, needed, scheduled, ROW_SCHEDULE), *launched))),
-        helpers=tuple(sorted(prologue.helpers.union(seen.helpers, queries.helpers, *own_helpers))),
         learned=learned,
         flat=flat,
     )

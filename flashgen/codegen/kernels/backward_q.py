@@ -84,7 +84,6 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
             *unspecialized(variant, {*reads}, scheduled),
             *(["first_head"] if learned and learned.in_turns else []),
         ),
-        helpers=tuple(sorted(prologue.helpers | ({"_add"} if learned and learned.adds else set()))),
         two_sided=bool(facts.keys.lower),
         longest_first=facts.longest_first,
         clamps_k=found.clamps_k,

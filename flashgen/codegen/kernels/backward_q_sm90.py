@@ -56,7 +56,6 @@ class BackwardQSm90View:
     keys_arguments: tuple[str, ...]
     sizes: tuple[str, ...]
     unspecialized: tuple[str, ...]
-    helpers: tuple[str, ...]
     flat: Flat | None
 
     @property
@@ -131,6 +130,5 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, needed, scheduled), *(s for s in sizes if s != "scale")))
         ),
-        helpers=tuple(sorted(prologue.helpers)),
         flat=flat,
     )

@@ -34,7 +34,6 @@ class Columns:
     of_score: Fragment
     of_mask: tuple[str, ...]
     reads: frozenset[str]
-    helpers: frozenset[str]
 
     def used(self, function: Function | None) -> list[str]:
         """The names that a function takes."""
@@ -97,7 +96,21 @@ class ForwardSm90View:
     consumer: Role
     producer: Role
     unspecialized: tuple[str, ...]
-    helpers: tuple[str, ...]
+
+    @property
+    def softmax_function(self) -> str:
+        """The function of the device that makes a step of the softmax."""
+        if self.tilt:
+            return "softmax_step_shifted"
+        if self.natural:
+            return "softmax_step_natural"
+        return "softmax_step_scaled" if self.scaled or self.factor else "softmax_step"
+
+    @property
+    def softmax(self) -> str:
+        """The call of it."""
+        factor = ", qk_scale" if self.scaled else ", FACTOR" if self.factor else ""
+        return f"{self.softmax_function}({self.logit}, m, l{factor}{', shift' if self.tilt else ''})"
 
     @property
     def holds_q(self) -> bool:
@@ -175,13 +188,6 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, computes, scheduled), "batch", *(asked & {"head_group"})))
         ),
-        helpers=tuple(
-            sorted(
-                prologue.helpers.union(
-                    columns.helpers, keys.helpers if keys else (), ["_announce", "_next_turn"] if uneven else []
-                )
-            )
-        ),
     )
 
 
@@ -223,7 +229,7 @@ def _columns(facts: Facts, prologue: Prologue) -> Columns:
     first, lines = ends[0], per_tile.lines
     of_score = Fragment(lines[:first], defines=per_tile.defines[:first])
     reads = frozenset(per_tile.reads) if given else frozenset[str]()
-    return Columns(given, of_score, lines[first:], reads, frozenset(per_tile.helpers))
+    return Columns(given, of_score, lines[first:], reads)
 
 
 def _tilt(facts: Facts, prologue: Prologue) -> Tilt | None:

@@ -42,7 +42,7 @@ def mixed(facts: Facts, found: Pairs, prologue: Prologue, given: Given, portable
     mask = _residual(facts, prologue, given)
     mask = None if mask is None else mask.beside(portable)
     reads_k = any("k" in f.body.reads for f in (found.score, mask) if f is not None)
-    k = "k" if reads_k or found.clamps_k else "_keys(start, BN, col_layout)"
+    k = "k" if reads_k or found.clamps_k else "masked_keys(start, BN, col_layout)"
     tests = [] if mask is None else [Test(mask.call)]
     tests += _bounds(ranges, prologue, k)
     if "kv_len" in found.shown.reads:

@@ -65,7 +65,6 @@ class QueryTiles:
     names: tuple[str, ...]
     arguments: tuple[str, ...]
     positions: frozenset[str]
-    helpers: frozenset[str]
 
     @property
     def parameters(self) -> str:
@@ -104,7 +103,6 @@ def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
         names=("col0", *(name for name in ("b", "h", "kv_h") if name in reads), *extra, *sizes, "BM", "BN"),
         arguments=extra,
         positions=frozenset(reads & {*_POSITIONS}),
-        helpers=frozenset(prologue.helpers),
     )
 
 
@@ -126,5 +124,4 @@ def _scheduled(facts: Facts) -> QueryTiles:
         names=("col0", *by, *ROW_SCHEDULE, *sizes, "BN"),
         arguments=ROW_SCHEDULE,
         positions=frozenset(),
-        helpers=frozenset(),
     )

@@ -132,7 +132,7 @@ def key_options(config: Config) -> dict[str, Any]:
 
 def _beside(config: Config) -> tuple[Beside, ...]:
     """What brings dQ into its order."""
-    return (Beside("_collect_dq", {"HEAD_DIM": _width(config)}),) if config.fuse_dq else ()
+    return (Beside("collect_dq", {"HEAD_DIM": _width(config)}),) if config.fuse_dq else ()
 
 
 def _without_dq(config: Config) -> Config:
@@ -242,5 +242,5 @@ BACKWARD_KV_SM90_KERNEL = Kernel(
     without_dq=_without_dq,
     query_sums=hopper_query_sums,
     sums_inputs=True,
-    barriers=("_backward_kv_hopper", "_announce", "_announced"),
+    barriers=("_backward_kv_hopper", "announce", "announced"),
 )  # fmt: skip

@@ -101,5 +101,5 @@ BACKWARD_KV_WIDE_SM90_KERNEL = Kernel(
     types=_types,
     options=key_options,
     query_sums=hopper_query_sums,
-    barriers=("_backward_kv_hopper_wide", "_leave_p", "_take_p"),
+    barriers=("_backward_kv_hopper_wide", "store_fragments", "load_fragments"),
 )  # fmt: skip
