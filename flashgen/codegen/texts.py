@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flashgen.analysis.facts import facts_of
-from flashgen.codegen.imports import defined_names, free_names
+from flashgen.codegen.imports import free_names
 from flashgen.codegen.kernels.backward_kv import BackwardKvView, backward_kv_view
 from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
 from flashgen.codegen.kernels.backward_q import BackwardQView, backward_q_view

@@ -17,8 +17,8 @@ from packaging.version import Version
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen import default_of, generate, scheduled_kernels
 from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
+from flashgen.codegen.loading import load_module
 from flashgen.codegen.pairwise import make
-from flashgen.codegen.write import load_module
 from flashgen.runtime import Config, default_backward_kv_config
 from flashgen.runtime.choosing import unfused
 from flashgen.runtime.gpus import shared_limit

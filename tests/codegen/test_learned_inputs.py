@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen.arguments import extra_arguments, new_prologue, q_offset
-from flashgen.codegen.imports import import_block
-from flashgen.codegen.layout import formatted
 from flashgen.codegen.learned import learned_view
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.codegen.templates import environment
-from flashgen.codegen.write import load_module
+from flashgen.codegen.loading import load_module
 from flashgen.lang.evaluate import evaluate
 from flashgen.runtime import exact
 from flashgen.spec import load
