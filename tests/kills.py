@@ -84,11 +84,13 @@ def look_at_build(folder: Path) -> Iterator[str]:
 
 
 def look_at_search(folder: Path) -> Iterator[str]:
-    from flashgen.runtime.record_files import records_below
+    from flashgen.runtime.record_table import parse
 
-    paths = list((folder / "cache").rglob("*.json"))
-    if len(records_below(folder / "cache" / "tuned")) != len(paths):
-        yield "a record is not whole"
+    for path in (folder / "cache").rglob("*.json"):
+        try:
+            parse(path.read_text())
+        except ValueError as error:
+            yield f"{path} is not whole: {error}"
     yield from (f"{path} was set aside" for path in (folder / "cache").rglob("*.damaged"))
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SEARCH)], cwd=folder, env=environment(folder, ""), timeout=120,

@@ -43,7 +43,7 @@ def input_table(variant: Variant) -> str:
     """The inputs with shapes and dtypes; empty without any."""
     if not variant.inputs:
         return ""
-    return "Inputs:\n" + "".join(f"    {t.name} {shape_text(t)} {t.dtype}\n" for t in variant.inputs)
+    return "\n".join(["Inputs:", *(f"    {t.name} {shape_text(t)} {t.dtype}" for t in variant.inputs)])
 
 
 def contents(files: Collection[str], learned: Sequence[str]) -> str:

@@ -95,7 +95,7 @@ def report_old(folder: Path, variant: str) -> None:
     if not isinstance(folder, Path):  # of an exported module
         return
     # They lay in folders by GPU and variant: in the cache beside the variants', or beside the generated modules.
-    for root in (folder.parent, folder.parents[1] / folder.name):
+    for root in (folder.parent, folder.parent.parent / folder.name):
         with suppress(OSError):
             if next(root.glob(f"*/{variant}/*.json"), None) is not None:
                 warn_once(

@@ -8,7 +8,6 @@
 Inputs:
     slopes [heads] float32
 
-
 Beside this file:
     pair.py                   what several kernels compute of a pair of query and key
     forward.py                out and lse

@@ -7,7 +7,6 @@
 Inputs:
     block_mask [batch|1, heads|1, (q_len + 127) // 128, (kv_len + 127) // 128] bool
 
-
 Beside this file:
     pair.py                   what several kernels compute of a pair of query and key
     forward.py                out and lse

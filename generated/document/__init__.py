@@ -7,7 +7,6 @@
 Inputs:
     doc [batch, kv_len] int32
 
-
 Beside this file:
     pair.py                   what several kernels compute of a pair of query and key
     forward.py                out and lse

@@ -7,7 +7,6 @@
 Inputs:
     is_global [batch, kv_len] bool
 
-
 Beside this file:
     pair.py                   what several kernels compute of a pair of query and key
     forward.py                out and lse

@@ -7,7 +7,6 @@
 Inputs:
     rel [heads, 2 * W + 1] float32
 
-
 Beside this file:
     pair.py                   what several kernels compute of a pair of query and key
     forward.py                out and lse

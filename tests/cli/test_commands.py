@@ -20,7 +20,6 @@ from flashgen.cli import doctor, main
 from flashgen.codegen import load_module
 from flashgen.compiling import Compiled, Job
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import user_root
 from flashgen.runtime.records import Bucket, Key, Record
 from flashgen.tuning import presets
 from flashgen.tuning.cache import write_record
@@ -286,7 +285,7 @@ def record() -> Record:
 def test_list_shows_what_is_rendered_and_tuned(run: Run) -> None:
     (before,) = run("list", "--json").documents
     run("build", "band", *RENDER_ONLY)
-    write_record(record(), user_root())
+    write_record(record())
     (after,) = run("list", "--json").documents
     assert (before["module"], before["tuned"]) == (None, [])
     assert (after["module"], after["tuned"]) == ("generated/band", ["NVIDIA H200"])
@@ -295,7 +294,7 @@ def test_list_shows_what_is_rendered_and_tuned(run: Run) -> None:
 
 def test_cache_lists_shows_ships_and_clears(run: Run) -> None:
     assert "no tuned config in" in run("cache", "ls").out
-    write_record(record(), user_root())
+    write_record(record())
     assert "64x32 w4 s2" in run("cache", "ls", "--gpu", "*h200*").out
     assert run("cache", "ls", "--variant", "other", "--json").documents == []
     (shown,) = run("cache", "show", "band", "--json").documents
