@@ -35,20 +35,27 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashgen import runtime
 from flashgen.runtime.device.arithmetic import tanh, tanh_approx
 from flashgen.runtime.device.collect import collect_dq
-from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.barriers import (
+    barrier_arrive,
+    barrier_sync,
+    make_barriers,
+    make_channel,
+    ping_pong_arrive,
+    ping_pong_sync,
+)
 from flashgen.runtime.device.sm90.fragments import add_dq, start_dq
-from flashgen.runtime.device.sm90.kv_tiles import kv_tile, stage_of, v_stage_of
+from flashgen.runtime.device.sm90.kv_tiles import kv_tile, slot_of, v_slot_of
 from flashgen.runtime.device.sm90.positions import masked_keys, opaque, rows_from, rows_to
 from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
 from flashgen.runtime.device.sm90.softmax import packed, softmax_step_scaled, unpacked
-from flashgen.runtime.device.sm90.tiles import allocate_tiles, describe, load_tile, load_values, tile_at
+from flashgen.runtime.device.sm90.tiles import allocate_tiles, describe, load_keys, load_tile, load_values, tile_at
 from flashgen.runtime.device.softmax import online_softmax
 from flashgen.runtime.gluon import tma_load, tma_store
 
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "2ea8ec26470f", "backward_q": "74ed2470adc1", "backward_kv": "7b6c0912885a"},
+    templates={"forward": "af0401d215bc", "backward_q": "7b765f618e7d", "backward_kv": "bc96eb5a3215"},
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -233,11 +240,12 @@ def _producer(
     k_strides,
     v_strides,
     shared,
-    barriers,
+    q_channel,
+    k_channel,
+    v_channel,
     sizes,
     BM: gl.constexpr,
     BN: gl.constexpr,
-    STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     SPLIT: gl.constexpr,
 ):
@@ -247,15 +255,11 @@ def _producer(
     k_descs = describe(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
     q_descs = describe(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
     v_descs = describe(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
-    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
-    Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
-    # What shares its stage with V waits for V of STAGES tiles before.
-    room_for_k = v_empty if SPLIT else k_empty
     index = gl.program_id(0)
-    turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    ticket = 0  # tiles of queries so far
+    # Tiles of keys so far. V comes after K of the tile that follows, also
     # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
@@ -268,22 +272,20 @@ def _producer(
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
             start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
-            stage = n % STAGES
-            mbarrier.wait(room_for_k.index(stage), (n // STAGES & 1) ^ 1)
-            load_tile(k_descs, b, kv_h, start, k_s, stage, k_full.index(stage), SPLIT)
+            load_keys(k_descs, b, kv_h, start, n, k_s, k_channel, v_channel, SPLIT)
             if n > 0:
-                load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+                load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_channel, v_channel, SPLIT)
             v_b, v_head, v_start = b, kv_h, start
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
-                    slot = turn % Q_SLOTS * CONSUMERS + each
-                    mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
-                    load_tile(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
+                    slot = q_channel.slot(ticket, each)
+                    full = q_channel.acquire(slot)
+                    load_tile(q_descs, b, h, row0 + each * ROWS, q_s, slot[0], full, SPLIT)
             n += 1
-        turn += 1
+        ticket += 1
         index += gl.num_programs(0)
-    load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+    load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_channel, v_channel, SPLIT)
 
 
 @gluon.jit
@@ -292,7 +294,9 @@ def _consumer(
     out_desc,
     out_s,
     shared,
-    barriers,
+    q_channel,
+    k_channel,
+    v_channel,
     lse_ptr,
     sizes,
     BM: gl.constexpr,
@@ -309,7 +313,6 @@ def _consumer(
     # acc: the sums for the MAIN and the REST columns of V.
     scale, batch, heads, q_len, kv_len = sizes
     q_s, k_s, v_s = shared
-    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     # Tiles of Q, K and V lie in WIDTH columns, a power of two, or SPLIT in two parts; products take powers of two, MAIN
     # and REST, those with V at most 128 columns at a time.
@@ -321,7 +324,6 @@ def _consumer(
     V_MAIN: gl.constexpr = OUT_WIDTH
     V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
     PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
-    Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
     qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
@@ -338,8 +340,8 @@ def _consumer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
     # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
-    turn = 0
-    n = 0  # tiles of keys so far; the next one is in stage n % STAGES
+    ticket = 0  # tiles of queries so far
+    n = 0  # tiles of keys so far
     b = 0
     h = 0
     row0 = 0
@@ -353,20 +355,20 @@ def _consumer(
     while index < num_q_tiles:
         index = index + gl.num_programs(0)
         begins = index < num_q_tiles
-        finishes = turn > 0
+        finishes = ticket > 0
 
         # Start the first scores of this tile and the last product of the one before.
-        last = (n + STAGES - 1) % STAGES
-        stage = n % STAGES
-        slot = turn % Q_SLOTS * CONSUMERS + CONSUMER
-        q_tile = tile_at(q_s, slot, SPLIT)
-        mbarrier.wait(q_full.index(slot), turn // Q_SLOTS & 1, pred=begins)
-        mbarrier.wait(k_full.index(stage), n // STAGES & 1, pred=begins)
+        last = v_channel.slot(n - 1 + 2 * STAGES)  # that of n - 1, and a place where n is 0
+        slot = k_channel.slot(n)
+        q_slot = q_channel.slot(ticket, CONSUMER)
+        q_tile = tile_at(q_s, q_slot[0], SPLIT)
+        q_channel.wait(q_slot, begins)
+        k_channel.wait(slot, begins)
         ping_pong_sync(CONSUMER, PING_PONG)
-        scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
-        mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
+        scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
+        v_channel.wait(last, finishes)
         p = unpacked(pairs, out_s.dtype, p_layout)
-        product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+        product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
@@ -396,7 +398,7 @@ def _consumer(
         i = 0
         start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
-        mbarrier.arrive(k_empty.index(stage), pred=begins)
+        k_channel.release(slot, begins)
         x = _hopper_score(qk, qk_scale)
         if start + BN > q_first + 1:
             x = gl.where(masked_keys(start, BN, col_layout) <= q, x, -float("inf"))
@@ -410,7 +412,7 @@ def _consumer(
 
         # The output of the tile before, which TMA writes as far as there are rows and columns.
         acc = scale_rows(await_product(product, V_REST), factor, V_REST)
-        mbarrier.arrive(v_empty.index(last), pred=finishes)
+        v_channel.release(last, finishes)
         if finishes:
             tma.store_wait(0)
             out_tile.store(acc[0].to(out_s.dtype))
@@ -428,20 +430,19 @@ def _consumer(
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
-            last = n % STAGES
-            last_phase = n // STAGES & 1
+            last = v_channel.slot(n)
             n += 1
-            stage = n % STAGES
-            mbarrier.wait(k_full.index(stage), n // STAGES & 1)
+            slot = k_channel.slot(n)
+            k_channel.wait(slot)
             ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
-            mbarrier.wait(v_full.index(last), last_phase)
+            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
+            v_channel.wait(last)
             p = unpacked(pairs, out_s.dtype, p_layout)
-            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
             ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
-            mbarrier.arrive(k_empty.index(stage))
+            k_channel.release(slot)
             x = _hopper_score(qk, qk_scale)
             if start + BN > q_first + 1:
                 x = gl.where(masked_keys(start, BN, col_layout) <= q, x, -float("inf"))
@@ -450,7 +451,7 @@ def _consumer(
 
             p, alpha, m, l = softmax_step_scaled(x, m, l, FACTOR)
             acc = await_product(product, V_REST)
-            mbarrier.arrive(v_empty.index(last))
+            v_channel.release(last)
             acc = scale_rows(acc, alpha, V_REST)
             pairs = packed(p, out_s.dtype)
 
@@ -459,30 +460,29 @@ def _consumer(
             q_tile = (q_tile[0].load(q_layout),)
         for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
-            last = n % STAGES
-            last_phase = n // STAGES & 1
+            last = v_channel.slot(n)
             n += 1
-            stage = n % STAGES
-            mbarrier.wait(k_full.index(stage), n // STAGES & 1)
+            slot = k_channel.slot(n)
+            k_channel.wait(slot)
             ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
-            mbarrier.wait(v_full.index(last), last_phase)
+            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
+            v_channel.wait(last)
             p = unpacked(pairs, out_s.dtype, p_layout)
-            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
             ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
-            mbarrier.arrive(k_empty.index(stage))
+            k_channel.release(slot)
             x = _hopper_score(qk, qk_scale)
 
             p, alpha, m, l = softmax_step_scaled(x, m, l, FACTOR)
             acc = await_product(product, V_REST)
-            mbarrier.arrive(v_empty.index(last))
+            v_channel.release(last)
             acc = scale_rows(acc, alpha, V_REST)
             pairs = packed(p, out_s.dtype)
 
-        mbarrier.arrive(q_empty.index(slot))
+        q_channel.release(q_slot)
         n += 1
-        turn += 1
+        ticket += 1
     tma.store_wait(0)
 
 
@@ -519,8 +519,8 @@ def _forward_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
-    # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). They meet at barriers in shared
-    # memory: `full` when a tile has arrived, `empty` when all who read it are done.
+    # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
+    # when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     dtype: gl.constexpr = q_ptr.dtype.element_ty
     ROWS: gl.constexpr = BM // CONSUMERS
@@ -545,22 +545,10 @@ def _forward_hopper(
     out_s = allocate_tiles(dtype, CONSUMERS, ROWS, OUT_WIDTH)
     out_strides = (q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim)
     (out_desc,) = describe(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
-    q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(Q_SLOTS * CONSUMERS):
-        mbarrier.init(q_full.index(each), count=1)
-        mbarrier.init(q_empty.index(each), count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(stage), count=1)
-        mbarrier.init(v_full.index(stage), count=1)
-        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
-        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    q_channel = make_channel(Q_SLOTS, 1, CONSUMERS)
+    k_channel = make_channel(STAGES, CONSUMERS)
+    v_channel = make_channel(STAGES, CONSUMERS)
     shared = (q_s, k_s, v_s)
-    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty)
     q_strides = (stride_qb, stride_qh, stride_qm)
     k_strides = (stride_kb, stride_kh, stride_kn)
     v_strides = (stride_vb, stride_vh, stride_vn)
@@ -571,35 +559,35 @@ def _forward_hopper(
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
-                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, loads, BM, BN, STAGES,
-                CONSUMERS, SPLIT,
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, q_channel, k_channel, v_channel, loads,
+                BM, BN, CONSUMERS, SPLIT,
             )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                2, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG, SPLIT,
+                2, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
-                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, loads, BM, BN, STAGES,
-                CONSUMERS, SPLIT,
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, q_channel, k_channel, v_channel, loads,
+                BM, BN, CONSUMERS, SPLIT,
             )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
@@ -781,40 +769,35 @@ def _dq_producer(
     k_desc,
     v_desc,
     shared,
-    barriers,
+    q_full,
+    do_full,
+    k_channel,
+    v_channel,
     sizes,
     BM: gl.constexpr,
     BN: gl.constexpr,
-    STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
 ):
     # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
     # the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows = sizes
     q_s, do_s, k_s, v_s = shared
-    q_full, do_full, k_full, k_empty, v_full, v_empty = barriers
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     b, h, row0, num_tiles, num_mixed, num_right, full_start, full_end = _work(
         gl.program_id(0), batch, heads, q_len, kv_len, BM, BN
     )
     kv_h = h // (heads // kv_heads)
     for each in gl.static_range(CONSUMERS):
-        mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
-        tma_load(q_desc, [b, h, row0 + 64 * each, 0], q_full.index(each), q_s.index(each))
+        load_tile((q_desc,), b, h, row0 + 64 * each, (q_s,), each, q_full.index(each))
     for i in range(num_tiles):
         start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
-        stage = i % STAGES
-        mbarrier.wait(k_empty.index(stage), (i // STAGES & 1) ^ 1)
-        mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-        tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
+        slot = k_channel.slot(i)
+        load_tile((k_desc,), b, kv_h, start, (k_s,), slot[0], k_channel.acquire(slot))
         if i == 0:
             for each in gl.static_range(CONSUMERS):
-                mbarrier.expect(do_full.index(each), do_desc.block_type.nbytes)
-                tma_load(do_desc, [b, h, row0 + 64 * each, 0], do_full.index(each), do_s.index(each))
-        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
-        mbarrier.wait(v_empty.index(v_stage), v_phase ^ 1)
-        mbarrier.expect(v_full.index(v_stage), v_desc.block_type.nbytes)
-        tma_load(v_desc, [b, kv_h, start, 0], v_full.index(v_stage), v_s.index(v_stage))
+                load_tile((do_desc,), b, h, row0 + 64 * each, (do_s,), each, do_full.index(each))
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
+        load_tile((v_desc,), b, kv_h, start, (v_s,), v_slot[0], v_channel.acquire(v_slot))
 
 
 @gluon.jit
@@ -822,7 +805,10 @@ def _dq_consumer(
     CONSUMER: gl.constexpr,
     dq_desc,
     shared,
-    barriers,
+    q_full,
+    do_full,
+    k_channel,
+    v_channel,
     lse_ptr,
     delta_ptr,
     sizes,
@@ -838,7 +824,6 @@ def _dq_consumer(
     # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for MAIN and REST columns.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows = sizes
     q_s, do_s, k_s, v_s = shared
-    q_full, do_full, k_full, k_empty, v_full, v_empty = barriers
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = q_s.type.shape[-1]
@@ -875,17 +860,17 @@ def _dq_consumer(
 
     # The first tile of keys, as if it were mixed.
     i = 0
-    stage = 0
-    v_stage = 0
+    slot = k_channel.slot(0)
+    v_slot = v_slot_of(0, num_rows, V_STAGES)
     if CONSUMER == CONSUMERS - 1:
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
     mbarrier.wait(q_full.index(CONSUMER), 0)
-    mbarrier.wait(k_full.index(0), 0)
-    scores = start_scores((q_tile,), (k_s.index(0).reshape([BN, WIDTH]),), zero, MAIN, REST)
+    k_channel.wait(slot)
+    scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
     mbarrier.wait(do_full.index(CONSUMER), 0)
-    mbarrier.wait(v_full.index(0), 0)
+    v_channel.wait(v_slot)
     do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
-    products = start_scores((do_tile,), (v_s.index(0).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+    products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
     qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
     start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
     k = start + gl.arange(0, BN, layout=col_layout)[None, :]
@@ -896,27 +881,27 @@ def _dq_consumer(
     p = gl.exp2(x - lse)
     p = p * slope
     # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
-    mbarrier.wait(k_full.index(stage), 0)
+    k_channel.wait(slot)
     dp = warpgroup_mma_wait(0, deps=(products,))
-    mbarrier.arrive(v_empty.index(v_stage))
+    v_channel.release(v_slot)
     ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The other mixed tiles.
     for i in range(1, num_mixed):
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
-        last = stage
-        stage = i % STAGES
-        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+        last = slot
+        slot = k_channel.slot(i)
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
         ping_pong_sync(CONSUMER, PING_PONG)
-        product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        product = start_product(ds, (k_s.index(last[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
+        k_channel.wait(slot)
+        scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
         dq = await_product(product, REST, S_PRODUCTS)
-        mbarrier.arrive(k_empty.index(last))
-        mbarrier.wait(v_full.index(v_stage), v_phase)
-        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        k_channel.release(last)
+        v_channel.wait(v_slot)
+        own = CONSUMER + v_slot[0] if V_STAGES == 1 else CONSUMER  # CONSUMER, see v_slot_of
         do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
@@ -928,40 +913,40 @@ def _dq_consumer(
         p = gl.exp2(x - lse)
         p = p * slope
         # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        k_channel.wait(slot)
         dp = warpgroup_mma_wait(0, deps=(products,))
-        mbarrier.arrive(v_empty.index(v_stage))
+        v_channel.release(v_slot)
         ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # Full tiles: each row sees each key, no mask.
     for i in range(gl.maximum(num_mixed, 1), num_tiles):
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
-        last = stage
-        stage = i % STAGES
-        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+        last = slot
+        slot = k_channel.slot(i)
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
         ping_pong_sync(CONSUMER, PING_PONG)
-        product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        product = start_product(ds, (k_s.index(last[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
+        k_channel.wait(slot)
+        scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
         dq = await_product(product, REST, S_PRODUCTS)
-        mbarrier.arrive(k_empty.index(last))
-        mbarrier.wait(v_full.index(v_stage), v_phase)
-        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        k_channel.release(last)
+        v_channel.wait(v_slot)
+        own = CONSUMER + v_slot[0] if V_STAGES == 1 else CONSUMER  # CONSUMER, see v_slot_of
         do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         x, slope = _score_and_slope_by_query(qk, qk_scale)
         p = gl.exp2(x - lse)
         p = p * slope
         # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        k_channel.wait(slot)
         dp = warpgroup_mma_wait(0, deps=(products,))
-        mbarrier.arrive(v_empty.index(v_stage))
+        v_channel.release(v_slot)
         ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
-    product = start_product(ds, (k_s.index(stage).reshape([BN, WIDTH]),), dq, MAIN, REST)
+    product = start_product(ds, (k_s.index(slot[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
     dq = await_product(product, REST)
     q_tile.slice(0, MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
     if REST > 0:
@@ -1000,61 +985,55 @@ def _backward_q_hopper(
     # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta) * slope,
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
-    # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). They meet at barriers in
-    # shared memory: `full` when a tile has arrived, `empty` when all who read it are done. A tile of K is read again,
+    # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
+    # say when a tile has arrived in shared memory, and when all who read it are done. A tile of K is read again,
     # for dQ, when the next one is there: those of K have STAGES places, those of V one less, V_STAGES.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
     do_s = gl.allocate_shared_memory(do_desc.dtype, [CONSUMERS] + do_desc.block_type.shape, do_desc.layout)
     k_s = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_s = gl.allocate_shared_memory(v_desc.dtype, [V_STAGES] + v_desc.block_type.shape, v_desc.layout)
-    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [V_STAGES, 1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [V_STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(CONSUMERS):
-        mbarrier.init(q_full.index(each), count=1)
-        mbarrier.init(do_full.index(each), count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(stage), count=1)
-        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
-    for stage in gl.static_range(V_STAGES):
-        mbarrier.init(v_full.index(stage), count=1)
-        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    q_full = make_barriers(CONSUMERS)
+    do_full = make_barriers(CONSUMERS)
+    k_channel = make_channel(STAGES, CONSUMERS)
+    v_channel = make_channel(V_STAGES, CONSUMERS)
     shared = (q_s, do_s, k_s, v_s)
-    barriers = (q_full, do_full, k_full, k_empty, v_full, v_empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_dq_consumer, (
-                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG,
+                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
-                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG,
+                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
             )),
-            (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, sizes, BM, BN, STAGES, CONSUMERS)),
+            (_dq_producer, (
+                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, sizes, BM, BN,
+                CONSUMERS,
+            )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_dq_consumer, (
-                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG,
+                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
-                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG,
+                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
-                2, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG,
+                2, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
             )),
-            (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, sizes, BM, BN, STAGES, CONSUMERS)),
+            (_dq_producer, (
+                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, sizes, BM, BN,
+                CONSUMERS,
+            )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
 
@@ -1251,7 +1230,7 @@ def _backward_producer(
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = stage_of(n, STAGES)
+            stage, phase = slot_of(n, STAGES)
             mbarrier.wait(empty.index(stage), phase ^ 1)
             mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
             tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
@@ -1329,7 +1308,7 @@ def _backward_consumer(
         i = 0
         while i < num_mixed:
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = stage_of(n, STAGES)
+            stage, phase = slot_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
             mbarrier.wait(q_full.index(stage), phase)
@@ -1380,7 +1359,7 @@ def _backward_consumer(
         # Full tiles: each row sees each key, no mask.
         while i < num_tiles:
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = stage_of(n, STAGES)
+            stage, phase = slot_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
             mbarrier.wait(q_full.index(stage), phase)
@@ -1508,16 +1487,11 @@ def _backward_kv_hopper(
     else:
         dq_s = k_s
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    rows_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    q_full = make_barriers(STAGES)
+    do_full = make_barriers(STAGES)
+    rows_full = make_barriers(STAGES)
+    empty = make_barriers(STAGES, 2)
     mbarrier.init(kv_full, count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(stage), count=1)
-        mbarrier.init(do_full.index(stage), count=1)
-        mbarrier.init(rows_full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s)
     barriers = (kv_full, q_full, do_full, rows_full, empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
@@ -1561,7 +1535,10 @@ def _wide_producer(
     lse_desc,
     delta_desc,
     shared,
-    barriers,
+    kv_full,
+    q_channel,
+    do_channel,
+    p_full,
     sizes,
     BM: gl.constexpr,
     BN: gl.constexpr,
@@ -1571,7 +1548,6 @@ def _wide_producer(
     # and their rows' lse and delta as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
-    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
@@ -1582,22 +1558,25 @@ def _wide_producer(
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(do_empty.index(stage), phase ^ 1)
-            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes + 4 * BM)
-            tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
-            tma_load(delta_desc, [first_row + start], do_full.index(stage), delta_s.index(stage))
-            mbarrier.wait(q_empty.index(stage), phase ^ 1)
-            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes + 4 * BM)
-            tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
-            tma_load(lse_desc, [first_row + start], q_full.index(stage), lse_s.index(stage))
+            slot = slot_of(n, STAGES)
+            do_full = do_channel.acquire(slot)
+            mbarrier.expect(do_full, do_desc.block_type.nbytes + 4 * BM)
+            tma_load(do_desc, [b, h, start, 0], do_full, do_s.index(slot[0]))
+            tma_load(delta_desc, [first_row + start], do_full, delta_s.index(slot[0]))
+            q_full = q_channel.acquire(slot)
+            mbarrier.expect(q_full, q_desc.block_type.nbytes + 4 * BM)
+            tma_load(q_desc, [b, h, start, 0], q_full, q_s.index(slot[0]))
+            tma_load(lse_desc, [first_row + start], q_full, lse_s.index(slot[0]))
             n += 1
 
 
 @gluon.jit
 def _wide_dv_consumer(
     shared,
-    barriers,
+    kv_full,
+    q_channel,
+    do_channel,
+    p_full,
     dv_desc,
     sizes,
     BM: gl.constexpr,
@@ -1610,7 +1589,6 @@ def _wide_dv_consumer(
     # its product from registers. P times slope goes to shared memory too, in float32, for those who make dK.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
-    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -1645,8 +1623,9 @@ def _wide_dv_consumer(
         # Mixed tiles.
         for i in range(0, num_mixed):
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(q_full.index(stage), phase)
+            slot = slot_of(n, STAGES)
+            stage = slot[0]
+            q_channel.wait(slot)
             scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             lse = lse_s.index(stage).load(row_layout)[None, :]
@@ -1658,16 +1637,17 @@ def _wide_dv_consumer(
             store_fragments(p_s.index(stage), p * slope)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-            mbarrier.wait(do_full.index(stage), phase)
+            do_channel.wait(slot)
             product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
             dv = await_product(product, V_REST)
-            mbarrier.arrive(do_empty.index(stage))
+            do_channel.release(slot)
             n += 1
 
         # Full tiles: each row sees each key, no mask.
         for _ in range(num_mixed, num_tiles):
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(q_full.index(stage), phase)
+            slot = slot_of(n, STAGES)
+            stage = slot[0]
+            q_channel.wait(slot)
             scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             lse = lse_s.index(stage).load(row_layout)[None, :]
@@ -1676,10 +1656,10 @@ def _wide_dv_consumer(
             store_fragments(p_s.index(stage), p * slope)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-            mbarrier.wait(do_full.index(stage), phase)
+            do_channel.wait(slot)
             product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
             dv = await_product(product, V_REST)
-            mbarrier.arrive(do_empty.index(stage))
+            do_channel.release(slot)
             n += 1
 
     # Epilogue. When V has been read for the last time it takes dV, which TMA writes as far as there are keys.
@@ -1695,7 +1675,10 @@ def _wide_dv_consumer(
 @gluon.jit
 def _wide_dk_consumer(
     shared,
-    barriers,
+    kv_full,
+    q_channel,
+    do_channel,
+    p_full,
     dk_desc,
     sizes,
     BM: gl.constexpr,
@@ -1707,7 +1690,6 @@ def _wide_dk_consumer(
     # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P times slope of the others, dK += dS^T Q.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
-    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -1731,19 +1713,20 @@ def _wide_dk_consumer(
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, num_left, num_right, first = _queries_of(col0, q_len, kv_len, BM, BN)
         for _ in range(num_tiles):
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(do_full.index(stage), phase)
+            slot = slot_of(n, STAGES)
+            stage = slot[0]
+            do_channel.wait(slot)
             products = start_scores((v_tile,), (do_s.index(stage).reshape([BM, V_WIDTH]),), zero, V_MAIN, V_REST)
             dp = warpgroup_mma_wait(0, deps=(products,))
             dp -= delta_s.index(stage).load(row_layout)[None, :]
-            mbarrier.arrive(do_empty.index(stage))
-            mbarrier.wait(p_full.index(stage), phase)
+            do_channel.release(slot)
+            mbarrier.wait(p_full.index(stage), slot[1])
             ds = load_fragments(p_s.index(stage), scores_layout) * dp
-            mbarrier.wait(q_full.index(stage), phase)
+            q_channel.wait(slot)
             ds_operand = gl.convert_layout(ds.to(k_s.dtype), dk_operand)
             product = start_product(ds_operand, (q_s.index(stage).reshape([BM, WIDTH]),), dk, MAIN, REST)
             dk = await_product(product, REST)
-            mbarrier.arrive(q_empty.index(stage))
+            q_channel.release(slot)
             n += 1
     barrier_arrive(8)
 
@@ -1795,7 +1778,7 @@ def _backward_kv_hopper_wide(
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
     # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
-    # They meet at barriers in shared memory: `full` when a tile has arrived, `empty` when all who read it are done.
+    # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
     do_s = gl.allocate_shared_memory(do_desc.dtype, [STAGES] + do_desc.block_type.shape, do_desc.layout)
@@ -1805,28 +1788,24 @@ def _backward_kv_hopper_wide(
     delta_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], delta_desc.layout)
     p_s = gl.allocate_shared_memory(gl.float32, [STAGES, 32, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    p_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     mbarrier.init(kv_full, count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(stage), count=1)
-        mbarrier.init(do_full.index(stage), count=1)
-        mbarrier.init(p_full.index(stage), count=1)
-        # The product for dK, the last that reads Q and P, comes after all that the others do with them.
-        mbarrier.init(q_empty.index(stage), count=1)
-        mbarrier.init(do_empty.index(stage), count=2)
+    # The product for dK, the last that reads Q and P, comes after all that the others do with them.
+    q_channel = make_channel(STAGES, 1)
+    do_channel = make_channel(STAGES, 2)
+    p_full = make_barriers(STAGES)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, p_s)
-    barriers = (kv_full, q_full, do_full, p_full, q_empty, do_empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
-        (_wide_dv_consumer, (shared, barriers, dv_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
-        (_wide_dk_consumer, (shared, barriers, dk_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
+        (_wide_dv_consumer, (
+            shared, kv_full, q_channel, do_channel, p_full, dv_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+        )),
+        (_wide_dk_consumer, (
+            shared, kv_full, q_channel, do_channel, p_full, dk_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+        )),
         (_wide_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, p_full,
+            sizes, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

@@ -37,21 +37,28 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
-from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.barriers import (
+    barrier_arrive,
+    barrier_sync,
+    make_barriers,
+    make_channel,
+    ping_pong_arrive,
+    ping_pong_sync,
+)
 from flashgen.runtime.device.sm90.fragments import add_dq, start_dq
-from flashgen.runtime.device.sm90.kv_tiles import kv_place, kv_tile, stage_of, v_stage_of
+from flashgen.runtime.device.sm90.kv_tiles import kv_place, kv_tile, slot_of, v_slot_of
 from flashgen.runtime.device.sm90.positions import masked_keys, opaque
 from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
-from flashgen.runtime.device.sm90.scheduler import announce, announced, request_tile, reset_counter
+from flashgen.runtime.device.sm90.scheduler import make_scheduler, request_tile, reset_counter
 from flashgen.runtime.device.sm90.softmax import packed, softmax_step_scaled, unpacked
-from flashgen.runtime.device.sm90.tiles import allocate_tiles, describe, load_tile, load_values, tile_at
+from flashgen.runtime.device.sm90.tiles import allocate_tiles, describe, load_keys, load_tile, load_values, tile_at
 from flashgen.runtime.device.softmax import online_softmax_scaled
 from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "0415838df34f", "backward_q": "033730fbcd89", "backward_kv": "94623a2cd355"},
+    templates={"forward": "60cd2bf48620", "backward_q": "01ca9d83bd3b", "backward_kv": "597f0b36e0bf"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -240,7 +247,10 @@ def _producer(
     k_strides,
     v_strides,
     shared,
-    barriers,
+    scheduler,
+    q_channel,
+    k_channel,
+    v_channel,
     counter_ptr,
     counts_ptr,
     tiles_ptr,
@@ -248,7 +258,6 @@ def _producer(
     sizes,
     BM: gl.constexpr,
     BN: gl.constexpr,
-    STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     SPLIT: gl.constexpr,
 ):
@@ -258,15 +267,11 @@ def _producer(
     k_descs = describe(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
     q_descs = describe(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
     v_descs = describe(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
-    index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
-    Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
-    # What shares its stage with V waits for V of STAGES tiles before.
-    room_for_k = v_empty if SPLIT else k_empty
     index = gl.program_id(0)
-    turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    ticket = 0  # tiles of queries so far
+    # Tiles of keys so far. V comes after K of the tile that follows, also
     # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
@@ -274,7 +279,7 @@ def _producer(
     v_start = 0
     answer = gl.zeros([32], gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
     while index < num_q_tiles:
-        announce(index, turn, index_s, index_full, index_empty)
+        scheduler.announce(ticket, index)
         b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
             index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
         )
@@ -284,23 +289,21 @@ def _producer(
                 # Tiles differ in length: whoever is nearly done takes the next one.
                 answer = request_tile(counter_ptr)
             start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-            stage = n % STAGES
-            mbarrier.wait(room_for_k.index(stage), (n // STAGES & 1) ^ 1)
-            load_tile(k_descs, b, kv_h, start, k_s, stage, k_full.index(stage), SPLIT)
+            load_keys(k_descs, b, kv_h, start, n, k_s, k_channel, v_channel, SPLIT)
             if n > 0:
-                load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+                load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_channel, v_channel, SPLIT)
             v_b, v_head, v_start = b, kv_h, start
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
-                    slot = turn % Q_SLOTS * CONSUMERS + each
-                    mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
-                    load_tile(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
+                    slot = q_channel.slot(ticket, each)
+                    full = q_channel.acquire(slot)
+                    load_tile(q_descs, b, h, row0 + each * ROWS, q_s, slot[0], full, SPLIT)
             n += 1
-        turn += 1
+        ticket += 1
         index = gl.num_programs(0) + gl.sum(answer, 0)
-    announce(index, turn, index_s, index_full, index_empty)
-    load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+    scheduler.announce(ticket, index)
+    load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_channel, v_channel, SPLIT)
     reset_counter(counter_ptr)
 
 
@@ -310,7 +313,10 @@ def _consumer(
     out_desc,
     out_s,
     shared,
-    barriers,
+    scheduler,
+    q_channel,
+    k_channel,
+    v_channel,
     lse_ptr,
     counts_ptr,
     tiles_ptr,
@@ -332,7 +338,6 @@ def _consumer(
     # acc: the sums for the MAIN and the REST columns of V.
     scale, batch, heads, q_len, kv_len, head_group = sizes
     q_s, k_s, v_s = shared
-    index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     # Tiles of Q, K and V lie in WIDTH columns, a power of two, or SPLIT in two parts; products take powers of two, MAIN
     # and REST, those with V at most 128 columns at a time.
@@ -344,7 +349,6 @@ def _consumer(
     V_MAIN: gl.constexpr = OUT_WIDTH
     V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
     PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
-    Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
     qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
@@ -362,8 +366,8 @@ def _consumer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
     # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
-    turn = 0
-    n = 0  # tiles of keys so far; the next one is in stage n % STAGES
+    ticket = 0  # tiles of queries so far
+    n = 0  # tiles of keys so far
     b = 0
     h = 0
     row0 = 0
@@ -375,22 +379,22 @@ def _consumer(
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
     index = 0
     while index < num_q_tiles:
-        index = announced(turn, index_s, index_full, index_empty)
+        index = scheduler.take(ticket)
         begins = index < num_q_tiles
-        finishes = turn > 0
+        finishes = ticket > 0
 
         # Start the first scores of this tile and the last product of the one before.
-        last = (n + STAGES - 1) % STAGES
-        stage = n % STAGES
-        slot = turn % Q_SLOTS * CONSUMERS + CONSUMER
-        q_tile = tile_at(q_s, slot, SPLIT)
-        mbarrier.wait(q_full.index(slot), turn // Q_SLOTS & 1, pred=begins)
-        mbarrier.wait(k_full.index(stage), n // STAGES & 1, pred=begins)
+        last = v_channel.slot(n - 1 + 2 * STAGES)  # that of n - 1, and a place where n is 0
+        slot = k_channel.slot(n)
+        q_slot = q_channel.slot(ticket, CONSUMER)
+        q_tile = tile_at(q_s, q_slot[0], SPLIT)
+        q_channel.wait(q_slot, begins)
+        k_channel.wait(slot, begins)
         ping_pong_sync(CONSUMER, PING_PONG)
-        scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
-        mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
+        scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
+        v_channel.wait(last, finishes)
         p = unpacked(pairs, out_s.dtype, p_layout)
-        product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+        product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
@@ -422,7 +426,7 @@ def _consumer(
         is_global_b_k = gl.load(is_global_base + keys)
         is_global_b_k = gl.convert_layout(is_global_b_k, qk_layout)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
-        mbarrier.arrive(k_empty.index(stage), pred=begins)
+        k_channel.release(slot, begins)
         k = masked_keys(start, BN, col_layout)
         qk = gl.where(_hopper_visible(q, k, is_global_b_k, is_global_b_q), qk, -float("inf"))
         if start + BN > kv_len:
@@ -435,7 +439,7 @@ def _consumer(
 
         # The output of the tile before, which TMA writes as far as there are rows and columns.
         acc = scale_rows(await_product(product, V_REST), factor, V_REST)
-        mbarrier.arrive(v_empty.index(last), pred=finishes)
+        v_channel.release(last, finishes)
         if finishes:
             tma.store_wait(0)
             out_tile.store(acc[0].to(out_s.dtype))
@@ -453,23 +457,22 @@ def _consumer(
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
-            last = n % STAGES
-            last_phase = n // STAGES & 1
+            last = v_channel.slot(n)
             n += 1
-            stage = n % STAGES
-            mbarrier.wait(k_full.index(stage), n // STAGES & 1)
+            slot = k_channel.slot(n)
+            k_channel.wait(slot)
             ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
-            mbarrier.wait(v_full.index(last), last_phase)
+            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
+            v_channel.wait(last)
             p = unpacked(pairs, out_s.dtype, p_layout)
-            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
             ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
             keys = gl.minimum(start + gl.arange(0, BN, layout=key_layout)[None, :], kv_len - 1)
             is_global_b_k = gl.load(is_global_base + keys)
             is_global_b_k = gl.convert_layout(is_global_b_k, qk_layout)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
-            mbarrier.arrive(k_empty.index(stage))
+            k_channel.release(slot)
             k = masked_keys(start, BN, col_layout)
             qk = gl.where(_hopper_visible(q, k, is_global_b_k, is_global_b_q), qk, -float("inf"))
             if start + BN > kv_len:
@@ -477,7 +480,7 @@ def _consumer(
 
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
             acc = await_product(product, V_REST)
-            mbarrier.arrive(v_empty.index(last))
+            v_channel.release(last)
             acc = scale_rows(acc, alpha, V_REST)
             pairs = packed(p, out_s.dtype)
 
@@ -486,29 +489,28 @@ def _consumer(
             q_tile = (q_tile[0].load(q_layout),)
         for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
-            last = n % STAGES
-            last_phase = n // STAGES & 1
+            last = v_channel.slot(n)
             n += 1
-            stage = n % STAGES
-            mbarrier.wait(k_full.index(stage), n // STAGES & 1)
+            slot = k_channel.slot(n)
+            k_channel.wait(slot)
             ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
-            mbarrier.wait(v_full.index(last), last_phase)
+            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
+            v_channel.wait(last)
             p = unpacked(pairs, out_s.dtype, p_layout)
-            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
             ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
-            mbarrier.arrive(k_empty.index(stage))
+            k_channel.release(slot)
 
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
             acc = await_product(product, V_REST)
-            mbarrier.arrive(v_empty.index(last))
+            v_channel.release(last)
             acc = scale_rows(acc, alpha, V_REST)
             pairs = packed(p, out_s.dtype)
 
-        mbarrier.arrive(q_empty.index(slot))
+        q_channel.release(q_slot)
         n += 1
-        turn += 1
+        ticket += 1
     tma.store_wait(0)
 
 
@@ -564,8 +566,8 @@ def _forward_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
-    # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). They meet at barriers in shared
-    # memory: `full` when a tile has arrived, `empty` when all who read it are done.
+    # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
+    # when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     dtype: gl.constexpr = q_ptr.dtype.element_ty
     ROWS: gl.constexpr = BM // CONSUMERS
@@ -590,28 +592,11 @@ def _forward_hopper(
     out_s = allocate_tiles(dtype, CONSUMERS, ROWS, OUT_WIDTH)
     out_strides = (q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim)
     (out_desc,) = describe(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
-    index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(2):
-        mbarrier.init(index_full.index(each), count=1)
-        mbarrier.init(index_empty.index(each), count=CONSUMERS)
-    for each in gl.static_range(Q_SLOTS * CONSUMERS):
-        mbarrier.init(q_full.index(each), count=1)
-        mbarrier.init(q_empty.index(each), count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(stage), count=1)
-        mbarrier.init(v_full.index(stage), count=1)
-        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
-        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    scheduler = make_scheduler(CONSUMERS)
+    q_channel = make_channel(Q_SLOTS, 1, CONSUMERS)
+    k_channel = make_channel(STAGES, CONSUMERS)
+    v_channel = make_channel(STAGES, CONSUMERS)
     shared = (q_s, k_s, v_s)
-    barriers = (index_s, index_full, index_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty)
     q_strides = (stride_qb, stride_qh, stride_qm)
     k_strides = (stride_kb, stride_kh, stride_kn)
     v_strides = (stride_vb, stride_vh, stride_vn)
@@ -622,35 +607,40 @@ def _forward_hopper(
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, counts_ptr, tiles_ptr,
+                num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, counts_ptr, tiles_ptr,
+                num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
-                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, counter_ptr, counts_ptr,
-                tiles_ptr, num_k_tiles, loads, BM, BN, STAGES, CONSUMERS, SPLIT,
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, scheduler, q_channel, k_channel,
+                v_channel, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, BM, BN, CONSUMERS, SPLIT,
             )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, counts_ptr, tiles_ptr,
+                num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, counts_ptr, tiles_ptr,
+                num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                2, out_desc, out_s, shared, barriers, lse_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                2, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, counts_ptr, tiles_ptr,
+                num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+                CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
-                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, counter_ptr, counts_ptr,
-                tiles_ptr, num_k_tiles, loads, BM, BN, STAGES, CONSUMERS, SPLIT,
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, scheduler, q_channel, k_channel,
+                v_channel, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, BM, BN, CONSUMERS, SPLIT,
             )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
@@ -885,43 +875,38 @@ def _dq_producer(
     k_desc,
     v_desc,
     shared,
-    barriers,
+    q_full,
+    do_full,
+    k_channel,
+    v_channel,
     counts_ptr,
     tiles_ptr,
     num_k_tiles,
     sizes,
     BM: gl.constexpr,
     BN: gl.constexpr,
-    STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
 ):
     # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
     # the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s = shared
-    q_full, do_full, k_full, k_empty, v_full, v_empty = barriers
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
         gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
     )
     kv_h = h // (heads // kv_heads)
     for each in gl.static_range(CONSUMERS):
-        mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
-        tma_load(q_desc, [b, h, row0 + 64 * each, 0], q_full.index(each), q_s.index(each))
+        load_tile((q_desc,), b, h, row0 + 64 * each, (q_s,), each, q_full.index(each))
     for i in range(num_tiles):
         start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-        stage = i % STAGES
-        mbarrier.wait(k_empty.index(stage), (i // STAGES & 1) ^ 1)
-        mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-        tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
+        slot = k_channel.slot(i)
+        load_tile((k_desc,), b, kv_h, start, (k_s,), slot[0], k_channel.acquire(slot))
         if i == 0:
             for each in gl.static_range(CONSUMERS):
-                mbarrier.expect(do_full.index(each), do_desc.block_type.nbytes)
-                tma_load(do_desc, [b, h, row0 + 64 * each, 0], do_full.index(each), do_s.index(each))
-        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
-        mbarrier.wait(v_empty.index(v_stage), v_phase ^ 1)
-        mbarrier.expect(v_full.index(v_stage), v_desc.block_type.nbytes)
-        tma_load(v_desc, [b, kv_h, start, 0], v_full.index(v_stage), v_s.index(v_stage))
+                load_tile((do_desc,), b, h, row0 + 64 * each, (do_s,), each, do_full.index(each))
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
+        load_tile((v_desc,), b, kv_h, start, (v_s,), v_slot[0], v_channel.acquire(v_slot))
 
 
 @gluon.jit
@@ -929,7 +914,10 @@ def _dq_consumer(
     CONSUMER: gl.constexpr,
     dq_desc,
     shared,
-    barriers,
+    q_full,
+    do_full,
+    k_channel,
+    v_channel,
     lse_ptr,
     delta_ptr,
     counts_ptr,
@@ -950,7 +938,6 @@ def _dq_consumer(
     # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for MAIN and REST columns.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s = shared
-    q_full, do_full, k_full, k_empty, v_full, v_empty = barriers
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = q_s.type.shape[-1]
@@ -988,17 +975,17 @@ def _dq_consumer(
 
     # The first tile of keys, as if it were mixed.
     i = 0
-    stage = 0
-    v_stage = 0
+    slot = k_channel.slot(0)
+    v_slot = v_slot_of(0, num_rows, V_STAGES)
     if CONSUMER == CONSUMERS - 1:
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
     mbarrier.wait(q_full.index(CONSUMER), 0)
-    mbarrier.wait(k_full.index(0), 0)
-    scores = start_scores((q_tile,), (k_s.index(0).reshape([BN, WIDTH]),), zero, MAIN, REST)
+    k_channel.wait(slot)
+    scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
     mbarrier.wait(do_full.index(CONSUMER), 0)
-    mbarrier.wait(v_full.index(0), 0)
+    v_channel.wait(v_slot)
     do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
-    products = start_scores((do_tile,), (v_s.index(0).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+    products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
     qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
     start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
     col = start + gl.arange(0, BN, layout=col_layout)[None, :]
@@ -1006,27 +993,27 @@ def _dq_consumer(
     qk = gl.where(_visible(q, k, is_global_b_q, is_global_base) & (col < kv_len), qk, -float("inf"))
     p = gl.exp2(qk * qk_scale - lse)
     # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
-    mbarrier.wait(k_full.index(stage), 0)
+    k_channel.wait(slot)
     dp = warpgroup_mma_wait(0, deps=(products,))
-    mbarrier.arrive(v_empty.index(v_stage))
+    v_channel.release(v_slot)
     ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The other mixed tiles.
     for i in range(1, num_mixed):
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
-        last = stage
-        stage = i % STAGES
-        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+        last = slot
+        slot = k_channel.slot(i)
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
         ping_pong_sync(CONSUMER, PING_PONG)
-        product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        product = start_product(ds, (k_s.index(last[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
+        k_channel.wait(slot)
+        scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
         dq = await_product(product, REST, S_PRODUCTS)
-        mbarrier.arrive(k_empty.index(last))
-        mbarrier.wait(v_full.index(v_stage), v_phase)
-        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        k_channel.release(last)
+        v_channel.wait(v_slot)
+        own = CONSUMER + v_slot[0] if V_STAGES == 1 else CONSUMER  # CONSUMER, see v_slot_of
         do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
@@ -1035,38 +1022,38 @@ def _dq_consumer(
         qk = gl.where(_visible(q, k, is_global_b_q, is_global_base) & (col < kv_len), qk, -float("inf"))
         p = gl.exp2(qk * qk_scale - lse)
         # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        k_channel.wait(slot)
         dp = warpgroup_mma_wait(0, deps=(products,))
-        mbarrier.arrive(v_empty.index(v_stage))
+        v_channel.release(v_slot)
         ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # Full tiles: each row sees each key, no mask.
     for i in range(gl.maximum(num_mixed, 1), num_tiles):
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
-        last = stage
-        stage = i % STAGES
-        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+        last = slot
+        slot = k_channel.slot(i)
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
         ping_pong_sync(CONSUMER, PING_PONG)
-        product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        product = start_product(ds, (k_s.index(last[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
+        k_channel.wait(slot)
+        scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
         dq = await_product(product, REST, S_PRODUCTS)
-        mbarrier.arrive(k_empty.index(last))
-        mbarrier.wait(v_full.index(v_stage), v_phase)
-        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        k_channel.release(last)
+        v_channel.wait(v_slot)
+        own = CONSUMER + v_slot[0] if V_STAGES == 1 else CONSUMER  # CONSUMER, see v_slot_of
         do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         p = gl.exp2(qk * qk_scale - lse)
         # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        k_channel.wait(slot)
         dp = warpgroup_mma_wait(0, deps=(products,))
-        mbarrier.arrive(v_empty.index(v_stage))
+        v_channel.release(v_slot)
         ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
-    product = start_product(ds, (k_s.index(stage).reshape([BN, WIDTH]),), dq, MAIN, REST)
+    product = start_product(ds, (k_s.index(slot[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
     dq = await_product(product, REST)
     q_tile.slice(0, MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
     if REST > 0:
@@ -1124,66 +1111,59 @@ def _backward_q_hopper(
     # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
-    # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). They meet at barriers in
-    # shared memory: `full` when a tile has arrived, `empty` when all who read it are done. A tile of K is read again,
+    # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
+    # say when a tile has arrived in shared memory, and when all who read it are done. A tile of K is read again,
     # for dQ, when the next one is there: those of K have STAGES places, those of V one less, V_STAGES.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
     do_s = gl.allocate_shared_memory(do_desc.dtype, [CONSUMERS] + do_desc.block_type.shape, do_desc.layout)
     k_s = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_s = gl.allocate_shared_memory(v_desc.dtype, [V_STAGES] + v_desc.block_type.shape, v_desc.layout)
-    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [V_STAGES, 1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [V_STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(CONSUMERS):
-        mbarrier.init(q_full.index(each), count=1)
-        mbarrier.init(do_full.index(each), count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(stage), count=1)
-        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
-    for stage in gl.static_range(V_STAGES):
-        mbarrier.init(v_full.index(stage), count=1)
-        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    q_full = make_barriers(CONSUMERS)
+    do_full = make_barriers(CONSUMERS)
+    k_channel = make_channel(STAGES, CONSUMERS)
+    v_channel = make_channel(V_STAGES, CONSUMERS)
     shared = (q_s, do_s, k_s, v_s)
-    barriers = (q_full, do_full, k_full, k_empty, v_full, v_empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_dq_consumer, (
-                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
+                num_k_tiles, is_global_ptr, stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS,
+                PING_PONG,
             )),
             (_dq_consumer, (
-                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
+                num_k_tiles, is_global_ptr, stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS,
+                PING_PONG,
             )),
             (_dq_producer, (
-                q_desc, do_desc, k_desc, v_desc, shared, barriers, counts_ptr, tiles_ptr, num_k_tiles, sizes, BM, BN,
-                STAGES, CONSUMERS,
+                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, counts_ptr, tiles_ptr,
+                num_k_tiles, sizes, BM, BN, CONSUMERS,
             )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_dq_consumer, (
-                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
+                num_k_tiles, is_global_ptr, stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS,
+                PING_PONG,
             )),
             (_dq_consumer, (
-                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
+                num_k_tiles, is_global_ptr, stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS,
+                PING_PONG,
             )),
             (_dq_consumer, (
-                2, dq_desc, shared, barriers, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
-                stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                2, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
+                num_k_tiles, is_global_ptr, stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS,
+                PING_PONG,
             )),
             (_dq_producer, (
-                q_desc, do_desc, k_desc, v_desc, shared, barriers, counts_ptr, tiles_ptr, num_k_tiles, sizes, BM, BN,
-                STAGES, CONSUMERS,
+                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, counts_ptr, tiles_ptr,
+                num_k_tiles, sizes, BM, BN, CONSUMERS,
             )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
@@ -1363,6 +1343,7 @@ def _backward_producer(
     lse_desc,
     delta_desc,
     counter_ptr,
+    scheduler,
     shared,
     barriers,
     counts_ptr,
@@ -1377,20 +1358,20 @@ def _backward_producer(
     # their rows' lse and delta, as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
-    index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
+    k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
     index = gl.program_id(0)
-    turn = 0  # tiles of keys so far
+    ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     while index < num_kv_tiles:
         tile = _ranked(index, by_rank, counts_ptr, batch, kv_heads, kv_len, head_group, BN)
-        announce(tile, turn, index_s, index_full, index_empty)
+        scheduler.announce(ticket, tile)
         b, kv_h, col0 = kv_tile(tile, batch, kv_heads, kv_len, head_group, BN)
-        mbarrier.wait(v_empty, turn & 1 ^ 1)
+        mbarrier.wait(v_empty, ticket & 1 ^ 1)
         mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
         for c in gl.static_range(2):
             tma_load(v_desc, [b, kv_h, col0 + 64 * c, 0], v_full, v_s.index(c))
-        mbarrier.wait(k_empty, turn & 1 ^ 1)
+        mbarrier.wait(k_empty, ticket & 1 ^ 1)
         mbarrier.expect(k_full, 2 * k_desc.block_type.nbytes)
         for c in gl.static_range(2):
             tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], k_full, k_s.index(c))
@@ -1399,7 +1380,7 @@ def _backward_producer(
             first_row = (b * heads + h) * num_rows
             for i in range(num_tiles):
                 start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
-                stage, phase = stage_of(n, STAGES)
+                stage, phase = slot_of(n, STAGES)
                 mbarrier.wait(empty.index(stage), phase ^ 1)
                 mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
                 tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
@@ -1409,16 +1390,17 @@ def _backward_producer(
                 tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
                 tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
                 n += 1
-        turn += 1
+        ticket += 1
         # Whoever is done takes the next tile.
         index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
-    announce(index, turn, index_s, index_full, index_empty)
+    scheduler.announce(ticket, index)
     reset_counter(counter_ptr)
 
 
 @gluon.jit
 def _backward_consumer(
     CONSUMER: gl.constexpr,
+    scheduler,
     shared,
     barriers,
     dq_sums,
@@ -1444,7 +1426,7 @@ def _backward_consumer(
     # room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
-    index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
+    k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
     V_HEAD_DIM: gl.constexpr = v_s.type.shape[-1]
     BUFFERS: gl.constexpr = ds_s.type.shape[0] // 2
@@ -1462,9 +1444,9 @@ def _backward_consumer(
     k_tile = k_s.index(CONSUMER).reshape([64, HEAD_DIM])
     v_tile = v_s.index(CONSUMER).reshape([64, V_HEAD_DIM])
     num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
-    turn = 0  # tiles of keys so far
+    ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
-    index = announced(turn, index_s, index_full, index_empty)
+    index = scheduler.take(ticket)
     while index < num_kv_tiles:
         dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
         dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
@@ -1482,8 +1464,8 @@ def _backward_consumer(
             ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
             fence_async_shared()
             barrier_arrive(8 + 2 * CONSUMER + (n + 1 & 1))
-        mbarrier.wait(k_full, turn & 1)
-        mbarrier.wait(v_full, turn & 1)
+        mbarrier.wait(k_full, ticket & 1)
+        mbarrier.wait(v_full, ticket & 1)
         # At least one, or the compiler would keep for the epilogue what it computes for the loops.
         num_heads = gl.maximum(heads // kv_heads, 1)
         for each in range(num_heads):
@@ -1498,7 +1480,7 @@ def _backward_consumer(
             i = 0
             while i < num_mixed:
                 start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
-                stage, phase = stage_of(n, STAGES)
+                stage, phase = slot_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
                 mbarrier.wait(q_full.index(stage), phase)
@@ -1550,7 +1532,7 @@ def _backward_consumer(
             # Full tiles: each row sees each key, no mask.
             while i < num_tiles:
                 start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
-                stage, phase = stage_of(n, STAGES)
+                stage, phase = slot_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
                 mbarrier.wait(q_full.index(stage), phase)
@@ -1618,8 +1600,8 @@ def _backward_consumer(
         dk_tile.reshape([64, HEAD_DIM]).store((dk * scale).to(k_s.dtype))
         fence_async_shared()
         tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dk_tile)
-        turn += 1
-        index = announced(turn, index_s, index_full, index_empty)
+        ticket += 1
+        index = scheduler.take(ticket)
     tma.store_wait(0)
 
 
@@ -1706,45 +1688,35 @@ def _backward_kv_hopper(
             dv_s = dk_s
         else:
             dv_s = gl.allocate_shared_memory(v_desc.dtype, [2] + dv_desc.block_type.shape, dv_desc.layout)
-    index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    scheduler = make_scheduler(2)
     k_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     k_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     v_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    rows_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(2):
-        mbarrier.init(index_full.index(each), count=1)
-        mbarrier.init(index_empty.index(each), count=2)
+    q_full = make_barriers(STAGES)
+    do_full = make_barriers(STAGES)
+    rows_full = make_barriers(STAGES)
+    empty = make_barriers(STAGES, 2)
     mbarrier.init(k_full, count=1)
     mbarrier.init(k_empty, count=2)
     mbarrier.init(v_full, count=1)
     mbarrier.init(v_empty, count=2)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(stage), count=1)
-        mbarrier.init(do_full.index(stage), count=1)
-        mbarrier.init(rows_full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s)
-    barriers = (index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
+    barriers = (k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank)
     # fmt: off
     gl.warp_specialize([
         (_backward_consumer, (
-            0, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, is_global_ptr,
-            stride_is_global_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            0, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles,
+            is_global_ptr, stride_is_global_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_consumer, (
-            1, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, is_global_ptr,
-            stride_is_global_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            1, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles,
+            is_global_ptr, stride_is_global_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, shared, barriers, counts_ptr, tiles_ptr,
-            num_q_tiles, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler, shared, barriers, counts_ptr,
+            tiles_ptr, num_q_tiles, sizes, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on
@@ -1775,7 +1747,10 @@ def _wide_producer(
     lse_desc,
     delta_desc,
     shared,
-    barriers,
+    kv_full,
+    q_channel,
+    do_channel,
+    p_full,
     counts_ptr,
     tiles_ptr,
     num_q_tiles,
@@ -1788,7 +1763,6 @@ def _wide_producer(
     # and their rows' lse and delta as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
-    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
@@ -1799,22 +1773,25 @@ def _wide_producer(
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(do_empty.index(stage), phase ^ 1)
-            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes + 4 * BM)
-            tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
-            tma_load(delta_desc, [first_row + start], do_full.index(stage), delta_s.index(stage))
-            mbarrier.wait(q_empty.index(stage), phase ^ 1)
-            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes + 4 * BM)
-            tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
-            tma_load(lse_desc, [first_row + start], q_full.index(stage), lse_s.index(stage))
+            slot = slot_of(n, STAGES)
+            do_full = do_channel.acquire(slot)
+            mbarrier.expect(do_full, do_desc.block_type.nbytes + 4 * BM)
+            tma_load(do_desc, [b, h, start, 0], do_full, do_s.index(slot[0]))
+            tma_load(delta_desc, [first_row + start], do_full, delta_s.index(slot[0]))
+            q_full = q_channel.acquire(slot)
+            mbarrier.expect(q_full, q_desc.block_type.nbytes + 4 * BM)
+            tma_load(q_desc, [b, h, start, 0], q_full, q_s.index(slot[0]))
+            tma_load(lse_desc, [first_row + start], q_full, lse_s.index(slot[0]))
             n += 1
 
 
 @gluon.jit
 def _wide_dv_consumer(
     shared,
-    barriers,
+    kv_full,
+    q_channel,
+    do_channel,
+    p_full,
     dv_desc,
     counts_ptr,
     tiles_ptr,
@@ -1832,7 +1809,6 @@ def _wide_dv_consumer(
     # its product from registers. P goes to shared memory too, in float32, for those who make dK.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
-    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -1866,8 +1842,9 @@ def _wide_dv_consumer(
         # Mixed tiles.
         for i in range(0, num_mixed):
             start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(q_full.index(stage), phase)
+            slot = slot_of(n, STAGES)
+            stage = slot[0]
+            q_channel.wait(slot)
             scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             rows = start + gl.arange(0, BM, layout=row_layout)
@@ -1881,16 +1858,17 @@ def _wide_dv_consumer(
             store_fragments(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-            mbarrier.wait(do_full.index(stage), phase)
+            do_channel.wait(slot)
             product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
             dv = await_product(product, V_REST)
-            mbarrier.arrive(do_empty.index(stage))
+            do_channel.release(slot)
             n += 1
 
         # Full tiles: each row sees each key, no mask.
         for _ in range(num_mixed, num_tiles):
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(q_full.index(stage), phase)
+            slot = slot_of(n, STAGES)
+            stage = slot[0]
+            q_channel.wait(slot)
             scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             lse = lse_s.index(stage).load(row_layout)[None, :]
@@ -1898,10 +1876,10 @@ def _wide_dv_consumer(
             store_fragments(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-            mbarrier.wait(do_full.index(stage), phase)
+            do_channel.wait(slot)
             product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
             dv = await_product(product, V_REST)
-            mbarrier.arrive(do_empty.index(stage))
+            do_channel.release(slot)
             n += 1
 
     # Epilogue. When V has been read for the last time it takes dV, which TMA writes as far as there are keys.
@@ -1917,7 +1895,10 @@ def _wide_dv_consumer(
 @gluon.jit
 def _wide_dk_consumer(
     shared,
-    barriers,
+    kv_full,
+    q_channel,
+    do_channel,
+    p_full,
     dk_desc,
     counts_ptr,
     tiles_ptr,
@@ -1932,7 +1913,6 @@ def _wide_dk_consumer(
     # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P of the others, dK += dS^T Q.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
-    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -1956,19 +1936,20 @@ def _wide_dk_consumer(
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
         for _ in range(num_tiles):
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(do_full.index(stage), phase)
+            slot = slot_of(n, STAGES)
+            stage = slot[0]
+            do_channel.wait(slot)
             products = start_scores((v_tile,), (do_s.index(stage).reshape([BM, V_WIDTH]),), zero, V_MAIN, V_REST)
             dp = warpgroup_mma_wait(0, deps=(products,))
             dp -= delta_s.index(stage).load(row_layout)[None, :]
-            mbarrier.arrive(do_empty.index(stage))
-            mbarrier.wait(p_full.index(stage), phase)
+            do_channel.release(slot)
+            mbarrier.wait(p_full.index(stage), slot[1])
             ds = load_fragments(p_s.index(stage), scores_layout) * dp
-            mbarrier.wait(q_full.index(stage), phase)
+            q_channel.wait(slot)
             ds_operand = gl.convert_layout(ds.to(k_s.dtype), dk_operand)
             product = start_product(ds_operand, (q_s.index(stage).reshape([BM, WIDTH]),), dk, MAIN, REST)
             dk = await_product(product, REST)
-            mbarrier.arrive(q_empty.index(stage))
+            q_channel.release(slot)
             n += 1
     barrier_arrive(8)
 
@@ -2026,7 +2007,7 @@ def _backward_kv_hopper_wide(
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
     # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
-    # They meet at barriers in shared memory: `full` when a tile has arrived, `empty` when all who read it are done.
+    # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
     do_s = gl.allocate_shared_memory(do_desc.dtype, [STAGES] + do_desc.block_type.shape, do_desc.layout)
@@ -2036,34 +2017,26 @@ def _backward_kv_hopper_wide(
     delta_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], delta_desc.layout)
     p_s = gl.allocate_shared_memory(gl.float32, [STAGES, 32, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    p_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     mbarrier.init(kv_full, count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(stage), count=1)
-        mbarrier.init(do_full.index(stage), count=1)
-        mbarrier.init(p_full.index(stage), count=1)
-        # The product for dK, the last that reads Q and P, comes after all that the others do with them.
-        mbarrier.init(q_empty.index(stage), count=1)
-        mbarrier.init(do_empty.index(stage), count=2)
+    # The product for dK, the last that reads Q and P, comes after all that the others do with them.
+    q_channel = make_channel(STAGES, 1)
+    do_channel = make_channel(STAGES, 2)
+    p_full = make_barriers(STAGES)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, p_s)
-    barriers = (kv_full, q_full, do_full, p_full, q_empty, do_empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_wide_dv_consumer, (
-            shared, barriers, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, is_global_ptr, stride_is_global_0, sizes, BM,
-            BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+            shared, kv_full, q_channel, do_channel, p_full, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, is_global_ptr,
+            stride_is_global_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
         )),
         (_wide_dk_consumer, (
-            shared, barriers, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+            shared, kv_full, q_channel, do_channel, p_full, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN,
+            HEAD_DIM, V_HEAD_DIM, STAGES,
         )),
         (_wide_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, counts_ptr, tiles_ptr, num_q_tiles,
-            sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, p_full,
+            counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

@@ -87,7 +87,7 @@ def test_races_are_findings_unless_mbarriers_order_all_their_accesses(repository
 
     scheduler, fragments = device / "scheduler.py", device / "fragments.py"
     announced = HANDED_OVER.format(
-        line("index_s.index(ticket % 2).store", scheduler), *[line("index_s.index(ticket % 2).load", scheduler)] * 2
+        line("index_s.index(slot[0]).store", scheduler), *[line("index_s.index(slot[0]).load", scheduler)] * 2
     )
     started = HANDED_OVER.format(*[line("gl.warp_specialize([")] * 2, line("def _forward_hopper", by=-1))
     left = HANDED_OVER.format(line("p_s.store(", fragments), *[line("p = p_s.load(", fragments)] * 2)
