@@ -30,17 +30,15 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
     ),
     # The wait for the next tile of V before the wait for P V: the compiler keeps the exponentials in front of it.
     "V awaited a tile ahead": (
-        Edit(f"{_IN_STEP}mbarrier.wait(v_full.index(last), last_phase)\n", ""),
+        Edit(f"{_IN_STEP}v_channel.wait(last)\n", ""),
         Edit(
             f"{_IN_STEP}acc = await_product(product, V_REST)\n",
-            f"{_IN_STEP}mbarrier.wait(v_full.index(stage), n // STAGES & 1)\n"
-            f"{_IN_STEP}acc = await_product(product, V_REST)\n",
+            f"{_IN_STEP}v_channel.wait(slot)\n{_IN_STEP}acc = await_product(product, V_REST)\n",
         ),
         Edit(
             "        # A finite floor for the maximum",
             # Where no tile begins, none of V comes: an unconditional wait would hang.
-            "        mbarrier.wait(v_full.index(stage), n // STAGES & 1, pred=begins)\n"
-            "        # A finite floor for the maximum",
+            "        v_channel.wait(slot, begins)\n        # A finite floor for the maximum",
         ),
     ),
     "row sums meet in each step": (

@@ -45,7 +45,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "406761859a7d", "backward_q": "ffc84d5ac038", "backward_kv": "174ae9078555"},
+    templates={"forward": "00bf836ee07d", "backward_q": "e12d03430dcf", "backward_kv": "4cbe5f1132b6"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )

@@ -44,7 +44,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "fef5a5f37769", "backward_q": "be68aa41e3ad", "backward_kv": "800f91857787"},
+    templates={"forward": "d1ec1adacc1c", "backward_q": "02c538bde820", "backward_kv": "7b19152bfa47"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )

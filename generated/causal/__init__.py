@@ -37,7 +37,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "2e40895bed70", "backward_q": "b045b81cdb06", "backward_kv": "38796dca0a38"},
+    templates={"forward": "24970cacede1", "backward_q": "d69de458885a", "backward_kv": "5b0475c5cc52"},
     source="variants/causal.yaml",
     arguments={},
 )

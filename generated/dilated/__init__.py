@@ -41,7 +41,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "bcaa17011e1c", "backward_q": "bb4602c46b76", "backward_kv": "cc7b2c531e4b"},
+    templates={"forward": "9f9a19f1a86d", "backward_q": "c129cf5995f1", "backward_kv": "edcdb21d9fd2"},
     source="variants/dilated.yaml",
     arguments={},
 )

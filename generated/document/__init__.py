@@ -44,7 +44,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "71d758102c2b", "backward_q": "cc1e852a4c8c", "backward_kv": "e18cfa6c86ef"},
+    templates={"forward": "e0bf1814cee2", "backward_q": "8f57f8f7343a", "backward_kv": "eac570e4c5aa"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )

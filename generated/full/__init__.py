@@ -35,7 +35,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "6942801c096f", "backward_q": "043f66faf714", "backward_kv": "39b810d43f79"},
+    templates={"forward": "61b085144ff2", "backward_q": "2576332a5e06", "backward_kv": "48f94eb81817"},
     source="variants/full.yaml",
     arguments={},
 )

@@ -40,7 +40,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "df302cc1af05", "backward_q": "9cb9038fc3d7", "backward_kv": "150fc24b653d"},
+    templates={"forward": "2c23f891784b", "backward_q": "ef931a3efe5e", "backward_kv": "061fc8ade400"},
     source="variants/gemma2.yaml",
     arguments={},
 )

@@ -44,7 +44,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "8b9e741584c4", "backward_q": "651238d3db7a", "backward_kv": "1896c8e0d3b4"},
+    templates={"forward": "01e468693036", "backward_q": "c8e61f657342", "backward_kv": "a1e3a0711e25"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )

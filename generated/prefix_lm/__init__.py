@@ -37,7 +37,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "386ec3ac89fd", "backward_q": "ccf23dbd5593", "backward_kv": "5e0f1e8dcac0"},
+    templates={"forward": "2edbfdc988ee", "backward_q": "c9c8abc404c3", "backward_kv": "1f96130b1d8d"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )

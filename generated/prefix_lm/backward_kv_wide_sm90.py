@@ -11,9 +11,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
-from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync
+from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, make_barriers, make_channel
 from flashgen.runtime.device.sm90.fragments import load_fragments, store_fragments
-from flashgen.runtime.device.sm90.kv_tiles import kv_tile, stage_of
+from flashgen.runtime.device.sm90.kv_tiles import kv_tile, slot_of
 from flashgen.runtime.device.sm90.positions import rows_from
 from flashgen.runtime.device.sm90.products import await_product, start_product, start_scores
 from flashgen.runtime.gluon import tma_load, tma_store
@@ -23,14 +23,14 @@ from .backward_kv_sm90 import _queries_of, _query_tile
 
 @gluon.jit
 def _wide_producer(
-    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, prefix, sizes,
+    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, p_full, prefix,
+    sizes,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
-    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
@@ -41,28 +41,27 @@ def _wide_producer(
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, first, BM)
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(do_empty.index(stage), phase ^ 1)
-            mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes + 4 * BM)
-            tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
-            tma_load(delta_desc, [first_row + start], do_full.index(stage), delta_s.index(stage))
-            mbarrier.wait(q_empty.index(stage), phase ^ 1)
-            mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes + 4 * BM)
-            tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
-            tma_load(lse_desc, [first_row + start], q_full.index(stage), lse_s.index(stage))
+            slot = slot_of(n, STAGES)
+            do_full = do_channel.acquire(slot)
+            mbarrier.expect(do_full, do_desc.block_type.nbytes + 4 * BM)
+            tma_load(do_desc, [b, h, start, 0], do_full, do_s.index(slot[0]))
+            tma_load(delta_desc, [first_row + start], do_full, delta_s.index(slot[0]))
+            q_full = q_channel.acquire(slot)
+            mbarrier.expect(q_full, q_desc.block_type.nbytes + 4 * BM)
+            tma_load(q_desc, [b, h, start, 0], q_full, q_s.index(slot[0]))
+            tma_load(lse_desc, [first_row + start], q_full, lse_s.index(slot[0]))
             n += 1
 
 
 @gluon.jit
 def _wide_dv_consumer(
-    shared, barriers, dv_desc, prefix, sizes,
+    shared, kv_full, q_channel, do_channel, p_full, dv_desc, prefix, sizes,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,
 ):
     # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
     # its product from registers. P goes to shared memory too, in float32, for those who make dK.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
-    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -98,8 +97,9 @@ def _wide_dv_consumer(
         # Mixed tiles.
         for i in range(0, num_mixed):
             start = _query_tile(i, first, BM)
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(q_full.index(stage), phase)
+            slot = slot_of(n, STAGES)
+            stage = slot[0]
+            q_channel.wait(slot)
             scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             lse = lse_s.index(stage).load(row_layout)[None, :]
@@ -108,16 +108,17 @@ def _wide_dv_consumer(
             store_fragments(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-            mbarrier.wait(do_full.index(stage), phase)
+            do_channel.wait(slot)
             product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
             dv = await_product(product, V_REST)
-            mbarrier.arrive(do_empty.index(stage))
+            do_channel.release(slot)
             n += 1
 
         # Full tiles: each row sees each key, no mask.
         for _ in range(num_mixed, num_tiles):
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(q_full.index(stage), phase)
+            slot = slot_of(n, STAGES)
+            stage = slot[0]
+            q_channel.wait(slot)
             scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             lse = lse_s.index(stage).load(row_layout)[None, :]
@@ -125,10 +126,10 @@ def _wide_dv_consumer(
             store_fragments(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
             p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
-            mbarrier.wait(do_full.index(stage), phase)
+            do_channel.wait(slot)
             product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
             dv = await_product(product, V_REST)
-            mbarrier.arrive(do_empty.index(stage))
+            do_channel.release(slot)
             n += 1
 
     # Epilogue. When V has been read for the last time it takes dV, which TMA writes as far as there are keys.
@@ -143,13 +144,12 @@ def _wide_dv_consumer(
 
 @gluon.jit
 def _wide_dk_consumer(
-    shared, barriers, dk_desc, prefix, sizes,
+    shared, kv_full, q_channel, do_channel, p_full, dk_desc, prefix, sizes,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,
 ):
     # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P of the others, dK += dS^T Q.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
-    kv_full, q_full, do_full, p_full, q_empty, do_empty = barriers
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -173,19 +173,20 @@ def _wide_dk_consumer(
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, first = _queries_of(col0, prefix, q_len, kv_len, BM, BN)
         for _ in range(num_tiles):
-            stage, phase = stage_of(n, STAGES)
-            mbarrier.wait(do_full.index(stage), phase)
+            slot = slot_of(n, STAGES)
+            stage = slot[0]
+            do_channel.wait(slot)
             products = start_scores((v_tile,), (do_s.index(stage).reshape([BM, V_WIDTH]),), zero, V_MAIN, V_REST)
             dp = warpgroup_mma_wait(0, deps=(products,))
             dp -= delta_s.index(stage).load(row_layout)[None, :]
-            mbarrier.arrive(do_empty.index(stage))
-            mbarrier.wait(p_full.index(stage), phase)
+            do_channel.release(slot)
+            mbarrier.wait(p_full.index(stage), slot[1])
             ds = load_fragments(p_s.index(stage), scores_layout) * dp
-            mbarrier.wait(q_full.index(stage), phase)
+            q_channel.wait(slot)
             ds_operand = gl.convert_layout(ds.to(k_s.dtype), dk_operand)
             product = start_product(ds_operand, (q_s.index(stage).reshape([BM, WIDTH]),), dk, MAIN, REST)
             dk = await_product(product, REST)
-            mbarrier.arrive(q_empty.index(stage))
+            q_channel.release(slot)
             n += 1
     barrier_arrive(8)
 
@@ -209,7 +210,7 @@ def _backward_kv_hopper_wide(
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
     # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
-    # They meet at barriers in shared memory: `full` when a tile has arrived, `empty` when all who read it are done.
+    # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
     do_s = gl.allocate_shared_memory(do_desc.dtype, [STAGES] + do_desc.block_type.shape, do_desc.layout)
@@ -219,28 +220,26 @@ def _backward_kv_hopper_wide(
     delta_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], delta_desc.layout)
     p_s = gl.allocate_shared_memory(gl.float32, [STAGES, 32, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    p_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     mbarrier.init(kv_full, count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(stage), count=1)
-        mbarrier.init(do_full.index(stage), count=1)
-        mbarrier.init(p_full.index(stage), count=1)
-        # The product for dK, the last that reads Q and P, comes after all that the others do with them.
-        mbarrier.init(q_empty.index(stage), count=1)
-        mbarrier.init(do_empty.index(stage), count=2)
+    # The product for dK, the last that reads Q and P, comes after all that the others do with them.
+    q_channel = make_channel(STAGES, 1)
+    do_channel = make_channel(STAGES, 2)
+    p_full = make_barriers(STAGES)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, p_s)
-    barriers = (kv_full, q_full, do_full, p_full, q_empty, do_empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
-        (_wide_dv_consumer, (shared, barriers, dv_desc, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
-        (_wide_dk_consumer, (shared, barriers, dk_desc, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)),
+        (_wide_dv_consumer, (
+            shared, kv_full, q_channel, do_channel, p_full, dv_desc, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+            STAGES,
+        )),
+        (_wide_dk_consumer, (
+            shared, kv_full, q_channel, do_channel, p_full, dk_desc, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM,
+            STAGES,
+        )),
         (_wide_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, prefix, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, p_full,
+            prefix, sizes, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

@@ -11,10 +11,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
-from flashgen.runtime.device.sm90.barriers import ping_pong_arrive, ping_pong_sync
-from flashgen.runtime.device.sm90.kv_tiles import v_stage_of
+from flashgen.runtime.device.sm90.barriers import make_barriers, make_channel, ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.kv_tiles import v_slot_of
 from flashgen.runtime.device.sm90.products import await_product, start_product, start_scores
-from flashgen.runtime.gluon import tma_load, tma_store
+from flashgen.runtime.device.sm90.tiles import load_tile
+from flashgen.runtime.gluon import tma_store
 
 from .forward_sm90 import _key_tile, _work
 from .pair import _visible
@@ -22,39 +23,32 @@ from .pair import _visible
 
 @gluon.jit
 def _dq_producer(
-    q_desc, do_desc, k_desc, v_desc, shared, barriers, prefix, sizes,
-    BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr,
+    q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, prefix, sizes,
+    BM: gl.constexpr, BN: gl.constexpr, CONSUMERS: gl.constexpr,
 ):
     # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
     # the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s = shared
-    q_full, do_full, k_full, k_empty, v_full, v_empty = barriers
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     b, h, row0, num_tiles, _ = _work(gl.program_id(0), prefix, batch, heads, q_len, kv_len, head_group, BM, BN)
     kv_h = h // (heads // kv_heads)
     for each in gl.static_range(CONSUMERS):
-        mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
-        tma_load(q_desc, [b, h, row0 + 64 * each, 0], q_full.index(each), q_s.index(each))
+        load_tile((q_desc,), b, h, row0 + 64 * each, (q_s,), each, q_full.index(each))
     for i in range(num_tiles):
         start = _key_tile(i, num_tiles, BN)
-        stage = i % STAGES
-        mbarrier.wait(k_empty.index(stage), (i // STAGES & 1) ^ 1)
-        mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-        tma_load(k_desc, [b, kv_h, start, 0], k_full.index(stage), k_s.index(stage))
+        slot = k_channel.slot(i)
+        load_tile((k_desc,), b, kv_h, start, (k_s,), slot[0], k_channel.acquire(slot))
         if i == 0:
             for each in gl.static_range(CONSUMERS):
-                mbarrier.expect(do_full.index(each), do_desc.block_type.nbytes)
-                tma_load(do_desc, [b, h, row0 + 64 * each, 0], do_full.index(each), do_s.index(each))
-        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
-        mbarrier.wait(v_empty.index(v_stage), v_phase ^ 1)
-        mbarrier.expect(v_full.index(v_stage), v_desc.block_type.nbytes)
-        tma_load(v_desc, [b, kv_h, start, 0], v_full.index(v_stage), v_s.index(v_stage))
+                load_tile((do_desc,), b, h, row0 + 64 * each, (do_s,), each, do_full.index(each))
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
+        load_tile((v_desc,), b, kv_h, start, (v_s,), v_slot[0], v_channel.acquire(v_slot))
 
 
 @gluon.jit
 def _dq_consumer(
-    CONSUMER: gl.constexpr, dq_desc, shared, barriers, lse_ptr, delta_ptr, prefix, sizes,
+    CONSUMER: gl.constexpr, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, prefix, sizes,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
 ):
@@ -62,7 +56,6 @@ def _dq_consumer(
     # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for MAIN and REST columns.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s = shared
-    q_full, do_full, k_full, k_empty, v_full, v_empty = barriers
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = q_s.type.shape[-1]
@@ -96,44 +89,44 @@ def _dq_consumer(
 
     # The first tile of keys, as if it were mixed.
     i = 0
-    stage = 0
-    v_stage = 0
+    slot = k_channel.slot(0)
+    v_slot = v_slot_of(0, num_rows, V_STAGES)
     if CONSUMER == CONSUMERS - 1:
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
     mbarrier.wait(q_full.index(CONSUMER), 0)
-    mbarrier.wait(k_full.index(0), 0)
-    scores = start_scores((q_tile,), (k_s.index(0).reshape([BN, WIDTH]),), zero, MAIN, REST)
+    k_channel.wait(slot)
+    scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
     mbarrier.wait(do_full.index(CONSUMER), 0)
-    mbarrier.wait(v_full.index(0), 0)
+    v_channel.wait(v_slot)
     do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
-    products = start_scores((do_tile,), (v_s.index(0).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+    products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
     qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
     start = _key_tile(i, num_tiles, BN)
     k = start + gl.arange(0, BN, layout=col_layout)[None, :]
     qk = gl.where(_visible(q, k, prefix) & (k < kv_len), qk, -float("inf"))
     p = gl.exp2(qk * qk_scale - lse)
     # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
-    mbarrier.wait(k_full.index(stage), 0)
+    k_channel.wait(slot)
     dp = warpgroup_mma_wait(0, deps=(products,))
-    mbarrier.arrive(v_empty.index(v_stage))
+    v_channel.release(v_slot)
     ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The other mixed tiles.
     for i in range(1, num_mixed):
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
-        last = stage
-        stage = i % STAGES
-        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+        last = slot
+        slot = k_channel.slot(i)
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
         ping_pong_sync(CONSUMER, PING_PONG)
-        product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        product = start_product(ds, (k_s.index(last[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
+        k_channel.wait(slot)
+        scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
         dq = await_product(product, REST, S_PRODUCTS)
-        mbarrier.arrive(k_empty.index(last))
-        mbarrier.wait(v_full.index(v_stage), v_phase)
-        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        k_channel.release(last)
+        v_channel.wait(v_slot)
+        own = CONSUMER + v_slot[0] if V_STAGES == 1 else CONSUMER  # CONSUMER, see v_slot_of
         do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         start = _key_tile(i, num_tiles, BN)
@@ -141,38 +134,38 @@ def _dq_consumer(
         qk = gl.where(_visible(q, k, prefix) & (k < kv_len), qk, -float("inf"))
         p = gl.exp2(qk * qk_scale - lse)
         # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        k_channel.wait(slot)
         dp = warpgroup_mma_wait(0, deps=(products,))
-        mbarrier.arrive(v_empty.index(v_stage))
+        v_channel.release(v_slot)
         ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # Full tiles: each row sees each key, no mask.
     for i in range(gl.maximum(num_mixed, 1), num_tiles):
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
-        last = stage
-        stage = i % STAGES
-        v_stage, v_phase = v_stage_of(i, num_rows, V_STAGES)
+        last = slot
+        slot = k_channel.slot(i)
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
         ping_pong_sync(CONSUMER, PING_PONG)
-        product = start_product(ds, (k_s.index(last).reshape([BN, WIDTH]),), dq, MAIN, REST)
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
-        scores = start_scores((q_tile,), (k_s.index(stage).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        product = start_product(ds, (k_s.index(last[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
+        k_channel.wait(slot)
+        scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
         dq = await_product(product, REST, S_PRODUCTS)
-        mbarrier.arrive(k_empty.index(last))
-        mbarrier.wait(v_full.index(v_stage), v_phase)
-        own = CONSUMER + v_stage if V_STAGES == 1 else CONSUMER  # CONSUMER, see _v_stage
+        k_channel.release(last)
+        v_channel.wait(v_slot)
+        own = CONSUMER + v_slot[0] if V_STAGES == 1 else CONSUMER  # CONSUMER, see v_slot_of
         do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = start_scores((do_tile,), (v_s.index(v_stage).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
         qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
         p = gl.exp2(qk * qk_scale - lse)
         # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
-        mbarrier.wait(k_full.index(stage), i // STAGES & 1)
+        k_channel.wait(slot)
         dp = warpgroup_mma_wait(0, deps=(products,))
-        mbarrier.arrive(v_empty.index(v_stage))
+        v_channel.release(v_slot)
         ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
-    product = start_product(ds, (k_s.index(stage).reshape([BN, WIDTH]),), dq, MAIN, REST)
+    product = start_product(ds, (k_s.index(slot[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
     dq = await_product(product, REST)
     q_tile.slice(0, MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
     if REST > 0:
@@ -195,64 +188,54 @@ def _backward_q_hopper(
     # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
-    # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). They meet at barriers in
-    # shared memory: `full` when a tile has arrived, `empty` when all who read it are done. A tile of K is read again,
+    # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
+    # say when a tile has arrived in shared memory, and when all who read it are done. A tile of K is read again,
     # for dQ, when the next one is there: those of K have STAGES places, those of V one less, V_STAGES.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
     do_s = gl.allocate_shared_memory(do_desc.dtype, [CONSUMERS] + do_desc.block_type.shape, do_desc.layout)
     k_s = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_s = gl.allocate_shared_memory(v_desc.dtype, [V_STAGES] + v_desc.block_type.shape, v_desc.layout)
-    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [V_STAGES, 1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [V_STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(CONSUMERS):
-        mbarrier.init(q_full.index(each), count=1)
-        mbarrier.init(do_full.index(each), count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(stage), count=1)
-        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
-    for stage in gl.static_range(V_STAGES):
-        mbarrier.init(v_full.index(stage), count=1)
-        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    q_full = make_barriers(CONSUMERS)
+    do_full = make_barriers(CONSUMERS)
+    k_channel = make_channel(STAGES, CONSUMERS)
+    v_channel = make_channel(V_STAGES, CONSUMERS)
     shared = (q_s, do_s, k_s, v_s)
-    barriers = (q_full, do_full, k_full, k_empty, v_full, v_empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_dq_consumer, (
-                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG,
+                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, prefix, sizes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
-                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG,
+                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, prefix, sizes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
             )),
             (_dq_producer, (
-                q_desc, do_desc, k_desc, v_desc, shared, barriers, prefix, sizes, BM, BN, STAGES, CONSUMERS,
+                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, prefix, sizes, BM, BN,
+                CONSUMERS,
             )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_dq_consumer, (
-                0, dq_desc, shared, barriers, lse_ptr, delta_ptr, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG,
+                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, prefix, sizes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
-                1, dq_desc, shared, barriers, lse_ptr, delta_ptr, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG,
+                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, prefix, sizes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
-                2, dq_desc, shared, barriers, lse_ptr, delta_ptr, prefix, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG,
+                2, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, prefix, sizes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
             )),
             (_dq_producer, (
-                q_desc, do_desc, k_desc, v_desc, shared, barriers, prefix, sizes, BM, BN, STAGES, CONSUMERS,
+                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, prefix, sizes, BM, BN,
+                CONSUMERS,
             )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on

@@ -44,7 +44,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "2d7620c727ba", "backward_q": "de642dbcae78", "backward_kv": "305aa106d498"},
+    templates={"forward": "14136f8bcbd1", "backward_q": "e3e74c8486d3", "backward_kv": "3aa0a17c3e30"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )

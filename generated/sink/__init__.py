@@ -43,7 +43,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "ae871a39a5f0", "backward_q": "fb3a8c6d8246", "backward_kv": "38796dca0a38"},
+    templates={"forward": "c25c893a24da", "backward_q": "4e7f2d1e040a", "backward_kv": "5b0475c5cc52"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )

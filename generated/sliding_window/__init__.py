@@ -37,7 +37,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "91a9a3e65734", "backward_q": "4546c04dc3d0", "backward_kv": "0072ce936b70"},
+    templates={"forward": "1dfff4fb1f4a", "backward_q": "ab81eab95fb1", "backward_kv": "df556e5c152d"},
     source="variants/sliding_window.yaml",
     arguments={},
 )

@@ -17,11 +17,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync
+from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, make_barriers
 from flashgen.runtime.device.sm90.fragments import add_dq, start_dq
-from flashgen.runtime.device.sm90.kv_tiles import kv_tile, stage_of
+from flashgen.runtime.device.sm90.kv_tiles import kv_tile, slot_of
 from flashgen.runtime.device.sm90.positions import opaque, rows_from, rows_to
-from flashgen.runtime.device.sm90.scheduler import announce, announced, reset_counter
+from flashgen.runtime.device.sm90.scheduler import make_scheduler, reset_counter
 from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 
 
@@ -53,26 +53,26 @@ def _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM: gl.cons
 
 @gluon.jit
 def _backward_producer(
-    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, shared, barriers, sizes,
+    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler, shared, barriers, sizes,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
 ):
     # One warp: brings tiles of K and V into shared memory by TMA, and for each the tiles of Q and dO that see it and
     # their rows' lse and delta, as soon as the consumers make room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
-    index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
+    k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
     index = gl.program_id(0)
-    turn = 0  # tiles of keys so far
+    ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     while index < num_kv_tiles:
-        announce(index, turn, index_s, index_full, index_empty)
+        scheduler.announce(ticket, index)
         b, kv_h, col0 = kv_tile(index, batch, kv_heads, kv_len, head_group, BN)
-        mbarrier.wait(v_empty, turn & 1 ^ 1)
+        mbarrier.wait(v_empty, ticket & 1 ^ 1)
         mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
         for c in gl.static_range(2):
             tma_load(v_desc, [b, kv_h, col0 + 64 * c, 0], v_full, v_s.index(c))
-        mbarrier.wait(k_empty, turn & 1 ^ 1)
+        mbarrier.wait(k_empty, ticket & 1 ^ 1)
         mbarrier.expect(k_full, 2 * k_desc.block_type.nbytes)
         for c in gl.static_range(2):
             tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], k_full, k_s.index(c))
@@ -81,7 +81,7 @@ def _backward_producer(
             first_row = (b * heads + h) * num_rows
             for i in range(num_tiles):
                 start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-                stage, phase = stage_of(n, STAGES)
+                stage, phase = slot_of(n, STAGES)
                 mbarrier.wait(empty.index(stage), phase ^ 1)
                 mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
                 tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
@@ -91,16 +91,16 @@ def _backward_producer(
                 tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
                 tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
                 n += 1
-        turn += 1
+        ticket += 1
         # Whoever is done takes the next tile.
         index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
-    announce(index, turn, index_s, index_full, index_empty)
+    scheduler.announce(ticket, index)
     reset_counter(counter_ptr)
 
 
 @gluon.jit
 def _backward_consumer(
-    CONSUMER: gl.constexpr, shared, barriers, dq_sums, dk_desc, dv_desc, sizes,
+    CONSUMER: gl.constexpr, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, sizes,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FUSE_DQ: gl.constexpr, DELAY_DQ: gl.constexpr,
 ):
     # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products
@@ -111,7 +111,7 @@ def _backward_consumer(
     # room.
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
-    index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
+    k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
     V_HEAD_DIM: gl.constexpr = v_s.type.shape[-1]
     BUFFERS: gl.constexpr = ds_s.type.shape[0] // 2
@@ -132,9 +132,9 @@ def _backward_consumer(
     k_tile = k_s.index(CONSUMER).reshape([64, HEAD_DIM])
     v_tile = v_s.index(CONSUMER).reshape([64, V_HEAD_DIM])
     num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
-    turn = 0  # tiles of keys so far
+    ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
-    index = announced(turn, index_s, index_full, index_empty)
+    index = scheduler.take(ticket)
     while index < num_kv_tiles:
         dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
         dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
@@ -152,8 +152,8 @@ def _backward_consumer(
             ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
             fence_async_shared()
             barrier_arrive(8 + 2 * CONSUMER + (n + 1 & 1))
-        mbarrier.wait(k_full, turn & 1)
-        mbarrier.wait(v_full, turn & 1)
+        mbarrier.wait(k_full, ticket & 1)
+        mbarrier.wait(v_full, ticket & 1)
         # At least one, or the compiler would keep for the epilogue what it computes for the loops.
         num_heads = gl.maximum(heads // kv_heads, 1)
         for each in range(num_heads):
@@ -169,7 +169,7 @@ def _backward_consumer(
             i = 0
             while i < num_mixed:
                 start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-                stage, phase = stage_of(n, STAGES)
+                stage, phase = slot_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
                 mbarrier.wait(q_full.index(stage), phase)
@@ -221,7 +221,7 @@ def _backward_consumer(
             v_held = v_tile.load(v_layout) if HOLD_V else v_tile
             while i < num_tiles:
                 start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-                stage, phase = stage_of(n, STAGES)
+                stage, phase = slot_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
                 do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
                 mbarrier.wait(q_full.index(stage), phase)
@@ -289,8 +289,8 @@ def _backward_consumer(
         dk_tile.reshape([64, HEAD_DIM]).store((dk * scale).to(k_s.dtype))
         fence_async_shared()
         tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dk_tile)
-        turn += 1
-        index = announced(turn, index_s, index_full, index_empty)
+        ticket += 1
+        index = scheduler.take(ticket)
     tma.store_wait(0)
 
 
@@ -339,42 +339,33 @@ def _backward_kv_hopper(
             dv_s = dk_s
         else:
             dv_s = gl.allocate_shared_memory(v_desc.dtype, [2] + dv_desc.block_type.shape, dv_desc.layout)
-    index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    index_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    index_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    scheduler = make_scheduler(2)
     k_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     k_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     v_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    rows_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(2):
-        mbarrier.init(index_full.index(each), count=1)
-        mbarrier.init(index_empty.index(each), count=2)
+    q_full = make_barriers(STAGES)
+    do_full = make_barriers(STAGES)
+    rows_full = make_barriers(STAGES)
+    empty = make_barriers(STAGES, 2)
     mbarrier.init(k_full, count=1)
     mbarrier.init(k_empty, count=2)
     mbarrier.init(v_full, count=1)
     mbarrier.init(v_empty, count=2)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(stage), count=1)
-        mbarrier.init(do_full.index(stage), count=1)
-        mbarrier.init(rows_full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s)
-    barriers = (index_s, index_full, index_empty, k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
+    barriers = (k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_backward_consumer, (
-            0, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            0, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_consumer, (
-            1, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            1, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, shared, barriers, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler, shared, barriers, sizes, BM,
+            BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

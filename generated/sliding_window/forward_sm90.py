@@ -10,13 +10,13 @@ Do not edit: change the spec and build again.
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
-from flashgen.runtime.device.sm90.barriers import ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.barriers import make_channel, ping_pong_arrive, ping_pong_sync
 from flashgen.runtime.device.sm90.positions import masked_keys
 from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
 from flashgen.runtime.device.sm90.softmax import packed, softmax_step_scaled, unpacked
-from flashgen.runtime.device.sm90.tiles import allocate_tiles, describe, load_tile, load_values, tile_at
+from flashgen.runtime.device.sm90.tiles import allocate_tiles, describe, load_keys, load_tile, load_values, tile_at
 from flashgen.runtime.gluon import tma_store
 
 
@@ -58,8 +58,8 @@ def _key_tile(i, num_mixed, num_right, full_start, full_end, BN: gl.constexpr):
 
 @gluon.jit
 def _producer(
-    q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, sizes,
-    BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr,
+    q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, q_channel, k_channel, v_channel, sizes,
+    BM: gl.constexpr, BN: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr,
 ):
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
     batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = sizes
@@ -67,15 +67,11 @@ def _producer(
     k_descs = describe(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
     q_descs = describe(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
     v_descs = describe(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
-    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
-    Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
-    # What shares its stage with V waits for V of STAGES tiles before.
-    room_for_k = v_empty if SPLIT else k_empty
     index = gl.program_id(0)
-    turn = 0  # tiles of queries so far
-    # Tiles of keys so far; K of the next one goes to stage n % STAGES. V comes after K of the tile that follows, also
+    ticket = 0  # tiles of queries so far
+    # Tiles of keys so far. V comes after K of the tile that follows, also
     # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
@@ -88,27 +84,25 @@ def _producer(
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
             start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
-            stage = n % STAGES
-            mbarrier.wait(room_for_k.index(stage), (n // STAGES & 1) ^ 1)
-            load_tile(k_descs, b, kv_h, start, k_s, stage, k_full.index(stage), SPLIT)
+            load_keys(k_descs, b, kv_h, start, n, k_s, k_channel, v_channel, SPLIT)
             if n > 0:
-                load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+                load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_channel, v_channel, SPLIT)
             v_b, v_head, v_start = b, kv_h, start
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
-                    slot = turn % Q_SLOTS * CONSUMERS + each
-                    mbarrier.wait(q_empty.index(slot), (turn // Q_SLOTS & 1) ^ 1)
-                    load_tile(q_descs, b, h, row0 + each * ROWS, q_s, slot, q_full.index(slot), SPLIT)
+                    slot = q_channel.slot(ticket, each)
+                    full = q_channel.acquire(slot)
+                    load_tile(q_descs, b, h, row0 + each * ROWS, q_s, slot[0], full, SPLIT)
             n += 1
-        turn += 1
+        ticket += 1
         index += gl.num_programs(0)
-    load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_empty, v_full, v_empty, SPLIT)
+    load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_channel, v_channel, SPLIT)
 
 
 @gluon.jit
 def _consumer(
-    CONSUMER: gl.constexpr, out_desc, out_s, shared, barriers, lse_ptr, sizes,
+    CONSUMER: gl.constexpr, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, sizes,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
 ):
@@ -117,7 +111,6 @@ def _consumer(
     # acc: the sums for the MAIN and the REST columns of V.
     scale, batch, heads, q_len, kv_len = sizes
     q_s, k_s, v_s = shared
-    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     ROWS: gl.constexpr = BM // CONSUMERS
     # Tiles of Q, K and V lie in WIDTH columns, a power of two, or SPLIT in two parts; products take powers of two, MAIN
     # and REST, those with V at most 128 columns at a time.
@@ -129,7 +122,6 @@ def _consumer(
     V_MAIN: gl.constexpr = OUT_WIDTH
     V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
     PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
-    Q_SLOTS: gl.constexpr = q_s[0].type.shape[0] // CONSUMERS
     qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
@@ -145,8 +137,8 @@ def _consumer(
     num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
     # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
     # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
-    turn = 0
-    n = 0  # tiles of keys so far; the next one is in stage n % STAGES
+    ticket = 0  # tiles of queries so far
+    n = 0  # tiles of keys so far
     b = 0
     h = 0
     row0 = 0
@@ -160,20 +152,20 @@ def _consumer(
     while index < num_q_tiles:
         index = index + gl.num_programs(0)
         begins = index < num_q_tiles
-        finishes = turn > 0
+        finishes = ticket > 0
 
         # Start the first scores of this tile and the last product of the one before.
-        last = (n + STAGES - 1) % STAGES
-        stage = n % STAGES
-        slot = turn % Q_SLOTS * CONSUMERS + CONSUMER
-        q_tile = tile_at(q_s, slot, SPLIT)
-        mbarrier.wait(q_full.index(slot), turn // Q_SLOTS & 1, pred=begins)
-        mbarrier.wait(k_full.index(stage), n // STAGES & 1, pred=begins)
+        last = v_channel.slot(n - 1 + 2 * STAGES)  # that of n - 1, and a place where n is 0
+        slot = k_channel.slot(n)
+        q_slot = q_channel.slot(ticket, CONSUMER)
+        q_tile = tile_at(q_s, q_slot[0], SPLIT)
+        q_channel.wait(q_slot, begins)
+        k_channel.wait(slot, begins)
         ping_pong_sync(CONSUMER, PING_PONG)
-        scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
-        mbarrier.wait(v_full.index(last), (n - 1) // STAGES & 1, pred=finishes)
+        scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
+        v_channel.wait(last, finishes)
         p = unpacked(pairs, out_s.dtype, p_layout)
-        product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+        product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
         ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
@@ -203,7 +195,7 @@ def _consumer(
         i = 0
         start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
-        mbarrier.arrive(k_empty.index(stage), pred=begins)
+        k_channel.release(slot, begins)
         if start + BN > q_first + 1:
             qk = gl.where(masked_keys(start, BN, col_layout) <= q, qk, -float("inf"))
         if start < q_last - 1023:
@@ -216,7 +208,7 @@ def _consumer(
 
         # The output of the tile before, which TMA writes as far as there are rows and columns.
         acc = scale_rows(await_product(product, V_REST), factor, V_REST)
-        mbarrier.arrive(v_empty.index(last), pred=finishes)
+        v_channel.release(last, finishes)
         if finishes:
             tma.store_wait(0)
             out_tile.store(acc[0].to(out_s.dtype))
@@ -234,20 +226,19 @@ def _consumer(
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
-            last = n % STAGES
-            last_phase = n // STAGES & 1
+            last = v_channel.slot(n)
             n += 1
-            stage = n % STAGES
-            mbarrier.wait(k_full.index(stage), n // STAGES & 1)
+            slot = k_channel.slot(n)
+            k_channel.wait(slot)
             ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
-            mbarrier.wait(v_full.index(last), last_phase)
+            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
+            v_channel.wait(last)
             p = unpacked(pairs, out_s.dtype, p_layout)
-            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
             ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             start = _key_tile(i, num_mixed, num_right, full_start, full_end, BN)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
-            mbarrier.arrive(k_empty.index(stage))
+            k_channel.release(slot)
             if start + BN > q_first + 1:
                 qk = gl.where(masked_keys(start, BN, col_layout) <= q, qk, -float("inf"))
             if start < q_last - 1023:
@@ -255,7 +246,7 @@ def _consumer(
 
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
             acc = await_product(product, V_REST)
-            mbarrier.arrive(v_empty.index(last))
+            v_channel.release(last)
             acc = scale_rows(acc, alpha, V_REST)
             pairs = packed(p, out_s.dtype)
 
@@ -264,29 +255,28 @@ def _consumer(
             q_tile = (q_tile[0].load(q_layout),)
         for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
-            last = n % STAGES
-            last_phase = n // STAGES & 1
+            last = v_channel.slot(n)
             n += 1
-            stage = n % STAGES
-            mbarrier.wait(k_full.index(stage), n // STAGES & 1)
+            slot = k_channel.slot(n)
+            k_channel.wait(slot)
             ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, stage, SPLIT), zero, MAIN, REST, SPLIT)
-            mbarrier.wait(v_full.index(last), last_phase)
+            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
+            v_channel.wait(last)
             p = unpacked(pairs, out_s.dtype, p_layout)
-            product = start_product(p, tile_at(v_s, last, SPLIT), acc, V_MAIN, V_REST, SPLIT)
+            product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
             ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
-            mbarrier.arrive(k_empty.index(stage))
+            k_channel.release(slot)
 
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
             acc = await_product(product, V_REST)
-            mbarrier.arrive(v_empty.index(last))
+            v_channel.release(last)
             acc = scale_rows(acc, alpha, V_REST)
             pairs = packed(p, out_s.dtype)
 
-        mbarrier.arrive(q_empty.index(slot))
+        q_channel.release(q_slot)
         n += 1
-        turn += 1
+        ticket += 1
     tma.store_wait(0)
 
 
@@ -299,8 +289,8 @@ def _forward_hopper(
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
-    # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). They meet at barriers in shared
-    # memory: `full` when a tile has arrived, `empty` when all who read it are done.
+    # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
+    # when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     dtype: gl.constexpr = q_ptr.dtype.element_ty
     ROWS: gl.constexpr = BM // CONSUMERS
@@ -325,22 +315,10 @@ def _forward_hopper(
     out_s = allocate_tiles(dtype, CONSUMERS, ROWS, OUT_WIDTH)
     out_strides = (q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim)
     (out_desc,) = describe(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
-    q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for each in gl.static_range(Q_SLOTS * CONSUMERS):
-        mbarrier.init(q_full.index(each), count=1)
-        mbarrier.init(q_empty.index(each), count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(stage), count=1)
-        mbarrier.init(v_full.index(stage), count=1)
-        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
-        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    q_channel = make_channel(Q_SLOTS, 1, CONSUMERS)
+    k_channel = make_channel(STAGES, CONSUMERS)
+    v_channel = make_channel(STAGES, CONSUMERS)
     shared = (q_s, k_s, v_s)
-    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty)
     q_strides = (stride_qb, stride_qh, stride_qm)
     k_strides = (stride_kb, stride_kh, stride_kn)
     v_strides = (stride_vb, stride_vh, stride_vn)
@@ -351,35 +329,35 @@ def _forward_hopper(
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
-                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, loads, BM, BN, STAGES,
-                CONSUMERS, SPLIT,
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, q_channel, k_channel, v_channel, loads,
+                BM, BN, CONSUMERS, SPLIT,
             )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                2, out_desc, out_s, shared, barriers, lse_ptr, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-                CONSUMERS, PING_PONG, SPLIT,
+                2, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
+                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
-                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, barriers, loads, BM, BN, STAGES,
-                CONSUMERS, SPLIT,
+                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, q_channel, k_channel, v_channel, loads,
+                BM, BN, CONSUMERS, SPLIT,
             )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on

@@ -40,7 +40,7 @@ from .forward_sm90 import _forward_hopper
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "81638327fc6c", "backward_q": "9f2a818676ea", "backward_kv": "48130b89ef36"},
+    templates={"forward": "4da3e52cc6b8", "backward_q": "17edb76b6ed2", "backward_kv": "534f53b22916"},
     source="variants/softcap.yaml",
     arguments={},
 )

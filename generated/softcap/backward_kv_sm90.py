@@ -17,9 +17,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync
+from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, make_barriers
 from flashgen.runtime.device.sm90.fragments import add_dq, start_dq
-from flashgen.runtime.device.sm90.kv_tiles import kv_tile, stage_of
+from flashgen.runtime.device.sm90.kv_tiles import kv_tile, slot_of
 from flashgen.runtime.device.sm90.positions import opaque, rows_from, rows_to
 from flashgen.runtime.gluon import tma_load, tma_store
 
@@ -73,7 +73,7 @@ def _backward_producer(
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = stage_of(n, STAGES)
+            stage, phase = slot_of(n, STAGES)
             mbarrier.wait(empty.index(stage), phase ^ 1)
             mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
             tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
@@ -140,7 +140,7 @@ def _backward_consumer(
         i = 0
         while i < num_mixed:
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = stage_of(n, STAGES)
+            stage, phase = slot_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
             mbarrier.wait(q_full.index(stage), phase)
@@ -191,7 +191,7 @@ def _backward_consumer(
         # Full tiles: each row sees each key, no mask.
         while i < num_tiles:
             start = _query_tile(i, num_tiles, num_mixed, num_left, num_right, first, BM)
-            stage, phase = stage_of(n, STAGES)
+            stage, phase = slot_of(n, STAGES)
             q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
             do_tile = do_s.index(stage).reshape([BM, V_HEAD_DIM])
             mbarrier.wait(q_full.index(stage), phase)
@@ -290,16 +290,11 @@ def _backward_kv_hopper(
     else:
         dq_s = k_s
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    rows_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    q_full = make_barriers(STAGES)
+    do_full = make_barriers(STAGES)
+    rows_full = make_barriers(STAGES)
+    empty = make_barriers(STAGES, 2)
     mbarrier.init(kv_full, count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(stage), count=1)
-        mbarrier.init(do_full.index(stage), count=1)
-        mbarrier.init(rows_full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s)
     barriers = (kv_full, q_full, do_full, rows_full, empty)
     sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)

@@ -242,5 +242,5 @@ BACKWARD_KV_SM90_KERNEL = Kernel(
     without_dq=_without_dq,
     query_sums=hopper_query_sums,
     sums_inputs=True,
-    barriers=("_backward_kv_hopper", "announce", "announced"),
+    barriers=("_backward_kv_hopper", "announce", "take"),
 )  # fmt: skip

@@ -164,5 +164,5 @@ FORWARD_SM90_KERNEL = Kernel(
     spill_limit=consumer_row_spill_limit,
     constants=_constants,
     options=consumer_row_options,
-    barriers=("_forward_hopper", "announce", "announced"),
+    barriers=("_forward_hopper", "announce", "take"),
 )

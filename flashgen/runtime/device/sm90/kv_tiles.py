@@ -26,13 +26,13 @@ def kv_tile(index, batch, kv_heads, kv_len, head_group, BN: gl.constexpr):
 
 
 @gluon.jit
-def stage_of(n, STAGES: gl.constexpr):
-    """The stage of the n-th tile, and the phase of the barriers there."""
+def slot_of(n, STAGES: gl.constexpr):
+    """The place of the n-th tile, and the phase of its barriers there; n may be large."""
     return (n.to(gl.uint32) % STAGES).to(gl.int32), (n.to(gl.uint32) // STAGES & 1).to(gl.int32)
 
 
 @gluon.jit
-def v_stage_of(i, num_rows, V_STAGES: gl.constexpr):
+def v_slot_of(i, num_rows, V_STAGES: gl.constexpr):
     """Where tile i of V is in the kernel for dQ, and the phase of the barriers there."""
     if V_STAGES == 1:
         # Always 0, which the compiler does not know: it would keep the addresses of all parts of V's tile, and of dO's.

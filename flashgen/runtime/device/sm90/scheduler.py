@@ -1,30 +1,51 @@
-"""Which tile a program takes next where tiles differ in length: whoever is done takes the next one of a counter.
-
-The producer draws it and hands it over to the consumers through shared memory, index_s [2, 1]. A ticket is the number
-of tiles that a program has had.
-"""
+"""Which tile a program takes next where tiles differ in length: whoever is done takes the next one of a counter."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from flashgen.runtime.device.sm90.barriers import Channel, make_channel
+from flashgen.runtime.gluon import aggregate
+
+
+@aggregate
+class TileScheduler:
+    """The producer draws a tile and hands its index to the consumers. A ticket is the number of those before.
+
+    `index_s` int32 [2, 1] has the index of a ticket and of the next one.
+    """
+
+    index_s: gl.shared_memory_descriptor
+    channel: Channel
+
+    @gluon.constexpr_function
+    def __init__(self, index_s, channel):
+        self.index_s, self.channel = index_s, channel
+
+    @gluon.jit
+    def announce(self, ticket, index):
+        """The producer's: tell the consumers which tile this ticket is for."""
+        slot = self.channel.slot(ticket)
+        full = self.channel.acquire(slot)
+        layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+        self.index_s.index(slot[0]).store(gl.full([1], 0, gl.int32, layout=layout) + index)
+        mbarrier.arrive(full)
+
+    @gluon.jit
+    def take(self, ticket):
+        """A consumer's: the tile of this ticket."""
+        slot = self.channel.slot(ticket)
+        self.channel.wait(slot)
+        index = gl.sum(self.index_s.index(slot[0]).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+        self.channel.release(slot)
+        return index
+
 
 @gluon.jit
-def announce(index, ticket, index_s, index_full, index_empty):
-    """The producer's: tell the consumers which tile this ticket is for."""
-    mbarrier.wait(index_empty.index(ticket % 2), (ticket // 2 & 1) ^ 1)
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    index_s.index(ticket % 2).store(gl.full([1], 0, gl.int32, layout=layout) + index)
-    mbarrier.arrive(index_full.index(ticket % 2))
-
-
-@gluon.jit
-def announced(ticket, index_s, index_full, index_empty):
-    """A consumer's: the tile of this ticket."""
-    mbarrier.wait(index_full.index(ticket % 2), ticket // 2 & 1)
-    index = gl.sum(index_s.index(ticket % 2).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
-    mbarrier.arrive(index_empty.index(ticket % 2))
-    return index
+def make_scheduler(CONSUMERS: gl.constexpr):
+    """A scheduler for so many consumers."""
+    index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    return TileScheduler(index_s, make_channel(2, CONSUMERS))
 
 
 @gluon.jit

@@ -31,7 +31,7 @@ def describe(ptr, shape, strides, tiles, SPLIT: gl.constexpr):
 
 
 @gluon.jit
-def load_tile(descs, b, head, row, tiles, i, full, SPLIT: gl.constexpr):
+def load_tile(descs, b, head, row, tiles, i, full, SPLIT: gl.constexpr = False):
     """Bring tile i of a head, from `row` on; `full` is the barrier that waits for it."""
     if SPLIT:
         mbarrier.expect(full, descs[0].block_type.nbytes + descs[1].block_type.nbytes)
@@ -61,12 +61,22 @@ def rest_columns(tile, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constex
 
 
 @gluon.jit
-def load_values(descs, b, kv_h, start, n, v_s, k_empty, v_full, v_empty, SPLIT: gl.constexpr):
-    """Bring tile n of V into its stage once that is free: it may be that of K, which has been read then."""
-    STAGES: gl.constexpr = v_s[0].type.shape[0]
-    stage = n % STAGES
+def load_keys(descs, b, kv_h, start, n, k_s, k_channel, v_channel, SPLIT: gl.constexpr):
+    """Bring tile n of K into its place once that is free; one that it shares with V is when V has been read."""
+    slot = k_channel.slot(n)
     if SPLIT:
-        mbarrier.wait(k_empty.index(stage), n // STAGES & 1)
+        v_channel.acquire(slot)
     else:
-        mbarrier.wait(v_empty.index(stage), (n // STAGES & 1) ^ 1)
-    load_tile(descs, b, kv_h, start, v_s, stage, v_full.index(stage), SPLIT)
+        k_channel.acquire(slot)
+    load_tile(descs, b, kv_h, start, k_s, slot[0], k_channel.full.index(slot[0]), SPLIT)
+
+
+@gluon.jit
+def load_values(descs, b, kv_h, start, n, v_s, k_channel, v_channel, SPLIT: gl.constexpr):
+    """Bring tile n of V into its place once that is free; one that it shares with K is when K has been read."""
+    slot = v_channel.slot(n)
+    if SPLIT:
+        mbarrier.wait(k_channel.empty.index(slot[0]), slot[1])
+    else:
+        v_channel.acquire(slot)
+    load_tile(descs, b, kv_h, start, v_s, slot[0], v_channel.full.index(slot[0]), SPLIT)
