@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen.arguments import extra_arguments, new_prologue, q_offset
+from flashgen.codegen.imports import import_block
 from flashgen.codegen.learned import learned_view
+from flashgen.codegen.loading import load_module
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.codegen.templates import environment
-from flashgen.codegen.loading import load_module
 from flashgen.lang.evaluate import evaluate
 from flashgen.runtime import exact
 from flashgen.spec import load
@@ -102,7 +103,7 @@ class Problem:
             q_offset=q_offset(facts_of(variant)),
         )  # fmt: skip
         path = folder / "add_up.py"
-        path.write_text(text)
+        path.write_text(f"{import_block(text, {})}\n{text}")
         self.module = load_module(path)
 
     def _extent(self, dim: Any) -> int:
