@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from flashgen.codegen.headers import grouped
 from flashgen.errors import EnvironmentProblem
+from flashgen.files import reason
 from flashgen.processes import command, environment
 
 WIDTH = 120
@@ -22,15 +23,22 @@ def formatted(files: Mapping[str, str]) -> dict[str, str]:
 
     Prose and the lines that ruff must not touch have at most 120 columns too.
     """
-    with TemporaryDirectory(prefix="flashgen-layout-") as folder:
-        for name, text in files.items():
-            Path(folder, name).write_text(text, encoding="utf-8")
-        ruff = command("ruff", "format", "--isolated", "--no-cache", "--line-length", str(WIDTH), folder)
-        done = subprocess.run(ruff, env=environment(), capture_output=True, encoding="utf-8", check=False)
-        if done.returncode != 0:
-            raise EnvironmentProblem(f"ruff could not format the generated files: {done.stderr.strip()}")
-        laid_out = {name: Path(folder, name).read_text(encoding="utf-8") for name in files}
-    return {name: wrapped(grouped(files[name], text, WIDTH)) for name, text in laid_out.items()}
+    return {name: wrapped(grouped(files[name], text, WIDTH)) for name, text in _by_ruff(files).items()}
+
+
+def _by_ruff(files: Mapping[str, str]) -> dict[str, str]:
+    """All at once, in a folder of their own: a process for each file would take most of the time."""
+    try:
+        with TemporaryDirectory(prefix="flashgen-layout-") as folder:
+            for name, text in files.items():
+                Path(folder, name).write_text(text, encoding="utf-8")
+            ruff = command("ruff", "format", "--isolated", "--no-cache", "--line-length", str(WIDTH), folder)
+            done = subprocess.run(ruff, env=environment(), capture_output=True, encoding="utf-8", check=False)
+            if done.returncode != 0:
+                raise EnvironmentProblem(f"ruff could not format the generated files: {done.stderr.strip()}")
+            return {name: Path(folder, name).read_text(encoding="utf-8") for name in files}
+    except OSError as error:
+        raise EnvironmentProblem(f"the generated files could not be formatted: {reason(error)}") from error
 
 
 def wrapped(source: str) -> str:

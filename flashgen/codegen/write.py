@@ -105,7 +105,7 @@ def _fill(new: Path, path: Path, files: Mapping[str, str]) -> None:
     """Write the package, taking over from `path` what has not changed, the tuned records and what is not ours."""
     new.mkdir()
     for entry in path.iterdir() if path.is_dir() else ():
-        if not (_is_ours(entry) or entry.name == "__pycache__"):
+        if not (entry.name in files or _is_ours(entry) or entry.name == "__pycache__"):
             _take_over(entry, new / entry.name)
     records = failed_place(path) / RECORDS
     if not path.exists() and records.is_dir():
@@ -142,7 +142,10 @@ def _bring_back(path: Path, beside: Path) -> bool:
 
 def _refuse_others(path: Path) -> None:
     """UsageError where something stands at `path` that is no package of ours."""
-    check_folder(path)
+    try:
+        check_folder(path)
+    except UsageError as error:
+        raise UsageError(f"{path} is no place for a package: {error}") from error
     entries = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
     if path.is_symlink() or (entries - {RECORDS, "__pycache__"} and not _is_ours(path / MODULE)):
         raise UsageError(f"{path} is not of flashgen's making; expected a generated package there, or nothing")

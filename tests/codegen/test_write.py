@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packages import files_of
 
-from flashgen.codegen import generate, on_trial, render
+from flashgen.codegen import generate, on_trial, render, write_package
 from flashgen.errors import EnvironmentProblem, UsageError, VerificationFailed
 from flashgen.spec import load
 
@@ -112,7 +112,10 @@ def test_a_read_only_folder_is_an_environment_problem(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(UsageError, match=r"out is no folder; expected the path of one, there or not$"):
+    with pytest.raises(
+        UsageError,
+        match=r"mine is no place for a package: \S+out is no folder; expected the path of one, there or not$",
+    ):
         generate(CAUSAL, tmp_path / "out")
     assert (tmp_path / "out").read_text() == "mine"
 
@@ -122,7 +125,7 @@ def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
 def test_a_failure_on_the_way_leaves_the_old_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, problem: int
 ) -> None:
-    path = generate(CAUSAL, tmp_path)
+    path, files = generate(CAUSAL, tmp_path), render(WINDOW)
     original = getattr(os, step)
 
     def fails(*arguments: object, **named: object) -> None:
@@ -134,7 +137,7 @@ def test_a_failure_on_the_way_leaves_the_old_package(
 
     monkeypatch.setattr(os, step, fails)
     with pytest.raises(EnvironmentProblem, match=f"cannot be written: {os.strerror(problem)}$"):
-        generate(WINDOW, tmp_path)
+        write_package(path, files)
     monkeypatch.undo()
     assert files_of(path) == render(CAUSAL)
     assert [entry.name for entry in tmp_path.iterdir()] == ["mine"]
