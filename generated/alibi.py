@@ -9,10 +9,10 @@ Inputs:
     slopes [heads] float32
 
 In this file:
-    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _forward, _forward_sm90            out and lse: the portable kernel, and that for Hopper
     _delta                             what the backward kernels need of each row
-    _backward_q, _backward_q_hopper    dq
-    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    _backward_q, _backward_q_sm90      dq
+    _backward_kv, _backward_kv_sm90    dk and dv, dq too where a config fuses it; _wide: for wide heads
     _backward_inputs                   the gradient of slopes
     attention, reference               what callers use, after the launches of the kernels
 
@@ -60,7 +60,7 @@ from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "12146a29e249", "backward_q": "2cf18acff83c", "backward_kv": "dee478133b77"},
+    templates={"forward": "ec625a0b3fae", "backward_q": "5ba5d0a404ae", "backward_kv": "d7ea7ae7a36f"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -406,14 +406,14 @@ def _consumer(
         # What a score gains from one key to the next goes into the dot products, in their units: their sums begin with
         # it. Scales below 1e-30 are taken as that; then no dot product counts.
         qk_scale = gl.maximum(qk_scale, 1e-30)
-        tilt = slopes_h_scaled / qk_scale
+        per_key = slopes_h_scaled / qk_scale
 
         # Its first tile of keys, as if it were mixed.
         i = 0
         start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         k_channel.release(slot, begins)
-        qk += affine_bias(tilt, ROWS, BN, qk_layout)
+        qk += affine_bias(per_key, ROWS, BN, qk_layout)
         k = masked_keys(start, BN, col_layout)
         shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
         qk = gl.where(_visible(q, k), qk, -float("inf"))
@@ -439,7 +439,7 @@ def _consumer(
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
         acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
         pairs = packed(p, out_s.dtype)
-        tilted = affine_bias(tilt, ROWS, BN, qk_layout)
+        bias = affine_bias(per_key, ROWS, BN, qk_layout)
 
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
@@ -449,7 +449,7 @@ def _consumer(
             slot = k_channel.slot(n)
             k_channel.wait(slot)
             ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), tilted, MAIN, REST, SPLIT, ADD=True)
+            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), bias, MAIN, REST, SPLIT, ADD=True)
             v_channel.wait(last)
             p = unpacked(pairs, out_s.dtype, p_layout)
             product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
@@ -460,13 +460,12 @@ def _consumer(
             k = masked_keys(start, BN, col_layout)
             shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
             qk = gl.where(_visible(q, k), qk, -float("inf"))
-
             p, alpha, m, l = softmax_step_shifted(qk, m, l, qk_scale, shift)
             acc = await_product(product, V_REST)
             v_channel.release(last)
             acc = scale_rows(acc, alpha, V_REST)
             pairs = packed(p, out_s.dtype)
-            tilted = affine_bias(tilt, ROWS, BN, qk_layout)
+            bias = affine_bias(per_key, ROWS, BN, qk_layout)
 
         # Full tiles: each row sees each key, no mask.
         if HOLD_Q:
@@ -478,7 +477,7 @@ def _consumer(
             slot = k_channel.slot(n)
             k_channel.wait(slot)
             ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), tilted, MAIN, REST, SPLIT, ADD=True)
+            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), bias, MAIN, REST, SPLIT, ADD=True)
             v_channel.wait(last)
             p = unpacked(pairs, out_s.dtype, p_layout)
             product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
@@ -487,13 +486,12 @@ def _consumer(
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             k_channel.release(slot)
             shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
-
             p, alpha, m, l = softmax_step_shifted(qk, m, l, qk_scale, shift)
             acc = await_product(product, V_REST)
             v_channel.release(last)
             acc = scale_rows(acc, alpha, V_REST)
             pairs = packed(p, out_s.dtype)
-            tilted = affine_bias(tilt, ROWS, BN, qk_layout)
+            bias = affine_bias(per_key, ROWS, BN, qk_layout)
 
         q_channel.release(q_slot)
         row_shift = gl.convert_layout(gl.reshape(-((q - q_first).to(gl.float32) * slopes_h_scaled), [ROWS]), row_layout)
@@ -503,7 +501,7 @@ def _consumer(
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "head_group"])
-def _forward_hopper(
+def _forward_sm90(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -536,6 +534,7 @@ def _forward_hopper(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PING_PONG: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
@@ -547,8 +546,7 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
@@ -989,7 +987,7 @@ def _dq_consumer(
         "head_group",
     ]
 )
-def _backward_q_hopper(
+def _backward_q_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1016,7 +1014,7 @@ def _backward_q_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
-    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_sm90 does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
@@ -1530,7 +1528,7 @@ def _backward_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1879,7 +1877,7 @@ def _wide_dk_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper_wide(
+def _backward_kv_wide_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1904,7 +1902,7 @@ def _backward_kv_hopper_wide(
     STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
-    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # queries as _backward_kv_sm90 does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
@@ -2073,7 +2071,7 @@ def _launch(q, k, v, slopes, scale, config):
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             slopes,
             rest=lambda: runtime.Rest(
@@ -2177,7 +2175,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, slopes, config, input_su
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             slopes,
             rest=lambda: runtime.Rest(
@@ -2190,7 +2188,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, slopes, config, input_su
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         *(input_sums or (None,)),
@@ -2239,7 +2237,7 @@ def _launch_backward_q_hopper(call, incoming, slopes, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         slopes,
         rest=lambda: runtime.Rest(
@@ -2256,7 +2254,7 @@ def _launch_backward_q_hopper(call, incoming, slopes, config):
 def _launch_backward_inputs(call, incoming, slopes, input_sums, by_key):
     """The gradient of slopes from input_sums.
 
-    by_key is None, or the config in whose tiles _backward_kv_hopper has added to the sums: everything.
+    by_key is None, or the config in whose tiles _backward_kv_sm90 has added to the sums: everything.
     """
     (d_slopes_sums,) = input_sums
     if by_key:

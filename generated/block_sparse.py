@@ -8,11 +8,11 @@ Inputs:
     block_mask [batch|1, heads|1, (q_len + 127) // 128, (kv_len + 127) // 128] bool
 
 In this file:
-    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _forward, _forward_sm90            out and lse: the portable kernel, and that for Hopper
     _classify                          which tiles of queries and keys the mask leaves out, mixes or leaves whole
     _delta                             what the backward kernels need of each row
-    _backward_q, _backward_q_hopper    dq
-    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    _backward_q, _backward_q_sm90      dq
+    _backward_kv, _backward_kv_sm90    dk and dv, dq too where a config fuses it; _wide: for wide heads
     attention, plan, reference         what callers use, after the launches of the kernels
 
 Generated from variants/block_sparse.yaml by
@@ -58,7 +58,7 @@ from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "e3523008bc0f", "backward_q": "d1017a3f467b", "backward_kv": "0b14c2c96b53"},
+    templates={"forward": "77bf3cd49dde", "backward_q": "783491a96094", "backward_kv": "2f6637cd64cf"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -477,7 +477,6 @@ def _consumer(
             qk = gl.where(_visible(k, block_mask_base, block_mask_row, c), qk, -float("inf"))
             if start + BN > kv_len:
                 qk = gl.where(col < kv_len, qk, -float("inf"))
-
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
             acc = await_product(product, V_REST)
             v_channel.release(last)
@@ -527,7 +526,7 @@ def _consumer(
         "head_group",
     ]
 )
-def _forward_hopper(
+def _forward_sm90(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -566,6 +565,7 @@ def _forward_hopper(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PING_PONG: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
@@ -577,8 +577,7 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
@@ -1104,7 +1103,7 @@ def _dq_consumer(
         "head_group",
     ]
 )
-def _backward_q_hopper(
+def _backward_q_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1137,7 +1136,7 @@ def _backward_q_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
-    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_sm90 does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
@@ -1673,7 +1672,7 @@ def _backward_consumer(
         "by_rank",
     ]
 )
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -2046,7 +2045,7 @@ def _wide_dk_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper_wide(
+def _backward_kv_wide_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -2077,7 +2076,7 @@ def _backward_kv_hopper_wide(
     STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
-    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # queries as _backward_kv_sm90 does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
@@ -2146,7 +2145,7 @@ def _launch(q, k, v, block_mask, scale, config, counts, tiles):
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, True), call.q)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1),
             block_mask.stride(2),
@@ -2263,7 +2262,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, block_mask, config, key_
     counts, tiles = key_plan or _schedule(call, block_mask, config, by_key=True)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1),
             block_mask.stride(2),
@@ -2277,7 +2276,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, block_mask, config, key_
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
@@ -2326,7 +2325,7 @@ def _launch_backward_q_hopper(call, incoming, block_mask, config):
     dq = runtime.query_gradient(call)
     counts, tiles = _schedule(call, block_mask, config)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
         rest=lambda: runtime.Rest(

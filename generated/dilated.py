@@ -5,11 +5,11 @@
     query i stands at key position i + kv_len - q_len
 
 In this file:
-    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _forward, _forward_sm90            out and lse: the portable kernel, and that for Hopper
     _classify                          which tiles of queries and keys the mask leaves out, mixes or leaves whole
     _delta                             what the backward kernels need of each row
-    _backward_q, _backward_q_hopper    dq
-    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    _backward_q, _backward_q_sm90      dq
+    _backward_kv, _backward_kv_sm90    dk and dv, dq too where a config fuses it; _wide: for wide heads
     attention, plan, reference         what callers use, after the launches of the kernels
 
 Generated from variants/dilated.yaml by
@@ -55,7 +55,7 @@ from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "c3319a73174c", "backward_q": "49015da65908", "backward_kv": "dba177afe14e"},
+    templates={"forward": "4cfd68a39d49", "backward_q": "88220f1cf0ff", "backward_kv": "eca1eab0390f"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -191,7 +191,7 @@ def _forward(
 
 
 @triton.jit
-def _hopper_visible(q, k):
+def _visible_sm90(q, k):
     """(q - k) % 4 == 0."""
     return q - k & 3 == 0
 
@@ -415,7 +415,7 @@ def _consumer(
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         k_channel.release(slot, begins)
         k = masked_keys(start, BN, col_layout)
-        qk = gl.where(_hopper_visible(q, k), qk, -float("inf"))
+        qk = gl.where(_visible_sm90(q, k), qk, -float("inf"))
         if start + BN > q_first + 1:
             qk = gl.where(k <= q, qk, -float("inf"))
         if start < q_last - 2047:
@@ -460,12 +460,11 @@ def _consumer(
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             k_channel.release(slot)
             k = masked_keys(start, BN, col_layout)
-            qk = gl.where(_hopper_visible(q, k), qk, -float("inf"))
+            qk = gl.where(_visible_sm90(q, k), qk, -float("inf"))
             if start + BN > q_first + 1:
                 qk = gl.where(k <= q, qk, -float("inf"))
             if start < q_last - 2047:
                 qk = gl.where(k >= r, qk, -float("inf"))
-
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
             acc = await_product(product, V_REST)
             v_channel.release(last)
@@ -515,7 +514,7 @@ def _consumer(
         "head_group",
     ]
 )
-def _forward_hopper(
+def _forward_sm90(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -550,6 +549,7 @@ def _forward_hopper(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PING_PONG: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
@@ -561,8 +561,7 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
@@ -1041,7 +1040,7 @@ def _dq_consumer(
         "head_group",
     ]
 )
-def _backward_q_hopper(
+def _backward_q_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1070,7 +1069,7 @@ def _backward_q_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
-    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_sm90 does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
@@ -1557,7 +1556,7 @@ def _backward_consumer(
         "by_rank",
     ]
 )
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1904,7 +1903,7 @@ def _wide_dk_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper_wide(
+def _backward_kv_wide_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1931,7 +1930,7 @@ def _backward_kv_hopper_wide(
     STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
-    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # queries as _backward_kv_sm90 does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
@@ -1981,7 +1980,7 @@ def _launch(q, k, v, scale, config, counts, tiles):
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, False, False), call.q)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1],
             rest=lambda: runtime.Rest(
@@ -2095,7 +2094,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config, key_plan=None):
     counts, tiles = key_plan or _schedule(call, config, by_key=True)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             counts, tiles, tiles.shape[-1],
             rest=lambda: runtime.Rest(
@@ -2108,7 +2107,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config, key_plan=None):
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         counts, tiles, tiles.shape[-1],
@@ -2157,7 +2156,7 @@ def _launch_backward_q_hopper(call, incoming, config):
     dq = runtime.query_gradient(call)
     counts, tiles = _schedule(call, config)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         counts, tiles, tiles.shape[-1],
         rest=lambda: runtime.Rest(

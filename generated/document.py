@@ -8,11 +8,11 @@ Inputs:
     doc [batch, kv_len] int32
 
 In this file:
-    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _forward, _forward_sm90            out and lse: the portable kernel, and that for Hopper
     _classify                          which tiles of queries and keys the mask leaves out, mixes or leaves whole
     _delta                             what the backward kernels need of each row
-    _backward_q, _backward_q_hopper    dq
-    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    _backward_q, _backward_q_sm90      dq
+    _backward_kv, _backward_kv_sm90    dk and dv, dq too where a config fuses it; _wide: for wide heads
     attention, plan, reference         what callers use, after the launches of the kernels
 
 Generated from variants/document.yaml by
@@ -58,7 +58,7 @@ from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "9a9ac6acd734", "backward_q": "38d14fbfd948", "backward_kv": "6879a3e8a6f6"},
+    templates={"forward": "93db71722c81", "backward_q": "c7e3041c4beb", "backward_kv": "78701c2285a3"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -198,7 +198,7 @@ def _forward(
 
 
 @triton.jit
-def _hopper_visible(doc_b_k, doc_b_q):
+def _visible_sm90(doc_b_k, doc_b_q):
     """doc[b, q] == doc[b, k]."""
     return doc_b_q == doc_b_k
 
@@ -428,7 +428,7 @@ def _consumer(
         doc_b_k = gl.convert_layout(doc_b_k, qk_layout)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         k_channel.release(slot, begins)
-        qk = gl.where(_hopper_visible(doc_b_k, doc_b_q), qk, -float("inf"))
+        qk = gl.where(_visible_sm90(doc_b_k, doc_b_q), qk, -float("inf"))
         if start + BN > q_first + 1:
             qk = gl.where(masked_keys(start, BN, col_layout) <= q, qk, -float("inf"))
 
@@ -473,10 +473,9 @@ def _consumer(
             doc_b_k = gl.convert_layout(doc_b_k, qk_layout)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             k_channel.release(slot)
-            qk = gl.where(_hopper_visible(doc_b_k, doc_b_q), qk, -float("inf"))
+            qk = gl.where(_visible_sm90(doc_b_k, doc_b_q), qk, -float("inf"))
             if start + BN > q_first + 1:
                 qk = gl.where(masked_keys(start, BN, col_layout) <= q, qk, -float("inf"))
-
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
             acc = await_product(product, V_REST)
             v_channel.release(last)
@@ -526,7 +525,7 @@ def _consumer(
         "head_group",
     ]
 )
-def _forward_hopper(
+def _forward_sm90(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -563,6 +562,7 @@ def _forward_hopper(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PING_PONG: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
@@ -574,8 +574,7 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
@@ -1076,7 +1075,7 @@ def _dq_consumer(
         "head_group",
     ]
 )
-def _backward_q_hopper(
+def _backward_q_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1107,7 +1106,7 @@ def _backward_q_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
-    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_sm90 does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
@@ -1298,7 +1297,7 @@ def _backward_kv(
 
 
 @triton.jit
-def _visible_by_key_on_hopper(doc_b_k, doc_b_q):
+def _visible_by_key_sm90(doc_b_k, doc_b_q):
     """doc[b, q] == doc[b, k]."""
     return doc_b_q == doc_b_k
 
@@ -1499,7 +1498,7 @@ def _backward_consumer(
                 lse = lse_s.index(stage).load(row_layout)[None, :]
                 doc_b_q = gl.convert_layout(doc_b_q, scores_layout)
                 qk = gl.where(
-                    _visible_by_key_on_hopper(doc_b_k, doc_b_q) & rows_from(seen_from - start, BM, row_layout),
+                    _visible_by_key_sm90(doc_b_k, doc_b_q) & rows_from(seen_from - start, BM, row_layout),
                     qk,
                     -float("inf"),
                 )
@@ -1627,7 +1626,7 @@ def _backward_consumer(
         "by_rank",
     ]
 )
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1864,9 +1863,7 @@ def _wide_dv_consumer(
             lse = lse_s.index(stage).load(row_layout)[None, :]
             doc_b_q = gl.convert_layout(doc_b_q, scores_layout)
             qk = gl.where(
-                _visible_by_key_on_hopper(doc_b_k, doc_b_q) & rows_from(seen_from - start, BM, row_layout),
-                qk,
-                -float("inf"),
+                _visible_by_key_sm90(doc_b_k, doc_b_q) & rows_from(seen_from - start, BM, row_layout), qk, -float("inf")
             )
             p = gl.exp2(qk * qk_scale - lse)
             store_fragments(p_s.index(stage), p)
@@ -1990,7 +1987,7 @@ def _wide_dk_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper_wide(
+def _backward_kv_wide_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -2019,7 +2016,7 @@ def _backward_kv_hopper_wide(
     STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
-    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # queries as _backward_kv_sm90 does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
@@ -2078,7 +2075,7 @@ def _launch(q, k, v, doc, scale, config, counts, tiles):
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, False), call.q)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1], doc, doc.stride(0),
             rest=lambda: runtime.Rest(
@@ -2194,7 +2191,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, doc, config, key_plan=No
     counts, tiles = key_plan or _schedule(call, doc, config, by_key=True)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             counts, tiles, tiles.shape[-1], doc, doc.stride(0),
             rest=lambda: runtime.Rest(
@@ -2207,7 +2204,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, doc, config, key_plan=No
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
@@ -2256,7 +2253,7 @@ def _launch_backward_q_hopper(call, incoming, doc, config):
     dq = runtime.query_gradient(call)
     counts, tiles = _schedule(call, doc, config)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
         rest=lambda: runtime.Rest(

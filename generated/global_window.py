@@ -8,11 +8,11 @@ Inputs:
     is_global [batch, kv_len] bool
 
 In this file:
-    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _forward, _forward_sm90            out and lse: the portable kernel, and that for Hopper
     _classify                          which tiles of queries and keys the mask leaves out, mixes or leaves whole
     _delta                             what the backward kernels need of each row
-    _backward_q, _backward_q_hopper    dq
-    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    _backward_q, _backward_q_sm90      dq
+    _backward_kv, _backward_kv_sm90    dk and dv, dq too where a config fuses it; _wide: for wide heads
     attention, plan, reference         what callers use, after the launches of the kernels
 
 Generated from variants/global_window.yaml by
@@ -58,7 +58,7 @@ from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "60cd2bf48620", "backward_q": "01ca9d83bd3b", "backward_kv": "597f0b36e0bf"},
+    templates={"forward": "33c6498f954b", "backward_q": "9c89f627218d", "backward_kv": "e4ee785db685"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -198,7 +198,7 @@ def _forward(
 
 
 @triton.jit
-def _hopper_visible(q, k, is_global_b_k, is_global_b_q):
+def _visible_sm90(q, k, is_global_b_k, is_global_b_q):
     """is_global[b, q] or (abs(q - k) <= 256 or is_global[b, k])."""
     return is_global_b_q | ((tl.abs(q - k) <= 256) | is_global_b_k)
 
@@ -428,7 +428,7 @@ def _consumer(
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         k_channel.release(slot, begins)
         k = masked_keys(start, BN, col_layout)
-        qk = gl.where(_hopper_visible(q, k, is_global_b_k, is_global_b_q), qk, -float("inf"))
+        qk = gl.where(_visible_sm90(q, k, is_global_b_k, is_global_b_q), qk, -float("inf"))
         if start + BN > kv_len:
             qk = gl.where(k < kv_len, qk, -float("inf"))
 
@@ -474,10 +474,9 @@ def _consumer(
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             k_channel.release(slot)
             k = masked_keys(start, BN, col_layout)
-            qk = gl.where(_hopper_visible(q, k, is_global_b_k, is_global_b_q), qk, -float("inf"))
+            qk = gl.where(_visible_sm90(q, k, is_global_b_k, is_global_b_q), qk, -float("inf"))
             if start + BN > kv_len:
                 qk = gl.where(k < kv_len, qk, -float("inf"))
-
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
             acc = await_product(product, V_REST)
             v_channel.release(last)
@@ -527,7 +526,7 @@ def _consumer(
         "head_group",
     ]
 )
-def _forward_hopper(
+def _forward_sm90(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -564,6 +563,7 @@ def _forward_hopper(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PING_PONG: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
@@ -575,8 +575,7 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
@@ -1077,7 +1076,7 @@ def _dq_consumer(
         "head_group",
     ]
 )
-def _backward_q_hopper(
+def _backward_q_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1108,7 +1107,7 @@ def _backward_q_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
-    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_sm90 does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
@@ -1620,7 +1619,7 @@ def _backward_consumer(
         "by_rank",
     ]
 )
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1976,7 +1975,7 @@ def _wide_dk_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper_wide(
+def _backward_kv_wide_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -2005,7 +2004,7 @@ def _backward_kv_hopper_wide(
     STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
-    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # queries as _backward_kv_sm90 does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
@@ -2064,7 +2063,7 @@ def _launch(q, k, v, is_global, scale, config, counts, tiles):
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, False), call.q)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
             rest=lambda: runtime.Rest(
@@ -2180,7 +2179,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, is_global, config, key_p
     counts, tiles = key_plan or _schedule(call, is_global, config, by_key=True)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
             rest=lambda: runtime.Rest(
@@ -2193,7 +2192,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, is_global, config, key_p
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
@@ -2242,7 +2241,7 @@ def _launch_backward_q_hopper(call, incoming, is_global, config):
     dq = runtime.query_gradient(call)
     counts, tiles = _schedule(call, is_global, config)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
         rest=lambda: runtime.Rest(

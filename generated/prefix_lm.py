@@ -5,10 +5,10 @@
     query i stands at key position i + kv_len - q_len
 
 In this file:
-    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _forward, _forward_sm90            out and lse: the portable kernel, and that for Hopper
     _delta                             what the backward kernels need of each row
-    _backward_q, _backward_q_hopper    dq
-    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    _backward_q, _backward_q_sm90      dq
+    _backward_kv, _backward_kv_sm90    dk and dv, dq too where a config fuses it; _wide: for wide heads
     attention, reference               what callers use, after the launches of the kernels
 
 Generated from variants/prefix_lm.yaml by
@@ -54,7 +54,7 @@ from flashgen.runtime.gluon import tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "97346277351a", "backward_q": "11fcca3c1f8c", "backward_kv": "d8df9a2e89af"},
+    templates={"forward": "aed10c30fdbe", "backward_q": "342fa313578a", "backward_kv": "a2ff8a1bef02"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -437,7 +437,6 @@ def _consumer(
                 qk = gl.where(masked_keys(start, BN, col_layout) <= r, qk, -float("inf"))
             if start + BN > kv_len:
                 qk = gl.where(masked_keys(start, BN, col_layout) < kv_len, qk, -float("inf"))
-
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
             acc = await_product(product, V_REST)
             v_channel.release(last)
@@ -487,7 +486,7 @@ def _consumer(
         "head_group",
     ]
 )
-def _forward_hopper(
+def _forward_sm90(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -520,6 +519,7 @@ def _forward_hopper(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PING_PONG: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
@@ -531,8 +531,7 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
@@ -949,7 +948,7 @@ def _dq_consumer(
         "head_group",
     ]
 )
-def _backward_q_hopper(
+def _backward_q_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -976,7 +975,7 @@ def _backward_q_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
-    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_sm90 does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
@@ -1415,7 +1414,7 @@ def _backward_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1731,7 +1730,7 @@ def _wide_dk_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper_wide(
+def _backward_kv_wide_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1756,7 +1755,7 @@ def _backward_kv_hopper_wide(
     STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
-    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # queries as _backward_kv_sm90 does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
@@ -1802,7 +1801,7 @@ def _launch(q, k, v, prefix, scale, config):
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             prefix,
             rest=lambda: runtime.Rest(
@@ -1897,7 +1896,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, prefix, config):
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             prefix,
             rest=lambda: runtime.Rest(
@@ -1910,7 +1909,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, prefix, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         prefix,
         rest=lambda: runtime.Rest(
@@ -1956,7 +1955,7 @@ def _launch_backward_q_hopper(call, incoming, prefix, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         prefix,
         rest=lambda: runtime.Rest(

@@ -8,10 +8,10 @@ Inputs:
     rel [heads, 2 * W + 1] float32
 
 In this file:
-    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _forward, _forward_sm90            out and lse: the portable kernel, and that for Hopper
     _delta                             what the backward kernels need of each row
-    _backward_q, _backward_q_hopper    dq
-    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    _backward_q, _backward_q_sm90      dq
+    _backward_kv, _backward_kv_sm90    dk and dv, dq too where a config fuses it; _wide: for wide heads
     _backward_inputs                   the gradient of rel
     attention, reference               what callers use, after the launches of the kernels
 
@@ -58,7 +58,7 @@ from flashgen.runtime.gluon import tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "5e9c4648a144", "backward_q": "e8cf0eaafe78", "backward_kv": "8066fd5b0f91"},
+    templates={"forward": "e0b3cdb86608", "backward_q": "4927355f91c9", "backward_kv": "984de01d2080"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -415,7 +415,6 @@ def _consumer(
             k_channel.release(slot)
             k = start + gl.arange(0, BN, layout=col_layout)[None, :]
             x = _score(qk, q, k, rel_base, scale)
-
             p, alpha, m, l = softmax_step_natural(x, m, l)
             acc = await_product(product, V_REST)
             v_channel.release(last)
@@ -429,7 +428,7 @@ def _consumer(
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch"])
-def _forward_hopper(
+def _forward_sm90(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -462,6 +461,7 @@ def _forward_hopper(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PING_PONG: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
@@ -473,8 +473,7 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
@@ -713,23 +712,23 @@ def _backward_q(
 
 
 @triton.jit
-def _is_flat(k_first, k_last, q_first, q_last):
+def _is_uniform(k_first, k_last, q_first, q_last):
     """Whether all pairs of a tile read at one place: rel[h, clamp(q - k, -64, 64) + 64]."""
     return tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64)
 
 
 @triton.jit
-def _flat_score(qk, k_first, q_first, rel_base, scale):
+def _uniform_score(qk, k_first, q_first, rel_base, scale):
     """The same as _score for such a tile."""
     return qk * scale + tl.load(rel_base + tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64)
 
 
 @gluon.jit
-def _is_flat_key_tile(i, num_tiles, kv_len, q_first, q_last, BN: gl.constexpr):
+def _is_uniform_key_tile(i, num_tiles, kv_len, q_first, q_last, BN: gl.constexpr):
     """Whether there is a tile i, all of whose pairs read at one place."""
     k_first = (num_tiles - 1 - i) * BN
     k_last = gl.minimum(k_first + BN, kv_len) - 1
-    return (i < num_tiles) & _is_flat(k_first, k_last, q_first, q_last)
+    return (i < num_tiles) & _is_uniform(k_first, k_last, q_first, q_last)
 
 
 @gluon.jit
@@ -856,10 +855,10 @@ def _dq_consumer(
     ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The other tiles: each row sees each key.
-    # Runs of flat ones, all of whose pairs read at one place, and of others.
+    # Runs of uniform ones, all of whose pairs read at one place, and of others.
     i = 1
     while i < num_tiles:
-        while _is_flat_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
+        while _is_uniform_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
             # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
             last = slot
             slot = k_channel.slot(i)
@@ -877,7 +876,7 @@ def _dq_consumer(
             ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
             start = (num_tiles - 1 - i) * BN
-            x = _flat_score(qk, start, q_first, rel_base, scale)
+            x = _uniform_score(qk, start, q_first, rel_base, scale)
             p = gl.exp2((x - lse) * 1.4426950408889634)
             # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
             k_channel.wait(slot)
@@ -885,7 +884,7 @@ def _dq_consumer(
             v_channel.release(v_slot)
             ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
             i += 1
-        while (i < num_tiles) & ~_is_flat_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
+        while (i < num_tiles) & ~_is_uniform_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
             # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
             last = slot
             slot = k_channel.slot(i)
@@ -925,7 +924,7 @@ def _dq_consumer(
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_rows"])
-def _backward_q_hopper(
+def _backward_q_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -952,7 +951,7 @@ def _backward_q_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
-    # It walks along the keys as _forward_hopper does: p = exp(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_sm90 does: p = exp(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
@@ -1142,12 +1141,12 @@ def _query_tile(i, num_tiles, BM: gl.constexpr):
 
 
 @gluon.jit
-def _is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM: gl.constexpr):
+def _is_uniform_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM: gl.constexpr):
     """Whether there is a tile i, all of whose pairs read at one place."""
     start = _query_tile(i, num_tiles, BM)
     q_first = start + (kv_len - q_len)
     q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
-    return (i < num_tiles) & _is_flat(k_first, k_last, q_first, q_last)
+    return (i < num_tiles) & _is_uniform(k_first, k_last, q_first, q_last)
 
 
 @gluon.jit
@@ -1332,9 +1331,10 @@ def _backward_consumer(
             n = opaque(n + 1)
             i = opaque(i + 1)
 
-        # Full tiles: each row sees each key, no mask. Runs of flat ones, which read at one place each, and of others.
+        # Full tiles: each row sees each key, no mask. Runs of uniform ones, which read at one place each, and of
+        # others.
         while i < num_tiles:
-            while _is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
+            while _is_uniform_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
                 start = _query_tile(i, num_tiles, BM)
                 q_first = start + (kv_len - q_len)
                 if LEARNED:
@@ -1354,7 +1354,7 @@ def _backward_consumer(
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
                 lse = lse_s.index(stage).load(row_layout)[None, :]
-                x = _flat_score(qk, k_first, q_first, rel_base, scale)
+                x = _uniform_score(qk, k_first, q_first, rel_base, scale)
                 p = gl.exp2((x - lse) * 1.4426950408889634)
                 if DELAY_DQ:
                     # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
@@ -1394,7 +1394,7 @@ def _backward_consumer(
                 n = opaque(n + 1)
                 i = opaque(i + 1)
 
-            while (i < num_tiles) & ~_is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
+            while (i < num_tiles) & ~_is_uniform_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
                 start = _query_tile(i, num_tiles, BM)
                 stage, phase = slot_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
@@ -1483,7 +1483,7 @@ def _backward_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1808,7 +1808,7 @@ def _wide_dk_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper_wide(
+def _backward_kv_wide_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1834,7 +1834,7 @@ def _backward_kv_hopper_wide(
     STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
-    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # queries as _backward_kv_sm90 does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
@@ -1917,12 +1917,12 @@ def _backward_inputs(
     BN: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
-    REST: tl.constexpr,
+    SKIP_UNIFORM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
     # It walks along the keys as _forward does: p = exp(logit - lse), ds_out = p * (d_out v^T - delta), which is added
     # up where each learned input is read, times the derivative of the score there.
-    # Where REST, tiles whose pairs all share one element are left out: _backward_kv_hopper has added these up.
+    # Where SKIP_UNIFORM, tiles whose pairs all share one element are left out: _backward_kv_sm90 has added these up.
     # lse and delta are what _delta writes, num_rows for each head.
     num_tiles = tl.cdiv(q_len, BM)
     tile = tl.program_id(0) % num_tiles
@@ -1951,7 +1951,7 @@ def _backward_inputs(
     stop = kv_len
     full_end = kv_len // BN * BN
     first = 0
-    if REST:
+    if SKIP_UNIFORM:
         # Left are the tiles from the first to the last whose pairs do not share one element, 64 looked at at once.
         begin, end = first, stop
         first, stop = end, begin
@@ -1982,7 +1982,7 @@ def _backward_inputs(
         # d rel[h, clamp(q - k, -64, 64) + 64]
         if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
-            if not REST:
+            if not SKIP_UNIFORM:
                 accumulate(
                     d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out)
                 )
@@ -2010,7 +2010,7 @@ def _backward_inputs(
         # d rel[h, clamp(q - k, -64, 64) + 64]
         if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
-            if not REST:
+            if not SKIP_UNIFORM:
                 accumulate(
                     d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out)
                 )
@@ -2039,7 +2039,7 @@ def _launch(q, k, v, rel, scale, config):
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, residue,
             rel, rel.stride(0),
             rest=lambda: runtime.Rest(
@@ -2143,7 +2143,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, rel, config, input_sums=
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             rel, rel.stride(0),
             rest=lambda: runtime.Rest(
@@ -2156,7 +2156,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, rel, config, input_sums=
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         *(input_sums or (None,)),
         rel, rel.stride(0),
@@ -2204,7 +2204,7 @@ def _launch_backward_q_hopper(call, incoming, rel, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         rel, rel.stride(0),
         rest=lambda: runtime.Rest(
@@ -2221,7 +2221,7 @@ def _launch_backward_q_hopper(call, incoming, rel, config):
 def _launch_backward_inputs(call, incoming, rel, input_sums, by_key):
     """The gradient of rel from input_sums.
 
-    by_key is None, or the config in whose tiles _backward_kv_hopper has added to the sums: tiles whose pairs share one
+    by_key is None, or the config in whose tiles _backward_kv_sm90 has added to the sums: tiles whose pairs share one
     element.
     """
     (d_rel_sums,) = input_sums
@@ -2231,7 +2231,7 @@ def _launch_backward_inputs(call, incoming, rel, input_sums, by_key):
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, d_rel_sums,
         rel, rel.stride(0),
         *call.strides, *incoming.strides, incoming.num_rows, call.scale, *call.lengths,
-        **call.blocks(config), REST=by_key is not None, **runtime.options(config),
+        **call.blocks(config), SKIP_UNIFORM=by_key is not None, **runtime.options(config),
     )  # fmt: skip
     return (runtime.input_gradient(rel, d_rel_sums),)
 

@@ -5,10 +5,10 @@
     query i stands at key position i + kv_len - q_len
 
 In this file:
-    _forward, _forward_hopper          out and lse: the portable kernel, and that for Hopper
+    _forward, _forward_sm90            out and lse: the portable kernel, and that for Hopper
     _delta                             what the backward kernels need of each row
-    _backward_q, _backward_q_hopper    dq
-    _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
+    _backward_q, _backward_q_sm90      dq
+    _backward_kv, _backward_kv_sm90    dk and dv, dq too where a config fuses it; _wide: for wide heads
     attention, reference               what callers use, after the launches of the kernels
 
 Generated from variants/sliding_window.yaml by
@@ -53,7 +53,7 @@ from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "5ad69ef12e15", "backward_q": "53f121a286ee", "backward_kv": "90b8d24441f0"},
+    templates={"forward": "bc69407202d1", "backward_q": "79e522f3811c", "backward_kv": "43cb1914ce78"},
     source="variants/sliding_window.yaml",
     arguments={},
 )
@@ -428,7 +428,6 @@ def _consumer(
                 qk = gl.where(masked_keys(start, BN, col_layout) <= q, qk, -float("inf"))
             if start < q_last - 1023:
                 qk = gl.where(masked_keys(start, BN, col_layout) >= r, qk, -float("inf"))
-
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
             acc = await_product(product, V_REST)
             v_channel.release(last)
@@ -466,7 +465,7 @@ def _consumer(
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch"])
-def _forward_hopper(
+def _forward_sm90(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -496,6 +495,7 @@ def _forward_hopper(
     STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PING_PONG: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
@@ -507,8 +507,7 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
@@ -907,7 +906,7 @@ def _dq_consumer(
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_rows"])
-def _backward_q_hopper(
+def _backward_q_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -932,7 +931,7 @@ def _backward_q_hopper(
     PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
-    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_sm90 does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
@@ -1416,7 +1415,7 @@ def _backward_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1752,7 +1751,7 @@ def _wide_dk_consumer(
         "head_group",
     ]
 )
-def _backward_kv_hopper_wide(
+def _backward_kv_wide_sm90(
     q_desc,
     do_desc,
     k_desc,
@@ -1776,7 +1775,7 @@ def _backward_kv_hopper_wide(
     STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
-    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # queries as _backward_kv_sm90 does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
@@ -1820,7 +1819,7 @@ def _launch(q, k, v, scale, config):
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse,
             rest=lambda: runtime.Rest(
                 runtime.hopper_programs(call, config),
@@ -1912,7 +1911,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             rest=lambda: runtime.Rest(
                 runtime.hopper_backward_programs(call, config),
@@ -1924,7 +1923,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         rest=lambda: runtime.Rest(
@@ -1969,7 +1968,7 @@ def _launch_backward_q_hopper(call, incoming, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         rest=lambda: runtime.Rest(
             -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,

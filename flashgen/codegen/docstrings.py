@@ -50,11 +50,11 @@ def contents(scheduled: bool, learned: Sequence[str]) -> str:
     """Where to find what in the module, top to bottom; `learned` are the inputs whose gradients have a kernel."""
     callers = "attention, plan, reference" if scheduled else "attention, reference"
     parts = {
-        "_forward, _forward_hopper": "out and lse: the portable kernel, and that for Hopper",
+        "_forward, _forward_sm90": "out and lse: the portable kernel, and that for Hopper",
         "_classify": "which tiles of queries and keys the mask leaves out, mixes or leaves whole" if scheduled else "",
         "_delta": "what the backward kernels need of each row",
-        "_backward_q, _backward_q_hopper": "dq",
-        "_backward_kv, _backward_kv_hopper": "dk and dv, dq too where a config fuses it; _wide: for wide heads",
+        "_backward_q, _backward_q_sm90": "dq",
+        "_backward_kv, _backward_kv_sm90": "dk and dv, dq too where a config fuses it; _wide: for wide heads",
         "_backward_inputs": f"the gradient{'s' * (len(learned) > 1)} of {', '.join(learned)}" if learned else "",
         callers: "what callers use, after the launches of the kernels",
     }
