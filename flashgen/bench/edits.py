@@ -2,7 +2,7 @@
 
 A template has no switch for what no one would turn off. To measure what such a technique brings, its lines are replaced
 in the files of one package. An edit whose text is gone raises EditFailed: it never passes for a technique that brings
-nothing. After a change of templates/hopper_forward*.jinja it is mended here.
+nothing. After a change of templates/forward_sm90*.jinja it is mended here.
 """
 
 from __future__ import annotations

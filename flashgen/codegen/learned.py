@@ -84,7 +84,7 @@ class LearnedView:
         return tuple(site for site in self.sites if self.by_key and site.uniform is not None)
 
     @property
-    def in_turns(self) -> bool:
+    def several_launches(self) -> bool:
         return any(site.shared_by for site in self.sites)
 
     @property
@@ -172,7 +172,7 @@ def summed_by_key(facts: Facts) -> bool:
     found = facts.placements
     walks = not facts.uses_schedule and not facts.rows_scheduled
     whole = all(each.sharing is Sharing.ALL for each in found)
-    return bool(found) and walks and not facts.bent and (whole or all(_shares_by_place(each) for each in found))
+    return bool(found) and walks and not facts.nonlinear and (whole or all(_shares_by_place(each) for each in found))
 
 
 def _shares_by_place(found: Placement) -> bool:

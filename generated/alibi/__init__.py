@@ -34,18 +34,18 @@ from flashgen.runtime.device.collect import collect_dq
 
 from .backward_inputs import _backward_inputs
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper
-from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
-from .backward_q_sm90 import _backward_q_hopper
+from .backward_q_sm90 import _backward_q_sm90
 from .delta import _delta
 from .forward import _forward
-from .forward_sm90 import _forward_hopper
+from .forward_sm90 import _forward_sm90
 
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "00bf836ee07d", "backward_q": "e12d03430dcf", "backward_kv": "4cbe5f1132b6"},
+    templates={"forward": "b1c7f7f4dac0", "backward_q": "9013e7e6ac4c", "backward_kv": "14cde6c1853d"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -88,7 +88,7 @@ def _launch(q, k, v, slopes, scale, config):
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             slopes,
             rest=lambda: runtime.Rest(
@@ -192,7 +192,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, slopes, config, input_su
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             slopes,
             rest=lambda: runtime.Rest(
@@ -205,7 +205,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, slopes, config, input_su
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         *(input_sums or (None,)),
@@ -254,7 +254,7 @@ def _launch_backward_q_hopper(call, incoming, slopes, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         slopes,
         rest=lambda: runtime.Rest(
@@ -271,7 +271,7 @@ def _launch_backward_q_hopper(call, incoming, slopes, config):
 def _launch_backward_inputs(call, incoming, slopes, input_sums, by_key):
     """The gradient of slopes from input_sums.
 
-    by_key is None, or the config in whose tiles _backward_kv_hopper has added to the sums: everything.
+    by_key is None, or the config in whose tiles _backward_kv_sm90 has added to the sums: everything.
     """
     (d_slopes_sums,) = input_sums
     if by_key:

@@ -331,7 +331,7 @@ def _backward_consumer(
 @gluon.jit(do_not_specialize=[
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_rows", "head_group",
 ])
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dq_sums, dk_desc, dv_desc, counter_ptr, d_slopes_ptr,
     slopes_ptr,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,

@@ -200,14 +200,14 @@ def _consumer(
         # What a score gains from one key to the next goes into the dot products, in their units: their sums begin with
         # it. Scales below 1e-30 are taken as that; then no dot product counts.
         qk_scale = gl.maximum(qk_scale, 1e-30)
-        tilt = slopes_h_scaled / qk_scale
+        per_key = slopes_h_scaled / qk_scale
 
         # Its first tile of keys, as if it were mixed.
         i = 0
         start = _key_tile(i, num_tiles, BN)
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         k_channel.release(slot, begins)
-        qk += affine_bias(tilt, ROWS, BN, qk_layout)
+        qk += affine_bias(per_key, ROWS, BN, qk_layout)
         k = masked_keys(start, BN, col_layout)
         shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
         qk = gl.where(_visible(q, k), qk, -float("inf"))
@@ -233,7 +233,7 @@ def _consumer(
             tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
         acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
         pairs = packed(p, out_s.dtype)
-        tilted = affine_bias(tilt, ROWS, BN, qk_layout)
+        bias = affine_bias(per_key, ROWS, BN, qk_layout)
 
         # The other mixed tiles.
         for i in range(1, gl.where(begins, num_mixed, 0)):
@@ -243,7 +243,7 @@ def _consumer(
             slot = k_channel.slot(n)
             k_channel.wait(slot)
             ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), tilted, MAIN, REST, SPLIT, ADD=True)
+            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), bias, MAIN, REST, SPLIT, ADD=True)
             v_channel.wait(last)
             p = unpacked(pairs, out_s.dtype, p_layout)
             product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
@@ -254,13 +254,12 @@ def _consumer(
             k = masked_keys(start, BN, col_layout)
             shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
             qk = gl.where(_visible(q, k), qk, -float("inf"))
-
             p, alpha, m, l = softmax_step_shifted(qk, m, l, qk_scale, shift)
             acc = await_product(product, V_REST)
             v_channel.release(last)
             acc = scale_rows(acc, alpha, V_REST)
             pairs = packed(p, out_s.dtype)
-            tilted = affine_bias(tilt, ROWS, BN, qk_layout)
+            bias = affine_bias(per_key, ROWS, BN, qk_layout)
 
         # Full tiles: each row sees each key, no mask.
         if HOLD_Q:
@@ -272,7 +271,7 @@ def _consumer(
             slot = k_channel.slot(n)
             k_channel.wait(slot)
             ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), tilted, MAIN, REST, SPLIT, ADD=True)
+            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), bias, MAIN, REST, SPLIT, ADD=True)
             v_channel.wait(last)
             p = unpacked(pairs, out_s.dtype, p_layout)
             product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
@@ -281,13 +280,12 @@ def _consumer(
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             k_channel.release(slot)
             shift = -((q_first - start).to(gl.float32) * slopes_h_scaled)
-
             p, alpha, m, l = softmax_step_shifted(qk, m, l, qk_scale, shift)
             acc = await_product(product, V_REST)
             v_channel.release(last)
             acc = scale_rows(acc, alpha, V_REST)
             pairs = packed(p, out_s.dtype)
-            tilted = affine_bias(tilt, ROWS, BN, qk_layout)
+            bias = affine_bias(per_key, ROWS, BN, qk_layout)
 
         q_channel.release(q_slot)
         row_shift = gl.convert_layout(gl.reshape(-((q - q_first).to(gl.float32) * slopes_h_scaled), [ROWS]), row_layout)
@@ -297,12 +295,12 @@ def _consumer(
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "head_group"])
-def _forward_hopper(
+def _forward_sm90(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, counter_ptr, slopes_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
-    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
+    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
@@ -314,8 +312,7 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.

@@ -32,19 +32,19 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper
-from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
-from .backward_q_sm90 import _backward_q_hopper
+from .backward_q_sm90 import _backward_q_sm90
 from .delta import _delta
 from .forward import _forward
-from .forward_sm90 import _forward_hopper
+from .forward_sm90 import _forward_sm90
 from .schedule import _classify
 
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "d1ec1adacc1c", "backward_q": "02c538bde820", "backward_kv": "7b19152bfa47"},
+    templates={"forward": "73369e7abab1", "backward_q": "54c18d43fdbd", "backward_kv": "b3f8b49dee5b"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -100,7 +100,7 @@ def _launch(q, k, v, block_mask, scale, config, counts, tiles):
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, True), call.q)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1),
             block_mask.stride(2),
@@ -217,7 +217,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, block_mask, config, key_
     counts, tiles = key_plan or _schedule(call, block_mask, config, by_key=True)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1),
             block_mask.stride(2),
@@ -231,7 +231,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, block_mask, config, key_
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
@@ -280,7 +280,7 @@ def _launch_backward_q_hopper(call, incoming, block_mask, config):
     dq = runtime.query_gradient(call)
     counts, tiles = _schedule(call, block_mask, config)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         counts, tiles, tiles.shape[-1], block_mask, block_mask.stride(0), block_mask.stride(1), block_mask.stride(2),
         rest=lambda: runtime.Rest(

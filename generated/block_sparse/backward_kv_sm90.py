@@ -315,7 +315,7 @@ def _backward_consumer(
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_q_tiles", "batch", "num_rows", "head_group",
     "by_rank",
 ])
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dq_sums, dk_desc, dv_desc, counter_ptr, counts_ptr,
     tiles_ptr, num_q_tiles, block_mask_ptr, stride_block_mask_0, stride_block_mask_1, stride_block_mask_2,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank,

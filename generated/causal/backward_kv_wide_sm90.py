@@ -199,13 +199,13 @@ def _wide_dk_consumer(
 @gluon.jit(do_not_specialize=[
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_rows", "head_group",
 ])
-def _backward_kv_hopper_wide(
+def _backward_kv_wide_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dk_desc, dv_desc,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
-    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # queries as _backward_kv_sm90 does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.

@@ -178,14 +178,14 @@ def _dq_consumer(
 @gluon.jit(do_not_specialize=[
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_rows", "head_group",
 ])
-def _backward_q_hopper(
+def _backward_q_sm90(
     q_desc, do_desc, k_desc, v_desc, dq_desc, lse_ptr, delta_ptr,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, V_STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
-    # It walks along the keys as _forward_hopper does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_sm90 does: p = exp2(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels

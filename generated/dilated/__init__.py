@@ -29,19 +29,19 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper
-from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
-from .backward_q_sm90 import _backward_q_hopper
+from .backward_q_sm90 import _backward_q_sm90
 from .delta import _delta
 from .forward import _forward
-from .forward_sm90 import _forward_hopper
+from .forward_sm90 import _forward_sm90
 from .schedule import _classify
 
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "9f9a19f1a86d", "backward_q": "c129cf5995f1", "backward_kv": "edcdb21d9fd2"},
+    templates={"forward": "2fe4e4a4218a", "backward_q": "c9a6284b82d1", "backward_kv": "867d397b34a1"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -78,7 +78,7 @@ def _launch(q, k, v, scale, config, counts, tiles):
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, False, False), call.q)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1],
             rest=lambda: runtime.Rest(
@@ -192,7 +192,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config, key_plan=None):
     counts, tiles = key_plan or _schedule(call, config, by_key=True)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             counts, tiles, tiles.shape[-1],
             rest=lambda: runtime.Rest(
@@ -205,7 +205,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config, key_plan=None):
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         counts, tiles, tiles.shape[-1],
@@ -254,7 +254,7 @@ def _launch_backward_q_hopper(call, incoming, config):
     dq = runtime.query_gradient(call)
     counts, tiles = _schedule(call, config)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         counts, tiles, tiles.shape[-1],
         rest=lambda: runtime.Rest(

@@ -32,19 +32,19 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper
-from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
-from .backward_q_sm90 import _backward_q_hopper
+from .backward_q_sm90 import _backward_q_sm90
 from .delta import _delta
 from .forward import _forward
-from .forward_sm90 import _forward_hopper
+from .forward_sm90 import _forward_sm90
 from .schedule import _classify
 
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "e0bf1814cee2", "backward_q": "8f57f8f7343a", "backward_kv": "eac570e4c5aa"},
+    templates={"forward": "164824eb945a", "backward_q": "7156e0d08a5c", "backward_kv": "ac9ab4f628df"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -90,7 +90,7 @@ def _launch(q, k, v, doc, scale, config, counts, tiles):
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, False), call.q)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1], doc, doc.stride(0),
             rest=lambda: runtime.Rest(
@@ -206,7 +206,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, doc, config, key_plan=No
     counts, tiles = key_plan or _schedule(call, doc, config, by_key=True)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             counts, tiles, tiles.shape[-1], doc, doc.stride(0),
             rest=lambda: runtime.Rest(
@@ -219,7 +219,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, doc, config, key_plan=No
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
@@ -268,7 +268,7 @@ def _launch_backward_q_hopper(call, incoming, doc, config):
     dq = runtime.query_gradient(call)
     counts, tiles = _schedule(call, doc, config)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         counts, tiles, tiles.shape[-1], doc, doc.stride(0),
         rest=lambda: runtime.Rest(

@@ -24,7 +24,7 @@ from flashgen.runtime.device.sm90.positions import opaque, rows_from
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, reset_counter
 from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 
-from .pair import _visible_by_key_on_hopper
+from .pair import _visible_by_key_sm90
 
 
 @gluon.jit
@@ -194,7 +194,7 @@ def _backward_consumer(
                 lse = lse_s.index(stage).load(row_layout)[None, :]
                 doc_b_q = gl.convert_layout(doc_b_q, scores_layout)
                 qk = gl.where(
-                    _visible_by_key_on_hopper(doc_b_k, doc_b_q) & rows_from(seen_from - start, BM, row_layout),
+                    _visible_by_key_sm90(doc_b_k, doc_b_q) & rows_from(seen_from - start, BM, row_layout),
                     qk,
                     -float("inf"),
                 )
@@ -311,7 +311,7 @@ def _backward_consumer(
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_q_tiles", "batch", "num_rows", "head_group",
     "by_rank",
 ])
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dq_sums, dk_desc, dv_desc, counter_ptr, counts_ptr,
     tiles_ptr, num_q_tiles, doc_ptr, stride_doc_0,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank,

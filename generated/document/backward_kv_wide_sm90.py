@@ -19,7 +19,7 @@ from flashgen.runtime.device.sm90.products import await_product, start_product, 
 from flashgen.runtime.gluon import tma_load, tma_store
 
 from .backward_kv_sm90 import _queries_of, _query_tile
-from .pair import _visible_by_key_on_hopper
+from .pair import _visible_by_key_sm90
 
 
 @gluon.jit
@@ -112,9 +112,7 @@ def _wide_dv_consumer(
             lse = lse_s.index(stage).load(row_layout)[None, :]
             doc_b_q = gl.convert_layout(doc_b_q, scores_layout)
             qk = gl.where(
-                _visible_by_key_on_hopper(doc_b_k, doc_b_q) & rows_from(seen_from - start, BM, row_layout),
-                qk,
-                -float("inf"),
+                _visible_by_key_sm90(doc_b_k, doc_b_q) & rows_from(seen_from - start, BM, row_layout), qk, -float("inf")
             )
             p = gl.exp2(qk * qk_scale - lse)
             store_fragments(p_s.index(stage), p)
@@ -214,14 +212,14 @@ def _wide_dk_consumer(
 @gluon.jit(do_not_specialize=[
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_q_tiles", "batch", "num_rows", "head_group",
 ])
-def _backward_kv_hopper_wide(
+def _backward_kv_wide_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles,
     doc_ptr, stride_doc_0,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
-    # queries as _backward_kv_hopper does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
+    # queries as _backward_kv_sm90 does and leaves dq to _backward_q: a thread holds 64 x 256 of either dk or dv.
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.

@@ -1,4 +1,4 @@
-"""document: what several kernels compute of a pair of query and key: _visible, _visible_by_key_on_hopper.
+"""document: what several kernels compute of a pair of query and key: _visible, _visible_by_key_sm90.
 
 Generated from variants/document.yaml by
 
@@ -18,6 +18,6 @@ def _visible(q, k, doc_b_q, doc_base):
 
 
 @triton.jit
-def _visible_by_key_on_hopper(doc_b_k, doc_b_q):
+def _visible_by_key_sm90(doc_b_k, doc_b_q):
     """doc[b, q] == doc[b, k]."""
     return doc_b_q == doc_b_k

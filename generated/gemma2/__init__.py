@@ -29,18 +29,18 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper
-from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
-from .backward_q_sm90 import _backward_q_hopper
+from .backward_q_sm90 import _backward_q_sm90
 from .delta import _delta
 from .forward import _forward
-from .forward_sm90 import _forward_hopper
+from .forward_sm90 import _forward_sm90
 
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "2c23f891784b", "backward_q": "ef931a3efe5e", "backward_kv": "061fc8ade400"},
+    templates={"forward": "621802348514", "backward_q": "bddaface52f8", "backward_kv": "d29d837af3cb"},
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -73,7 +73,7 @@ def _launch(q, k, v, scale, config):
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse,
             rest=lambda: runtime.Rest(
                 runtime.hopper_programs(call, config),
@@ -165,7 +165,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             rest=lambda: runtime.Rest(
                 runtime.hopper_backward_programs(call, config),
@@ -177,7 +177,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         rest=lambda: runtime.Rest(
             runtime.hopper_backward_programs(call, config),
@@ -221,7 +221,7 @@ def _launch_backward_q_hopper(call, incoming, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         rest=lambda: runtime.Rest(
             -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,

@@ -261,7 +261,7 @@ def _backward_consumer(
 @gluon.jit(do_not_specialize=[
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_rows", "head_group",
 ])
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dq_sums, dk_desc, dv_desc,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FUSE_DQ: gl.constexpr, DELAY_DQ: gl.constexpr,

@@ -32,19 +32,19 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper
-from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
-from .backward_q_sm90 import _backward_q_hopper
+from .backward_q_sm90 import _backward_q_sm90
 from .delta import _delta
 from .forward import _forward
-from .forward_sm90 import _forward_hopper
+from .forward_sm90 import _forward_sm90
 from .schedule import _classify
 
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "01e468693036", "backward_q": "c8e61f657342", "backward_kv": "a1e3a0711e25"},
+    templates={"forward": "f4d1ffca2080", "backward_q": "37ec584c4168", "backward_kv": "dfcb428ac279"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -90,7 +90,7 @@ def _launch(q, k, v, is_global, scale, config, counts, tiles):
         runtime.check_plan(counts, tiles, runtime.state_shape(call, config, True, False), call.q)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
             rest=lambda: runtime.Rest(
@@ -206,7 +206,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, is_global, config, key_p
     counts, tiles = key_plan or _schedule(call, is_global, config, by_key=True)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
             rest=lambda: runtime.Rest(
@@ -219,7 +219,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, is_global, config, key_p
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
@@ -268,7 +268,7 @@ def _launch_backward_q_hopper(call, incoming, is_global, config):
     dq = runtime.query_gradient(call)
     counts, tiles = _schedule(call, is_global, config)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         counts, tiles, tiles.shape[-1], is_global, is_global.stride(0),
         rest=lambda: runtime.Rest(

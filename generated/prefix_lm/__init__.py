@@ -26,18 +26,18 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper
-from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
-from .backward_q_sm90 import _backward_q_hopper
+from .backward_q_sm90 import _backward_q_sm90
 from .delta import _delta
 from .forward import _forward
-from .forward_sm90 import _forward_hopper
+from .forward_sm90 import _forward_sm90
 
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "2edbfdc988ee", "backward_q": "c9c8abc404c3", "backward_kv": "1f96130b1d8d"},
+    templates={"forward": "165a9b7f070c", "backward_q": "c2b578bcd660", "backward_kv": "a98d4b4b9503"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -70,7 +70,7 @@ def _launch(q, k, v, prefix, scale, config):
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             prefix,
             rest=lambda: runtime.Rest(
@@ -165,7 +165,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, prefix, config):
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             prefix,
             rest=lambda: runtime.Rest(
@@ -178,7 +178,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, prefix, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         prefix,
         rest=lambda: runtime.Rest(
@@ -224,7 +224,7 @@ def _launch_backward_q_hopper(call, incoming, prefix, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         prefix,
         rest=lambda: runtime.Rest(

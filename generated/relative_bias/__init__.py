@@ -33,18 +33,18 @@ from flashgen.runtime.device.collect import collect_dq
 
 from .backward_inputs import _backward_inputs
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper
-from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
-from .backward_q_sm90 import _backward_q_hopper
+from .backward_q_sm90 import _backward_q_sm90
 from .delta import _delta
 from .forward import _forward
-from .forward_sm90 import _forward_hopper
+from .forward_sm90 import _forward_sm90
 
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "14136f8bcbd1", "backward_q": "e3e74c8486d3", "backward_kv": "3aa0a17c3e30"},
+    templates={"forward": "c21c8e0abcc7", "backward_q": "233e2bb668c9", "backward_kv": "f45c9be70785"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -85,7 +85,7 @@ def _launch(q, k, v, rel, scale, config):
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, residue,
             rel, rel.stride(0),
             rest=lambda: runtime.Rest(
@@ -189,7 +189,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, rel, config, input_sums=
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             rel, rel.stride(0),
             rest=lambda: runtime.Rest(
@@ -202,7 +202,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, rel, config, input_sums=
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         *(input_sums or (None,)),
         rel, rel.stride(0),
@@ -250,7 +250,7 @@ def _launch_backward_q_hopper(call, incoming, rel, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         rel, rel.stride(0),
         rest=lambda: runtime.Rest(
@@ -267,7 +267,7 @@ def _launch_backward_q_hopper(call, incoming, rel, config):
 def _launch_backward_inputs(call, incoming, rel, input_sums, by_key):
     """The gradient of rel from input_sums.
 
-    by_key is None, or the config in whose tiles _backward_kv_hopper has added to the sums: tiles whose pairs share one
+    by_key is None, or the config in whose tiles _backward_kv_sm90 has added to the sums: tiles whose pairs share one
     element.
     """
     (d_rel_sums,) = input_sums
@@ -277,7 +277,7 @@ def _launch_backward_inputs(call, incoming, rel, input_sums, by_key):
         call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, d_rel_sums,
         rel, rel.stride(0),
         *call.strides, *incoming.strides, incoming.num_rows, call.scale, *call.lengths,
-        **call.blocks(config), REST=by_key is not None, **runtime.options(config),
+        **call.blocks(config), SKIP_UNIFORM=by_key is not None, **runtime.options(config),
     )  # fmt: skip
     return (runtime.input_gradient(rel, d_rel_sums),)
 

@@ -34,12 +34,12 @@ def _backward_inputs(
     stride_ob, stride_oh, stride_om, num_rows,
     scale, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
-    REST: tl.constexpr,
+    SKIP_UNIFORM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
     # It walks along the keys as _forward does: p = exp(logit - lse), ds_out = p * (d_out v^T - delta), which is added
     # up where each learned input is read, times the derivative of the score there.
-    # Where REST, tiles whose pairs all share one element are left out: _backward_kv_hopper has added these up.
+    # Where SKIP_UNIFORM, tiles whose pairs all share one element are left out: _backward_kv_sm90 has added these up.
     # lse and delta are what _delta writes, num_rows for each head.
     num_tiles = tl.cdiv(q_len, BM)
     tile = tl.program_id(0) % num_tiles
@@ -68,7 +68,7 @@ def _backward_inputs(
     stop = kv_len
     full_end = kv_len // BN * BN
     first = 0
-    if REST:
+    if SKIP_UNIFORM:
         # Left are the tiles from the first to the last whose pairs do not share one element, 64 looked at at once.
         begin, end = first, stop
         first, stop = end, begin
@@ -99,7 +99,7 @@ def _backward_inputs(
         # d rel[h, clamp(q - k, -64, 64) + 64]
         if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
-            if not REST:
+            if not SKIP_UNIFORM:
                 accumulate(
                     d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out)
                 )
@@ -127,7 +127,7 @@ def _backward_inputs(
         # d rel[h, clamp(q - k, -64, 64) + 64]
         if _d_rel_is_one(k_first, k_last, q_first, q_last):
             # All pairs of the tile share one element.
-            if not REST:
+            if not SKIP_UNIFORM:
                 accumulate(
                     d_rel_ptr, h_scaled + (tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64), tl.sum(ds_out)
                 )

@@ -23,7 +23,7 @@ from flashgen.runtime.device.sm90.kv_tiles import kv_tile, slot_of
 from flashgen.runtime.device.sm90.positions import opaque
 from flashgen.runtime.gluon import tma_load, tma_store
 
-from .pair import _flat_score, _is_flat, _score
+from .pair import _is_uniform, _score, _uniform_score
 
 
 @gluon.jit
@@ -45,12 +45,12 @@ def _query_tile(i, num_tiles, BM: gl.constexpr):
 
 
 @gluon.jit
-def _is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM: gl.constexpr):
+def _is_uniform_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM: gl.constexpr):
     """Whether there is a tile i, all of whose pairs read at one place."""
     start = _query_tile(i, num_tiles, BM)
     q_first = start + (kv_len - q_len)
     q_last = gl.minimum(start + BM, q_len) - 1 + (kv_len - q_len)
-    return (i < num_tiles) & _is_flat(k_first, k_last, q_first, q_last)
+    return (i < num_tiles) & _is_uniform(k_first, k_last, q_first, q_last)
 
 
 @gluon.jit
@@ -212,9 +212,10 @@ def _backward_consumer(
             n = opaque(n + 1)
             i = opaque(i + 1)
 
-        # Full tiles: each row sees each key, no mask. Runs of flat ones, which read at one place each, and of others.
+        # Full tiles: each row sees each key, no mask. Runs of uniform ones, which read at one place each, and of
+        # others.
         while i < num_tiles:
-            while _is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
+            while _is_uniform_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
                 start = _query_tile(i, num_tiles, BM)
                 q_first = start + (kv_len - q_len)
                 if LEARNED:
@@ -234,7 +235,7 @@ def _backward_consumer(
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
                 lse = lse_s.index(stage).load(row_layout)[None, :]
-                x = _flat_score(qk, k_first, q_first, rel_base, scale)
+                x = _uniform_score(qk, k_first, q_first, rel_base, scale)
                 p = gl.exp2((x - lse) * 1.4426950408889634)
                 if DELAY_DQ:
                     # There already: nothing moves across a wait, so that all exponentials run beside dP^T.
@@ -274,7 +275,7 @@ def _backward_consumer(
                 n = opaque(n + 1)
                 i = opaque(i + 1)
 
-            while (i < num_tiles) & ~_is_flat_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
+            while (i < num_tiles) & ~_is_uniform_query_tile(i, num_tiles, k_first, k_last, kv_len, q_len, BM):
                 start = _query_tile(i, num_tiles, BM)
                 stage, phase = slot_of(n, STAGES)
                 q_tile = q_s.index(stage).reshape([BM, HEAD_DIM])
@@ -353,7 +354,7 @@ def _backward_consumer(
 @gluon.jit(do_not_specialize=[
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_rows", "head_group",
 ])
-def _backward_kv_hopper(
+def _backward_kv_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dq_sums, dk_desc, dv_desc, d_rel_ptr, rel_ptr, stride_rel_0,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FUSE_DQ: gl.constexpr, DELAY_DQ: gl.constexpr,

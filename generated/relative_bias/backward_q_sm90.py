@@ -18,15 +18,15 @@ from flashgen.runtime.device.sm90.tiles import load_tile
 from flashgen.runtime.gluon import tma_store
 
 from .forward_sm90 import _work
-from .pair import _flat_score, _is_flat, _score
+from .pair import _is_uniform, _score, _uniform_score
 
 
 @gluon.jit
-def _is_flat_key_tile(i, num_tiles, kv_len, q_first, q_last, BN: gl.constexpr):
+def _is_uniform_key_tile(i, num_tiles, kv_len, q_first, q_last, BN: gl.constexpr):
     """Whether there is a tile i, all of whose pairs read at one place."""
     k_first = (num_tiles - 1 - i) * BN
     k_last = gl.minimum(k_first + BN, kv_len) - 1
-    return (i < num_tiles) & _is_flat(k_first, k_last, q_first, q_last)
+    return (i < num_tiles) & _is_uniform(k_first, k_last, q_first, q_last)
 
 
 @gluon.jit
@@ -127,10 +127,10 @@ def _dq_consumer(
     ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
 
     # The other tiles: each row sees each key.
-    # Runs of flat ones, all of whose pairs read at one place, and of others.
+    # Runs of uniform ones, all of whose pairs read at one place, and of others.
     i = 1
     while i < num_tiles:
-        while _is_flat_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
+        while _is_uniform_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
             # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
             last = slot
             slot = k_channel.slot(i)
@@ -148,7 +148,7 @@ def _dq_consumer(
             ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
             start = (num_tiles - 1 - i) * BN
-            x = _flat_score(qk, start, q_first, rel_base, scale)
+            x = _uniform_score(qk, start, q_first, rel_base, scale)
             p = gl.exp2((x - lse) * 1.4426950408889634)
             # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
             k_channel.wait(slot)
@@ -156,7 +156,7 @@ def _dq_consumer(
             v_channel.release(v_slot)
             ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
             i += 1
-        while (i < num_tiles) & ~_is_flat_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
+        while (i < num_tiles) & ~_is_uniform_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
             # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
             last = slot
             slot = k_channel.slot(i)
@@ -196,14 +196,14 @@ def _dq_consumer(
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_rows"])
-def _backward_q_hopper(
+def _backward_q_sm90(
     q_desc, do_desc, k_desc, v_desc, dq_desc, lse_ptr, delta_ptr, rel_ptr, stride_rel_0,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, V_STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
-    # It walks along the keys as _forward_hopper does: p = exp(logit - lse), ds = p * (d_out v^T - delta),
+    # It walks along the keys as _forward_sm90 does: p = exp(logit - lse), ds = p * (d_out v^T - delta),
     # dq = scale ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels

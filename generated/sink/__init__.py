@@ -32,18 +32,18 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper
-from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
-from .backward_q_sm90 import _backward_q_hopper
+from .backward_q_sm90 import _backward_q_sm90
 from .delta import _delta
 from .forward import _forward
-from .forward_sm90 import _forward_hopper
+from .forward_sm90 import _forward_sm90
 
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "c25c893a24da", "backward_q": "4e7f2d1e040a", "backward_kv": "5b0475c5cc52"},
+    templates={"forward": "0dd5f19c385c", "backward_q": "35b212d0bb77", "backward_kv": "08c810530db4"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -84,7 +84,7 @@ def _launch(q, k, v, sinks, scale, config):
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse, runtime.tile_counter(call),
             sinks,
             rest=lambda: runtime.Rest(
@@ -180,7 +180,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             rest=lambda: runtime.Rest(
                 runtime.hopper_backward_programs(call, config),
@@ -192,7 +192,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         rest=lambda: runtime.Rest(
@@ -237,7 +237,7 @@ def _launch_backward_q_hopper(call, incoming, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         rest=lambda: runtime.Rest(
             -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,

@@ -26,18 +26,18 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
-from .backward_kv_sm90 import _backward_kv_hopper
-from .backward_kv_wide_sm90 import _backward_kv_hopper_wide
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
-from .backward_q_sm90 import _backward_q_hopper
+from .backward_q_sm90 import _backward_q_sm90
 from .delta import _delta
 from .forward import _forward
-from .forward_sm90 import _forward_hopper
+from .forward_sm90 import _forward_sm90
 
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "1dfff4fb1f4a", "backward_q": "ab81eab95fb1", "backward_kv": "df556e5c152d"},
+    templates={"forward": "3054d5e11f67", "backward_q": "719ef3569837", "backward_kv": "3594d580c64d"},
     source="variants/sliding_window.yaml",
     arguments={},
 )
@@ -70,7 +70,7 @@ def _launch(q, k, v, scale, config):
     config = runtime.choose_config(config, CONFIGS, call)
     if config.backend == "hopper":
         runtime.relaunch(
-            _forward_hopper, (call.layout, config),
+            _forward_sm90, (call.layout, config),
             call.q, call.k, call.v, out, lse,
             rest=lambda: runtime.Rest(
                 runtime.hopper_programs(call, config),
@@ -162,7 +162,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
     dk, dv = runtime.hopper_key_gradients(call)
     if config.wide:
         runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
+            _backward_kv_wide_sm90, (call.layout, incoming.strides, config),
             call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
             rest=lambda: runtime.Rest(
                 runtime.hopper_backward_programs(call, config),
@@ -174,7 +174,7 @@ def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
         )  # fmt: skip
         return None, dk, dv
     runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
+        _backward_kv_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
         runtime.tile_counter(call),
         rest=lambda: runtime.Rest(
@@ -219,7 +219,7 @@ def _launch_backward_q_hopper(call, incoming, config):
     """The same by the Hopper kernel."""
     dq = runtime.query_gradient(call)
     runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
+        _backward_q_sm90, (call.layout, incoming.strides, config),
         call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
         rest=lambda: runtime.Rest(
             -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,

@@ -25,7 +25,7 @@ from .pair import _visible
 
 
 @triton.jit
-def _hopper_score(qk, qk_scale):
+def _score_sm90(qk, qk_scale):
     """30.0 * tanh(score / 30.0), in units of log2, over 43.2808512266689."""
     return tanh_approx(qk * qk_scale)
 
@@ -207,7 +207,7 @@ def _consumer(
         qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
         k_channel.release(slot, begins)
         k = masked_keys(start, BN, col_layout)
-        x = _hopper_score(qk, qk_scale)
+        x = _score_sm90(qk, qk_scale)
         x = gl.where(_visible(q, k), x, -float("inf"))
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
@@ -249,9 +249,8 @@ def _consumer(
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             k_channel.release(slot)
             k = masked_keys(start, BN, col_layout)
-            x = _hopper_score(qk, qk_scale)
+            x = _score_sm90(qk, qk_scale)
             x = gl.where(_visible(q, k), x, -float("inf"))
-
             p, alpha, m, l = softmax_step_scaled(x, m, l, FACTOR)
             acc = await_product(product, V_REST)
             v_channel.release(last)
@@ -275,8 +274,7 @@ def _consumer(
             ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
             qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
             k_channel.release(slot)
-            x = _hopper_score(qk, qk_scale)
-
+            x = _score_sm90(qk, qk_scale)
             p, alpha, m, l = softmax_step_scaled(x, m, l, FACTOR)
             acc = await_product(product, V_REST)
             v_channel.release(last)
@@ -290,12 +288,12 @@ def _consumer(
 
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "head_group"])
-def _forward_hopper(
+def _forward_sm90(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, counter_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
-    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
+    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
@@ -307,8 +305,7 @@ def _forward_hopper(
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
     # The output leaves through shared memory, 128 columns at a time.
     OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Wide tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    SPLIT: gl.constexpr = BN * HEAD_DIM > 16384 and HEAD_DIM < WIDTH and HEAD_DIM == V_HEAD_DIM
+    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
     MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.

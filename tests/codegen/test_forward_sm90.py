@@ -172,10 +172,10 @@ def test_a_mask_that_reads_each_key_has_narrower_tiles() -> None:
 
 
 def test_what_a_score_gains_from_key_to_key_goes_into_the_products(tmp_path: Path, compiled: Compile) -> None:
-    spec = {"name": "tilting", "params": {"s": {"value": 0.1, "runtime": True}}, "score": "score + s * (k - 2 * q) - k"}
+    spec = {"name": "affine", "params": {"s": {"value": 0.1, "runtime": True}}, "score": "score + s * (k - 2 * q) - k"}
     path = generate(load(spec), tmp_path)
     # One quotient of the whole sum.
-    assert "tilt = (s__scaled + -1.4426950408889634) / qk_scale" in whole(files_of(path))
+    assert "per_key = (s__scaled + -1.4426950408889634) / qk_scale" in whole(files_of(path))
     found = compiled(path, "forward", "sm_90", "bfloat16", 128, 128, default("causal", 128))
     assert found.error is None
     assert not found.serialized_wgmma

@@ -39,7 +39,7 @@ def _add_up(
     ds_ptr, qk_ptr,{{ v.pointers | map("suffix", ", ") | join }}{{ arguments | map("suffix", ", ") | join }}
     scale, first_head, heads, kv_heads, q_len, kv_len, head_dim,
     {{ v.ways | map("suffix", ": tl.constexpr, ") | join }}
-    BM: tl.constexpr, BN: tl.constexpr, REST: tl.constexpr = False,
+    BM: tl.constexpr, BN: tl.constexpr, SKIP_UNIFORM: tl.constexpr = False,
 ):
     PRECISE: tl.constexpr = True
     num_tiles = tl.cdiv(q_len, BM)
@@ -140,7 +140,7 @@ class Problem:
         for first in range(0, BATCH * HEADS, group):
             self.module._add_up[(math.ceil(self.q_len / BM) * group,)](
                 self.ds_out, self.score * 2, *buffers, *(values[name] for name in self.arguments),
-                0.5, first, HEADS, KV_HEADS, self.q_len, self.kv_len, 8, *ways, BM=BM, BN=BN, REST=rest,
+                0.5, first, HEADS, KV_HEADS, self.q_len, self.kv_len, 8, *ways, BM=BM, BN=BN, SKIP_UNIFORM=rest,
             )  # fmt: skip
         return exact.input_gradient(self.inputs["t"], *buffers)
 

@@ -71,9 +71,9 @@ def test_a_run_is_clean_only_where_the_tool_counted_nothing(
     assert judge(log, status, tool, {}) == (clean, found)
 
 
-HANDED_OVER = """========= Error: Race reported between Write access at _forward_hopper+0xb090 in /tmp/causal/{}
-=========     and Read access at _forward_hopper+0x410 in /tmp/causal/{} [4 hazards]
-=========     and Read access at _forward_hopper+0xbf00 in /tmp/causal/{} [4 hazards]
+HANDED_OVER = """========= Error: Race reported between Write access at _forward_sm90+0xb090 in /tmp/causal/{}
+=========     and Read access at _forward_sm90+0x410 in /tmp/causal/{} [4 hazards]
+=========     and Read access at _forward_sm90+0xbf00 in /tmp/causal/{} [4 hazards]
 =========
 """
 
@@ -92,15 +92,15 @@ def test_races_are_findings_unless_mbarriers_order_all_their_accesses(repository
         )
 
     announced = HANDED_OVER.format(line("index_s.index(slot[0]).store"), *[line("index_s.index(slot[0]).load")] * 2)
-    kernel = line("def _forward_hopper")
+    kernel = line("def _forward_sm90")
     inside = kernel.replace(kernel.rpartition(":")[2], str(int(kernel.rpartition(":")[2]) + 1))
-    started = HANDED_OVER.format(inside, inside, line("def _forward_hopper", -1))
+    started = HANDED_OVER.format(inside, inside, line("def _forward_sm90", -1))
     left = HANDED_OVER.format(line("p_s.store("), *[line("p = p_s.load(")] * 2)
-    other = HANDED_OVER.format(line("def _forward_hopper"), line("def _forward_hopper"), line("out_tile.slice"))
+    other = HANDED_OVER.format(line("def _forward_sm90"), line("def _forward_sm90"), line("out_tile.slice"))
     clean, found = judge(announced + started + left + RACES.format(3, 3), 0, "racecheck", sources)
     assert clean and "3 hazards displayed" in found and "hand over" in found
     clean, found = judge(announced + other + RACES.format(2, 2), 0, "racecheck", sources)
-    assert not clean and found.endswith("; 1 in _forward_hopper and _consumer"), found
+    assert not clean and found.endswith("; 1 in _forward_sm90 and _consumer"), found
     # A race of which the log does not say where.
     nowhere = "========= Error: Race reported between Write access at 0x7f and Read access at 0x80\n"
     assert not judge(nowhere + RACES.format(1, 1), 0, "racecheck", sources)[0]
@@ -195,7 +195,7 @@ def test_parts_are_chosen_by_name(tmp_path: Path, repository: Path, monkeypatch:
 
 def test_the_table_counts_clean_runs_and_names_kernels_that_none_launched(job: Job) -> None:
     launched = kernels_of(job.sources["__init__.py"])
-    assert {"_forward", "_forward_hopper", "_backward_kv_hopper_wide", "collect_dq"} <= launched
+    assert {"_forward", "_forward_sm90", "_backward_kv_wide_sm90", "collect_dq"} <= launched
     hopper = Job(job.spec, job.module, "hopper")
     outcomes = [
         outcome(job, ""), outcome(job, "memcheck"), outcome(job, "racecheck", False, "10 hazards"),

@@ -221,7 +221,7 @@ BACKWARD_KV_SM90_KERNEL = Kernel(
     family="backward_kv",
     backend="hopper",
     capability=HOPPER,
-    function="_backward_kv_hopper",
+    function="_backward_kv_sm90",
     launcher="_launch_backward_kv_hopper",
     serves=f"float16 and bfloat16 on {HOPPER}, head dimensions that are multiples of 8, up to {_WIDEST}",
     refuses=_refuses,
@@ -242,5 +242,5 @@ BACKWARD_KV_SM90_KERNEL = Kernel(
     without_dq=_without_dq,
     query_sums=hopper_query_sums,
     sums_inputs=True,
-    barriers=("_backward_kv_hopper", "announce", "take"),
+    barriers=("_backward_kv_sm90", "announce", "take"),
 )  # fmt: skip

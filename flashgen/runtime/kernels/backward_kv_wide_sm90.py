@@ -85,7 +85,7 @@ BACKWARD_KV_WIDE_SM90_KERNEL = Kernel(
     family="backward_kv",
     backend="hopper",
     capability=HOPPER,
-    function="_backward_kv_hopper_wide",
+    function="_backward_kv_wide_sm90",
     launcher="_launch_backward_kv_hopper",
     serves=f"float16 and bfloat16 on {HOPPER}, head dimensions that are multiples of 8, above {_BEYOND}",
     refuses=_refuses,
@@ -101,5 +101,5 @@ BACKWARD_KV_WIDE_SM90_KERNEL = Kernel(
     types=_types,
     options=key_options,
     query_sums=hopper_query_sums,
-    barriers=("_backward_kv_hopper_wide", "store_fragments", "load_fragments"),
+    barriers=("_backward_kv_wide_sm90", "store_fragments", "load_fragments"),
 )  # fmt: skip

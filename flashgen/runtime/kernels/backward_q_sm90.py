@@ -114,7 +114,7 @@ BACKWARD_Q_SM90_KERNEL = Kernel(
     family="backward_q",
     backend="hopper",
     capability=HOPPER,
-    function="_backward_q_hopper",
+    function="_backward_q_sm90",
     launcher="_launch_backward_q_hopper",
     serves=f"float16 and bfloat16 on {HOPPER}, head_dim a multiple of 8",
     refuses=_refuses,
@@ -126,5 +126,5 @@ BACKWARD_Q_SM90_KERNEL = Kernel(
     constants=_constants,
     types=_types,
     options=consumer_row_options,
-    barriers=("_backward_q_hopper",),
+    barriers=("_backward_q_sm90",),
 )

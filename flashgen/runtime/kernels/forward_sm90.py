@@ -85,9 +85,9 @@ def _shared_bytes(config: Config, task: Task) -> int:
 
 
 def shares_places(BN: int, head_dim: int, v_head_dim: int) -> bool:
-    """Whether V of a tile takes the place of its K: SPLIT in the kernel's text."""
+    """Whether wide tiles lie in two parts, each a power of two, and V of a tile takes the place of its K."""
     width = product_width(head_dim)
-    return width == product_width(v_head_dim) < padded(head_dim) and BN * width > 16384
+    return width == value_width(v_head_dim) < padded(head_dim) and BN * width > 16384
 
 
 @lru_cache(maxsize=256)
@@ -106,6 +106,7 @@ def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int 
         "STAGES": config.num_stages,
         "CONSUMERS": consumers_of_rows(config),
         "PING_PONG": config.ping_pong,
+        "SPLIT": shares_places(config.BN, head_dim, v_head_dim),
     }
 
 
@@ -153,7 +154,7 @@ FORWARD_SM90_KERNEL = Kernel(
     family="forward",
     backend="hopper",
     capability=HOPPER,
-    function="_forward_hopper",
+    function="_forward_sm90",
     serves=f"float16 and bfloat16 on {HOPPER}, v_head_dim a multiple of 8",
     refuses=_refuses,
     domain=CONSUMER_ROWS,
@@ -164,5 +165,5 @@ FORWARD_SM90_KERNEL = Kernel(
     spill_limit=consumer_row_spill_limit,
     constants=_constants,
     options=consumer_row_options,
-    barriers=("_forward_hopper", "announce", "take"),
+    barriers=("_forward_sm90", "announce", "take"),
 )

@@ -23,7 +23,7 @@ _CORNERS = {var("q_first", Type.INT): var("q_start", Type.INT), var("q_last", Ty
 
 
 @dataclass(frozen=True)
-class Flat:
+class UniformTiles:
     """`test` says of a tile's corners, q_first, q_last, k_first and k_last, whether all its pairs read at one place;
     then `score` is the function for their logits. `condition` is what `test` says, as an expression. `prologue` has the
     statements in front of the loop that either needs.
@@ -49,9 +49,12 @@ class Flat:
         return self.prologue.lines
 
 
-def flat_score(facts: Facts, prologue: Prologue, known: Sequence[Function], along_queries: bool) -> Flat | None:
+def uniform_score(
+    facts: Facts, prologue: Prologue, known: Sequence[Function], along_queries: bool
+) -> UniformTiles | None:
     """For a kernel whose loop goes along queries or along keys, after functions that are `known`; None where no tile is
-    known to be flat from its place alone. What it needs in front of the loop stands beside the kernel's own `prologue`.
+    known to be uniform from its place alone. What it needs in front of the loop stands beside the kernel's own
+    `prologue`.
     """
     variant, pair = facts.variant, facts.logits.pair
     reads = [node for node in walk(pair) if isinstance(node, Gather) and {"q", "k"} <= variables(node)]
@@ -69,9 +72,9 @@ def flat_score(facts: Facts, prologue: Prologue, known: Sequence[Function], alon
         test, score = (substitute(each, _CORNERS) for each in (test, score))
     prologue = prologue.fork()
     names = ", ".join(dict.fromkeys(show(read, variant.lets) for read in reads))
-    found = Flat(
-        Function("_is_flat", prologue.body(test), f"Whether all pairs of a tile read at one place: {names}."),
-        Function("_flat_score", prologue.body(score), "The same as _score for such a tile."),
+    found = UniformTiles(
+        Function("_is_uniform", prologue.body(test), f"Whether all pairs of a tile read at one place: {names}."),
+        Function("_uniform_score", prologue.body(score), "The same as _score for such a tile."),
         condition,
         prologue,
     )
