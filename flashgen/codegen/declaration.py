@@ -1,4 +1,4 @@
-"""The variant's own arguments as its module declares them to the runtime: inputs, runtime params, sums for gradients."""
+"""The variant's own arguments as its module declares them to the runtime, and the sums for their gradients."""
 
 from __future__ import annotations
 

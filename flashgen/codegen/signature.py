@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flashgen.emit.torch import literal
 from flashgen.spec.variant import Variant
 
+
 @dataclass(frozen=True)
 class Arguments:
     """The variant's own arguments of attention(): `parameters` stand in its head, each with a comma in front.

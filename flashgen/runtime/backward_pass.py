@@ -27,12 +27,15 @@ from flashgen.runtime.registry import kernel_of
 from flashgen.runtime.schedule import key_plan
 from flashgen.runtime.variant import Variant
 
+# The counts and tiles that a plan has for the backward pass, if there are any.
+KeyPlan = tuple[torch.Tensor | None, torch.Tensor | None]
+
 
 def attention_backward(
     variant: Variant, d_out: torch.Tensor, d_lse: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, inputs: Sequence[torch.Tensor | None], params: Mapping[str, Any],
     output: tuple[torch.Tensor, ...], scale: float | None, config: str | None, deterministic: bool | None,
-    plan: Sequence[torch.Tensor | None], needs: Sequence[bool],
+    plan: KeyPlan, needs: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
     """The gradients of q, k, v and the learned inputs; None for one that `needs` does not ask for.
 
@@ -66,19 +69,16 @@ def attention_backward(
 
 def key_gradients_of(
     variant: Variant, call: Call, config: Config, rows: Incoming, dq_sums: torch.Tensor | None = None,
-    sums: InputSums | None = None, plan: Sequence[torch.Tensor | None] = (),
+    sums: InputSums | None = None, plan: KeyPlan = (None, None),
 ) -> Gradients:  # fmt: skip
     """dq, dk and dv; None for a dq that is left to another kernel."""
     schedule = {}
     if variant.is_scheduled("backward_kv"):
-        made = key_plan(*plan, call, config, variant.by_batch, variant.by_head) if plan else None
-        schedule = dict(
-            zip(("counts_ptr", "tiles_ptr"), made or make_schedule(variant, call, config, turned=True), strict=True)
-        )
+        made = key_plan(*plan, call, config, variant.by_batch, variant.by_head)
+        counts, tiles = made or make_schedule(variant, call, config, turned=True)
+        schedule = {"counts_ptr": counts, "tiles_ptr": tiles}
     tensors = None if sums is None else sums.tensors
-    found: Gradients = kernel_of("backward_kv", config).launch(
-        variant, call, config, rows, schedule, dq_sums, tensors
-    )
+    found: Gradients = kernel_of("backward_kv", config).launch(variant, call, config, rows, schedule, dq_sums, tensors)
     return found
 
 

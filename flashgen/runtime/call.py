@@ -44,7 +44,9 @@ class OwnLayout:
 
 
 NOTHING_OWN = OwnLayout({})
-_STRIDES = tuple(f"stride_{tensor}{axis}" for tensor, axes in (("q", "bhm"), ("k", "bhn"), ("v", "bhn")) for axis in axes)
+_STRIDES = tuple(
+    f"stride_{tensor}{axis}" for tensor, axes in (("q", "bhm"), ("k", "bhn"), ("v", "bhn")) for axis in axes
+)
 
 
 class Call(NamedTuple):

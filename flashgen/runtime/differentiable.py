@@ -51,7 +51,8 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
     def forward(*arguments: Any) -> Any:
         params = signature.params(arguments[tensors:own]) if own > tensors else {}
         last = own + (4 if planned else 2)
-        return attention_forward(variant, *arguments[:3], arguments[3:tensors], params, *arguments[own:last])
+        q, k, v, *inputs = arguments[:tensors]
+        return attention_forward(variant, q, k, v, inputs, params, *arguments[own:last])
 
     def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
         sizes, params = sizes_of(q, k, v), signature.params(rest[tensors - 3 : own - 3])
@@ -151,16 +152,17 @@ class _Gradients:
 
     def launch(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         """The backward operator. A gradient that is not asked for is an empty tensor: an operator cannot give None."""
-        (d_out, d_lse), own, rest = arguments[:2], arguments[2 : 2 + self.own], arguments[2 + self.own :]
-        q, needs = own[0], arguments[-1]
+        d_out, d_lse, *own = arguments[: 2 + self.own]
+        q, k, v, *inputs = own[: self.tensors]
         params = self.variant.signature.params(own[self.tensors :])
-        output, (scale, config, deterministic, *key_plan) = rest[: self.results], rest[self.results : -1]
-        found = attention_backward(
-            self.variant, d_out, d_lse, *own[:3], own[3 : self.tensors], params, output, scale, config, deterministic,
-            key_plan, needs,
-        )  # fmt: skip
+        rest = arguments[2 + self.own :]
+        output, (scale, config, deterministic, *plan, needs) = rest[: self.results], rest[self.results :]
+        keys = (plan[0], plan[1]) if plan else (None, None)
+        found: Any = attention_backward(
+            self.variant, d_out, d_lse, q, k, v, inputs, params, output, scale, config, deterministic, keys, needs
+        )
         if all(needs):
-            return found
+            return tuple(found)
         return tuple(gradient if needed else q.new_empty(0) for gradient, needed in zip(found, needs, strict=True))
 
     def fake(self, *arguments: Any) -> tuple[torch.Tensor, ...]:

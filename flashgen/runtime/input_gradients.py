@@ -11,11 +11,11 @@ from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.choosing import inputs_config, rest_config
 from flashgen.runtime.config import Config
+from flashgen.runtime.declared import Sums, names_of
 from flashgen.runtime.exact import input_gradient, input_sums
 from flashgen.runtime.forward_pass import query_schedule
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL
 from flashgen.runtime.registry import kernel_of
-from flashgen.runtime.declared import Sums, names_of
 from flashgen.runtime.variant import Variant
 
 
@@ -34,7 +34,9 @@ class InputSums:
 def sums_of_inputs(variant: Variant, call: Call, exact: bool) -> InputSums:
     """Room for them; with `exact` they come out the same on every run."""
     sizes = vars(call.sizes)
-    tensors, ways, at_once = {}, {}, call.sizes.batch * call.sizes.heads
+    tensors: dict[str, torch.Tensor] = {}
+    ways: dict[str, bool] = {}
+    at_once = call.sizes.batch * call.sizes.heads
     for each in variant.sums:
         way = _is_apart(each, sizes) and (exact or not each.turns)
         ways |= {f"{each.name.upper()}_APART": way, f"{each.name.upper()}_IN_TURNS": way}
@@ -63,9 +65,7 @@ def input_gradients(
         if keys is not None and added:
             config = rest_config(call, keys, variant.loads)
         schedule = query_schedule(variant, call, config) if scheduled else {}
-        LEARNED_KERNEL.launch(
-            variant, call, config, rows, schedule, sums.tensors, sums.ways, sums.at_once, added
-        )
+        LEARNED_KERNEL.launch(variant, call, config, rows, schedule, sums.tensors, sums.ways, sums.at_once, added)
     found: dict[str, list[torch.Tensor]] = {}
     for each in variant.sums:
         found.setdefault(each.input, []).append(sums.tensors[f"{each.name}_ptr"])

@@ -66,7 +66,9 @@ class Rest:
             elif name in self.constants:
                 constants[name] = self.constants[name]
             else:
-                raise TypeError(f"{kernel.__name__} takes {name!r}; expected what its launch gives: {self._names(given)}")
+                raise TypeError(
+                    f"{kernel.__name__} takes {name!r}; expected what its launch gives: {self._names(given)}"
+                )
         return tuple(arguments), constants
 
     def _names(self, given: Mapping[str, Any]) -> str:
@@ -95,7 +97,7 @@ class Known(NamedTuple):
     programs: int
     tilings: list[tuple[int, Tiling]]
     last: tuple[Any, ...]
-    order: Callable[[Sequence[Any]], Sequence[Any]] | None
+    order: Callable[[list[Any]], Sequence[Any]] | None
     described: Described | None
 
     def arguments(self, passed: list[Any], given: Sequence[Any]) -> Sequence[Any]:
@@ -112,22 +114,19 @@ _found: dict[Hashable, Found] = {}
 _known: dict[Hashable, Known] = {}
 _orders: dict[Hashable, Order] = {}
 # What is called with a kernel, the number of programs, its arguments and constants instead of launching it.
-_instead: Callable[[Any, int, tuple[Any, ...], dict[str, Any]], None] | None = None
+Instead = Callable[[Any, int, tuple[Any, ...], dict[str, Any]], None]
+_instead: Instead | None = None
 
 
 @contextmanager
-def rehearsing(instead: Callable[[Any, int, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
-    """Within the block nothing is launched on a GPU: `instead` is called with what would be.
-
-    A kernel that is known already does not run either: what it reads was not written.
-    """
-    global _instead, _known
-    known, before = _known, _instead
-    _known, _instead = {}, instead
+def replaced(instead: Instead) -> Iterator[None]:
+    """Within the block no kernel is launched: `instead` is called with what would be."""
+    global _instead
+    before, _instead = _instead, instead
     try:
         yield
     finally:
-        _known, _instead = known, before
+        _instead = before
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
@@ -138,7 +137,9 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
     last, and the launch options.
     """
     gpu = getattr(arguments[0], "base", arguments[0]).get_device()
-    if gpu < 0:
+    if _instead is not None:
+        _instead(kernel, programs, flat_arguments(arguments), constants)
+    elif gpu < 0:
         kernel[(programs,)](*flat_arguments(arguments), **constants)
     elif torch._C._cuda_getDevice() == gpu:
         _launch_here(kernel, programs, gpu, arguments, constants)
@@ -156,10 +157,10 @@ def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], r
     order = _orders.get(id(kernel)) or _order(kernel, given)
     arguments = [given[name] for name in order.names]
     gpu = arguments[0].get_device()
-    if gpu < 0:
+    if _instead is not None or gpu < 0:
         found = rest()
         positional, constants = found.arguments(kernel, given)
-        kernel[(found.programs,)](*positional, **constants, **found.options)
+        launch(kernel, found.programs, *positional, **constants, **found.options)
     elif torch._C._cuda_getDevice() == gpu:
         _relaunch_here(order, gpu, key, arguments, given, rest)
     else:
@@ -219,9 +220,6 @@ def _launch_here(
     kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]
 ) -> Found | None:
     """Launch; the kernel that was found for it, if it is to be remembered."""
-    if _instead is not None:
-        _instead(kernel, programs, flat_arguments(arguments), constants)
-        return None
     triton.set_allocator(scratch)
     description, passed = _describe(kernel, gpu, arguments, (*constants, *constants.values()))
     found = _found.get(description)

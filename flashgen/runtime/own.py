@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from flashgen.runtime.arguments import Sizes, check_input
 from flashgen.runtime.call import Call, OwnLayout, prepare
-from flashgen.runtime.memory import remember
 from flashgen.runtime.declared import Input
+from flashgen.runtime.memory import remember
 from flashgen.runtime.variant import Variant
 
 _layouts: dict[Hashable, OwnLayout] = {}
@@ -25,22 +24,22 @@ def prepare_own(
     call = prepare(q, k, v, scale)
     if not variant.inputs:
         return call._replace(given=params) if params else call
-    tensors = with_defaults(variant, call.q, tensors)
+    given: Any = with_defaults(variant, call.q, tensors)
     sizing = [params[name] for name in variant.signature.sizing]
     try:
-        description = (variant, call.layout, *sizing, *[(t.shape, t.stride(), t.dtype, t.device) for t in tensors])
+        description = (variant, call.layout, *sizing, *[(t.shape, t.stride(), t.dtype, t.device) for t in given])
     except (AttributeError, RuntimeError):
-        check_inputs(variant, call.q, call.sizes, tensors, params)  # no tensor, or one without strides: it says so
+        check_inputs(variant, call.q, call.sizes, given, params)  # no tensor, or one without strides: it says so
         raise
     own = _layouts.get(description)
+    ready = given
     if own is None or own.copies:
-        given = tensors
-        tensors, dims = check_inputs(variant, call.q, call.sizes, given, params)
+        ready, dims = check_inputs(variant, call.q, call.sizes, given, params)
         if own is None:
-            copies = any(ready is not each for ready, each in zip(tensors, given, strict=True))
-            own = OwnLayout({**_strides(variant, tensors), **dims}, copies)
+            copies = any(one is not other for one, other in zip(ready, given, strict=True))
+            own = OwnLayout({**_strides(variant, ready), **dims}, copies)
             remember(_layouts, description, own)
-    pointers = dict(zip(variant.pointers, tensors, strict=True))
+    pointers = dict(zip(variant.pointers, ready, strict=True))
     return Call(call.q, call.k, call.v, call.layout, {**pointers, **params}, own)
 
 
@@ -62,7 +61,8 @@ def check_inputs(
     Raises ValueError or TypeError for one that does not fit the sizes of the call.
     """
     known = {**vars(sizes), **params}
-    ready, bound = [], {}
+    ready: list[torch.Tensor] = []
+    bound: dict[str, int] = {}
     for each, given in zip(variant.inputs, tensors, strict=True):
         here = _bound(each, given)
         bound |= here

@@ -9,7 +9,7 @@ from typing import Any
 from flashgen.runtime.declared import Input, Param
 
 # An operator of torch takes 64 arguments; that of the backward pass has up to 14 besides the variant's.
-MOST = 50
+MOST_ARGUMENTS = 50
 _LISTS = {float: "_floats", int: "_ints", bool: "_bools"}
 
 
@@ -44,7 +44,7 @@ def signature_of(inputs: Sequence[Input], params: Sequence[Param]) -> Signature:
     """Each input and runtime param by itself, or where these are too many, the params in one list for each type."""
     read = {name for each in inputs for name in each.reads}
     sizing = tuple(param.name for param in params if param.name in read)
-    packed = [param for param in params if len(inputs) + len(params) > MOST and param.name not in sizing]
+    packed = [param for param in params if len(inputs) + len(params) > MOST_ARGUMENTS and param.name not in sizing]
     single = [param for param in params if param not in packed]
     lists = {kind: tuple(param.name for param in packed if param.type is kind) for kind in _LISTS}
     types = {each.name: "Tensor" if each.default is None else "Tensor?" for each in inputs}

@@ -16,10 +16,10 @@ class Variant:
     """A variant as its generated module declares it.
 
     `kernels` are its kernels by the names of their records, `configs` what finds the configs of each family of them, a
-    `Lookup`.
-    `inputs` and `params` are the caller's; `sums` where gradients of inputs are added up by a kernel of their own that
-    loads so many values for each pair. `sink` names the input that has one more logit for each row. `by_batch` and `by_head` tell
-    whether a mask that needs a schedule differs from one batch element, or head, to the next.
+    `Lookup`. `inputs` and `params` are the caller's; `sums` where gradients of inputs are added up, by a kernel of
+    their own that `loads` so many values for each pair. `sink` names the input that has one more logit for each row.
+    `by_batch` and `by_head` tell whether a mask that needs a schedule differs from one batch element, or head, to the
+    next.
     """
 
     identity: Identity

@@ -146,7 +146,7 @@ def _without_dq(config: Config) -> Config:
 
 
 def _programs(variant: Variant, call: Call, config: Config) -> int:
-    """One for each tile of keys of each head of k and v, or as many as the GPU runs at once, which share these tiles."""
+    """One for each tile of keys of a head of k and v, or as many as the GPU runs at once, which share these tiles."""
     tiles = key_tiles(call, config, call.sizes.kv_heads)
     in_turn = variant.takes("backward_kv_sm90", "counter_ptr")
     return min(tiles, multiprocessors(call.q.get_device())) if in_turn else tiles
@@ -155,7 +155,7 @@ def _programs(variant: Variant, call: Call, config: Config) -> int:
 def _tilings(
     call: Call, rows: Incoming, sums: torch.Tensor | None, dk: torch.Tensor, dv: torch.Tensor, config: Config
 ) -> dict[str, Tiling]:
-    """How the kernel sees what it reads and writes by tiles: dq unless threads add to it, or another kernel makes it."""
+    """How the kernel sees what it reads and writes by tiles; dq where no threads add to it."""
     BM, BN = config.BM, config.BN // 2
     width, v_width = _width(config), v_block_width(call.sizes.v_head_dim)
     tilings = {
@@ -183,8 +183,9 @@ def _launch(
 ) -> Gradients:  # fmt: skip
     """dk and dv, and dq where there are `dq_sums`, else None; adds to `input_sums` where there are any."""
     dk, dv = hopper_key_gradients(call)
-    tensors = {**key_tensors(call, rows), "dq_sums": dq_sums, "dk_desc": dk, "dv_desc": dv, **schedule, **call.given}
-    tensors |= input_sums or {f"{each.name}_ptr": None for each in variant.sums}
+    sums: Mapping[str, Any] = input_sums or dict.fromkeys(f"{each.name}_ptr" for each in variant.sums)
+    tensors: dict[str, Any] = {**key_tensors(call, rows), "dk_desc": dk, "dv_desc": dv, "dq_sums": dq_sums}
+    tensors |= {**sums, **schedule, **call.given}
     if variant.takes("backward_kv_sm90", "counter_ptr"):
         tensors["counter_ptr"] = tile_counter(call)
     relaunch(

@@ -153,11 +153,13 @@ def _launch(variant: Variant, call: Call, config: Config, tensors: Mapping[str, 
     relaunch(
         variant.kernels["forward_sm90"], (call.layout, call.own, config),
         {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, **tensors, **call.given},
-        lambda: FORWARD_SM90_KERNEL.rest(call, config, _programs(call, config), {"head_group": _together(call, config)}),
+        lambda: FORWARD_SM90_KERNEL.rest(
+            call, config, _programs(call, config), {"head_group": _heads_together(call, config)}
+        ),
     )  # fmt: skip
 
 
-def _together(call: Call, config: Config) -> int:
+def _heads_together(call: Call, config: Config) -> int:
     return call.sizes.batch * call.sizes.heads if config.all_heads else head_group(call)
 
 

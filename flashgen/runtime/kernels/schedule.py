@@ -28,7 +28,7 @@ def schedules(config: Config) -> tuple[Beside, ...]:
 def make_schedule(
     variant: Variant, call: Call, config: Config, turned: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Which tiles of keys each tile of queries needs, or where `turned` the other way round: counts and tiles of Plan."""
+    """Which tiles of keys each tile of queries needs, or where `turned` the other way round: as Plan has them."""
     shape = state_shape(call, config, variant.by_batch, variant.by_head)
     batch, heads, q_tiles, kv_tiles = shape
     states = torch.empty(shape, dtype=torch.int8, device=call.q.device)
