@@ -73,7 +73,7 @@ class Launches:
         return lambda: self._module.attention(q, k, v, **keywords)
 
     def _backward_q(self, config: Config) -> Launch:
-        rows = self._rows(config, None)
+        rows = self._rows(config)(None)
         return lambda: query_gradient_of(self._variant, self._prepared, config, rows)
 
     def _backward_kv(self, config: Config) -> Launch:
@@ -82,11 +82,12 @@ class Launches:
         Where it adds up gradients of learned inputs itself, also with what makes these, or what is left of them: how
         much that is depends on the config.
         """
-        variant, call, query_sums = self._variant, self._prepared, kernel_of("backward_kv", config).query_sums
+        variant, call, rows_of = self._variant, self._prepared, self._rows(config)
+        query_sums = kernel_of("backward_kv", config).query_sums
 
         def launched() -> object:
             dq_sums = query_sums(call, config)
-            rows = self._rows(config, dq_sums)
+            rows = rows_of(dq_sums)
             sums = sums_of_inputs(variant, call, exact=False) if self._adds_to_sums else None
             gradients = key_gradients_of(variant, call, config, rows, dq_sums, sums)
             if sums is not None:
@@ -95,9 +96,10 @@ class Launches:
 
         return launched
 
-    def _rows(self, config: Config, dq_sums: torch.Tensor | None) -> Incoming:
-        """What the backward needs of each row, by where sums are to be cleared."""
-        return launch_delta(self._variant, self._prepared, config, self._done, self.d_out, None, dq_sums)
+    def _rows(self, config: Config) -> Callable[[torch.Tensor | None], Incoming]:
+        """What the backward needs of each row, by where sums are to be cleared; the forward pass is done before."""
+        variant, call, output, d_out = self._variant, self._prepared, self._done, self.d_out
+        return lambda dq_sums: launch_delta(variant, call, config, output, d_out, None, dq_sums)
 
     @cached_property
     def _prepared(self) -> PreparedCall:

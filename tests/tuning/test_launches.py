@@ -91,7 +91,7 @@ def test_gradients_that_the_hopper_kernel_has_a_part_in_are_timed_with_it(prepar
 
     monkeypatch.setattr(launches, "key_gradients_of", gradients)
     monkeypatch.setattr(launches, "input_gradients", learned)
-    monkeypatch.setattr(Launches, "_rows", lambda self, config, dq_sums: "rows")
+    monkeypatch.setattr(Launches, "_rows", lambda self, config: lambda dq_sums: "rows")
     config = Config(128, 128, 4, 2, backend, fuse_dq=0, **({"delay_dq": 0} if backend == "hopper" else {}))
     Launches(module, variant, call).of("backward_kv", config)()
     if variant.name == "launched_plain":
