@@ -17,8 +17,6 @@ from flashgen.runtime.own import prepare_own
 from flashgen.runtime.schedule import Plan, plan_parts, wants_gradients
 from flashgen.runtime.variant import Variant
 
-Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[Any], dict[str, Any]]
-
 
 def attend(
     variant: Variant, operator: Operator, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -29,17 +27,22 @@ def attend(
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
-    check_types(q, k, v, scale, deterministic, **dict(zip(variant.called, inputs, strict=True)))
-    q, k, v, inputs, scalars = _taken(variant, q, k, v, inputs, params)
-    own = variant.signature.packs(scalars)
+    check_types(q, k, v, scale, deterministic, variant.called, inputs)
+    if params:
+        params = variant.signature.packs(_scalars(variant, params))
+    if inputs:
+        inputs = _converted(variant, inputs)
+    q, k, v = autocast(q, k, v)
+    k, v = over_batch(q, k, v)
     parts: tuple[Any, ...] = ()
     if variant.planned:
         parts, config, backward_config = plan_parts(plan, config, backward_config)
-    out, lse, *_ = operator(
-        q, k, v, *inputs, *own, scale, config_text(config), *parts, deterministic,
+    arguments = (
+        q, k, v, *inputs, *params, scale, config_text(config), *parts, deterministic,
         backward_config_text(backward_config),
     )  # fmt: skip
-    return (out, lse) if return_lse else out
+    found = operator.run(arguments, arguments)
+    return (found[0], found[1]) if return_lse else found[0]
 
 
 def make_plan(
@@ -47,8 +50,10 @@ def make_plan(
     inputs: Sequence[torch.Tensor | None] = (), params: Sequence[Any] = (), *, config: Any,
 ) -> Plan:  # fmt: skip
     """plan() of a variant: the schedule for these arguments, and where a gradient may be asked for, that of keys."""
-    check_types(q, k, v, **dict(zip(variant.called, inputs, strict=True)))
-    q, k, v, inputs, scalars = _taken(variant, q, k, v, inputs, params)
+    check_types(q, k, v, None, None, variant.called, inputs)
+    inputs, scalars = _converted(variant, inputs), _scalars(variant, params)
+    q, k, v = autocast(q, k, v)
+    k, v = over_batch(q, k, v)
     call = prepare_own(variant, q, k, v, None, inputs, scalars)
     chosen, backward = choose_config(config_text(config), variant.configs["forward"], call), None
     learned = (call.given[f"{name}_ptr"] for name in variant.learned)
@@ -58,16 +63,12 @@ def make_plan(
     return Plan(*make_schedule(variant, call, chosen), chosen, backward)
 
 
-def _taken(
-    variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inputs: Sequence[torch.Tensor | None],
-    params: Sequence[Any],
-) -> Given:  # fmt: skip
-    """What a caller passes as the operator takes it, runtime params by name."""
-    scalars = {
-        each.name: check_scalar(each.public, value, each.type)
-        for each, value in zip(variant.params, params, strict=True)
-    }
-    converted = [as_dtype(given, each.dtype) for each, given in zip(variant.inputs, inputs, strict=True)]
-    q, k, v = autocast(q, k, v)
-    k, v = over_batch(q, k, v)
-    return q, k, v, converted, scalars
+def _scalars(variant: Variant, params: Sequence[Any]) -> dict[str, Any]:
+    """The runtime params by name."""
+    declared = zip(variant.params, params, strict=True)
+    return {each.name: check_scalar(each.public, value, each.type) for each, value in declared}
+
+
+def _converted(variant: Variant, inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """The inputs in their dtypes."""
+    return list(map(as_dtype, inputs, variant.dtypes))

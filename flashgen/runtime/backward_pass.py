@@ -44,27 +44,29 @@ def attention_backward(
     call = prepare_own(variant, q, k, v, scale, inputs, params)
     if is_empty(call):
         return no_gradients(q, k, v, *(call.given[f"{name}_ptr"] for name in variant.learned))
-    needs_q, needs_k, needs_v, *others = needs
-    asked = [name for name, needed in zip(variant.learned, others, strict=True) if needed]
+    needs_q, needs_k, needs_v = needs[:3]
     exact = is_deterministic(deterministic)
     fuse_dq = needs_q and (needs_k or needs_v) and not exact
     configs = variant.configs
     kv_config, q_config = backward_configs(config, configs["backward_kv"], configs["backward_q"], call, fuse_dq)
     dq_sums = kernel_of("backward_kv", kv_config).query_sums(call, kv_config)
     rows = launch_delta(variant, call, kv_config, output, d_out, d_lse, dq_sums)
-    summed = any(each.input in asked for each in variant.sums)
-    sums = sums_of_inputs(variant, call, exact) if summed else None
+    asked = {name for name, needed in zip(variant.learned, needs[3:], strict=True) if needed} if variant.learned else ()
+    sums = sums_of_inputs(variant, call, exact) if asked and asked & variant.summed else None
     dq = dk = dv = None
     if needs_k or needs_v:
         dq, dk, dv = key_gradients_of(variant, call, kv_config, rows, dq_sums, sums, plan)
     if q_config is not None and needs_q and dq is None:
         dq = query_gradient_of(variant, call, q_config, rows)
+    dq = for_scale(dq, scale)
+    if not asked:
+        return dq, dk, dv, *(None for _ in variant.learned)
     learned = {name: torch.zeros_like(call.given[f"{name}_ptr"]) for name in asked}
     if sums is not None:
         learned |= input_gradients(variant, call, rows, sums, kv_config if needs_k or needs_v else None)
     if variant.sink in asked:
         learned[variant.sink] = sink_gradient(call.given[f"{variant.sink}_ptr"], rows, variant.natural)
-    return for_scale(dq, scale), dk, dv, *(learned.get(name) for name in variant.learned)
+    return dq, dk, dv, *(learned.get(name) for name in variant.learned)
 
 
 def key_gradients_of(

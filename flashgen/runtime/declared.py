@@ -38,9 +38,12 @@ class Input:
     called: str = ""
     # The names that its shape depends on.
     reads: tuple[str, ...] = field(init=False)
+    # What kernels call its address.
+    pointer: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reads", names_of(self.shape))
+        object.__setattr__(self, "pointer", f"{self.name}_ptr")
 
     @property
     def public(self) -> str:

@@ -23,7 +23,7 @@ from flashgen.runtime.arguments import say_once, sizes_of
 from flashgen.runtime.backward_pass import attention_backward
 from flashgen.runtime.forward_pass import attention_forward
 from flashgen.runtime.operator import Operator, operator
-from flashgen.runtime.own import check_inputs, with_defaults
+from flashgen.runtime.own import check_inputs
 from flashgen.runtime.variant import Variant
 
 _PLAN = ("counts", "tiles")
@@ -46,17 +46,17 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
     common = f"Tensor q, Tensor k, Tensor v, {signature.schema}{', ' if signature.schema else ''}"
     planned, residue = variant.planned, variant.natural
     plan, key_plan = (_optional(names if planned else ()) for names in (_PLAN, _KEY_PLAN))
-    tensors, own = 3 + signature.tensors, 3 + len(signature.names)
+    own = len(signature.names)
 
-    def forward(*arguments: Any) -> Any:
-        params = signature.params(arguments[tensors:own]) if own > tensors else {}
-        last = own + (4 if planned else 2)
-        q, k, v, *inputs = arguments[:tensors]
-        return attention_forward(variant, q, k, v, inputs, params, *arguments[own:last])
+    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+        inputs, params = signature.split(rest[:own])
+        if planned:
+            return attention_forward(variant, q, k, v, inputs, params, *rest[own : own + 4])
+        return attention_forward(variant, q, k, v, inputs, params, rest[own], rest[own + 1])
 
     def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-        sizes, params = sizes_of(q, k, v), signature.params(rest[tensors - 3 : own - 3])
-        check_inputs(variant, q, sizes, with_defaults(variant, q, rest[: tensors - 3]), params)
+        sizes = sizes_of(q, k, v)
+        check_inputs(variant, q, sizes, *signature.split(rest[:own]))
         of_rows = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2 if residue else 1))
         return q.new_empty((*q.shape[:3], v.shape[3])), *of_rows
 
@@ -152,17 +152,17 @@ class _Gradients:
 
     def launch(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         """The backward operator. A gradient that is not asked for is an empty tensor: an operator cannot give None."""
-        d_out, d_lse, *own = arguments[: 2 + self.own]
-        q, k, v, *inputs = own[: self.tensors]
-        params = self.variant.signature.params(own[self.tensors :])
-        rest = arguments[2 + self.own :]
-        output, (scale, config, deterministic, *plan, needs) = rest[: self.results], rest[self.results :]
-        keys = (plan[0], plan[1]) if plan else (None, None)
+        d_out, d_lse, q, k, v = arguments[:5]
+        inputs, params = self.variant.signature.split(arguments[5 : 2 + self.own])
+        first = 2 + self.own
+        last = first + self.results
+        scale, config, deterministic, *plan, needs = arguments[last:]
         found: Any = attention_backward(
-            self.variant, d_out, d_lse, q, k, v, inputs, params, output, scale, config, deterministic, keys, needs
-        )
+            self.variant, d_out, d_lse, q, k, v, inputs, params, arguments[first:last], scale, config, deterministic,
+            (plan[0], plan[1]) if plan else (None, None), needs,
+        )  # fmt: skip
         if all(needs):
-            return tuple(found)
+            return found
         return tuple(gradient if needed else q.new_empty(0) for gradient, needed in zip(found, needs, strict=True))
 
     def fake(self, *arguments: Any) -> tuple[torch.Tensor, ...]:

@@ -28,7 +28,11 @@ def attention_forward(
     if is_empty(call):
         return nothing_seen(*output)
     chosen = choose_config(config, variant.configs["forward"], call)
-    tensors = dict(zip(("out_ptr", "lse_ptr", "residue_ptr"), output, strict=False))
+    tensors = {
+        "q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "out_ptr": output[0], "lse_ptr": output[1], **call.given,
+    }  # fmt: skip
+    if variant.natural:
+        tensors["residue_ptr"] = output[2]
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles)
     kernel_of("forward", chosen).launch(variant, call, chosen, tensors)

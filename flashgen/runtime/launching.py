@@ -84,6 +84,7 @@ class Order(NamedTuple):
     kernel: Any
     names: tuple[str, ...]
     places: tuple[int, ...]
+    take: Callable[[Mapping[str, Any]], Sequence[Any]]
 
 
 class Known(NamedTuple):
@@ -155,7 +156,7 @@ def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], r
     it takes those that it has.
     """
     order = _orders.get(id(kernel)) or _order(kernel, given)
-    arguments = [given[name] for name in order.names]
+    arguments = order.take(given)
     gpu = arguments[0].get_device()
     if _instead is not None or gpu < 0:
         found = rest()
@@ -169,14 +170,15 @@ def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], r
 
 
 def _order(kernel: Any, given: Mapping[str, Any]) -> Order:
-    taken = [(name, place) for place, name in enumerate(kernel.arg_names) if name in given]
-    order = Order(kernel, *(tuple(each) for each in zip(*taken, strict=True)))
+    names = tuple(name for name in kernel.arg_names if name in given)
+    places = tuple(kernel.arg_names.index(name) for name in names)
+    order = Order(kernel, names, places, itemgetter(*names) if len(names) > 1 else lambda given: (given[names[0]],))
     remember(_orders, id(kernel), order)
     return order
 
 
 def _relaunch_here(
-    order: Order, gpu: int, key: tuple[Hashable, ...], arguments: list[Any], given: Mapping[str, Any],
+    order: Order, gpu: int, key: tuple[Hashable, ...], arguments: Sequence[Any], given: Mapping[str, Any],
     rest: Callable[[], Rest],
 ) -> None:  # fmt: skip
     kernel = order.kernel
@@ -196,7 +198,7 @@ def _relaunch_here(
         compiled = known.compiled
         compiled.run(
             known.programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
-            *known.arguments(passed, arguments),
+            *(known.arguments(passed, arguments) if known.order or known.tilings else (*passed, *known.last)),
         )  # fmt: skip
     else:
         known.described(known.programs, stream, passed, lambda: known.arguments(passed, arguments))
@@ -255,9 +257,10 @@ def _describe(
         knobs.compilation.instrumentation_mode, *others,
     ]  # fmt: skip
     passed: list[Any] = []
+    plain = torch.Tensor
     for value in arguments:
         kind = value.__class__
-        if isinstance(value, torch.Tensor):
+        if kind is plain or isinstance(value, plain):
             address = value.data_ptr()
             described.append(value.dtype if address % 16 == 0 else (value.dtype,))
             passed.append(address)

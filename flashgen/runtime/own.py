@@ -18,52 +18,56 @@ _layouts: dict[Hashable, OwnLayout] = {}
 
 def prepare_own(
     variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None,
-    tensors: Sequence[torch.Tensor | None], params: Mapping[str, Any],
+    inputs: Sequence[torch.Tensor | None], params: Mapping[str, Any],
 ) -> Call:  # fmt: skip
     """What `prepare` gives, with the variant's inputs and runtime params."""
     call = prepare(q, k, v, scale)
-    if not variant.inputs:
-        return call._replace(given=params) if params else call
-    given: Any = with_defaults(variant, call.q, tensors)
-    sizing = [params[name] for name in variant.signature.sizing]
-    try:
-        description = (variant, call.layout, *sizing, *[(t.shape, t.stride(), t.dtype, t.device) for t in given])
-    except (AttributeError, RuntimeError):
-        check_inputs(variant, call.q, call.sizes, given, params)  # no tensor, or one without strides: it says so
-        raise
-    own = _layouts.get(description)
-    ready = given
+    if not inputs:
+        return Call(call.q, call.k, call.v, call.layout, params) if params else call
+    sizing = [params[name] for name in variant.signature.sizing] if params else ()
+    description: list[Hashable] = [variant, call.layout, *sizing]
+    given = {**params}
+    for declared, tensor in zip(variant.inputs, inputs, strict=True):
+        ready: Any = declared.default(call.sizes.heads, q.device) if tensor is None and declared.default else tensor
+        try:
+            description += (ready.shape, ready.stride(), ready.dtype, ready.device)
+        except (AttributeError, RuntimeError):
+            check_inputs(variant, call.q, call.sizes, inputs, params)  # no tensor, or one without strides: it says so
+            raise
+        given[declared.pointer] = ready
+    known = tuple(description)
+    own = _layouts.get(known)
     if own is None or own.copies:
-        ready, dims = check_inputs(variant, call.q, call.sizes, given, params)
-        if own is None:
-            copies = any(one is not other for one, other in zip(ready, given, strict=True))
-            own = OwnLayout({**_strides(variant, ready), **dims}, copies)
-            remember(_layouts, description, own)
-    pointers = dict(zip(variant.pointers, ready, strict=True))
-    return Call(call.q, call.k, call.v, call.layout, {**pointers, **params}, own)
+        own, given = _checked(variant, call, known, given, params)
+    return Call(call.q, call.k, call.v, call.layout, given, own)
 
 
-def with_defaults(
-    variant: Variant, q: torch.Tensor, tensors: Sequence[torch.Tensor | None]
-) -> list[torch.Tensor | None]:  # fmt: skip
-    """The inputs with what stands in for those that are None."""
-    return [
-        each.default(q.shape[1], q.device) if given is None and each.default is not None else given
-        for each, given in zip(variant.inputs, tensors, strict=True)
-    ]
+def _checked(
+    variant: Variant, call: Call, description: Hashable, given: Mapping[str, Any], params: Mapping[str, Any]
+) -> tuple[OwnLayout, dict[str, Any]]:
+    """The inputs as kernels read them, and what follows from their layout, which is remembered."""
+    tensors = [given[declared.pointer] for declared in variant.inputs]
+    ready, dims = check_inputs(variant, call.q, call.sizes, tensors, params)
+    copies = any(one is not other for one, other in zip(ready, tensors, strict=True))
+    own = _layouts.get(description)
+    if own is None:
+        own = OwnLayout({**_strides(variant, ready), **dims}, copies)
+        remember(_layouts, description, own)
+    return own, {**given, **{each.pointer: tensor for each, tensor in zip(variant.inputs, ready, strict=True)}}
 
 
 def check_inputs(
     variant: Variant, q: torch.Tensor, sizes: Sizes, tensors: Sequence[torch.Tensor | None], params: Mapping[str, Any]
 ) -> tuple[list[torch.Tensor], dict[str, int]]:
-    """The inputs as kernels read them, and the dimensions that they bind.
+    """The inputs as kernels read them, what stands in for None included, and the dimensions that they bind.
 
     Raises ValueError or TypeError for one that does not fit the sizes of the call.
     """
     known = {**vars(sizes), **params}
     ready: list[torch.Tensor] = []
     bound: dict[str, int] = {}
-    for each, given in zip(variant.inputs, tensors, strict=True):
+    for each, tensor in zip(variant.inputs, tensors, strict=True):
+        given = each.default(sizes.heads, q.device) if tensor is None and each.default else tensor
         here = _bound(each, given)
         bound |= here
         known |= here

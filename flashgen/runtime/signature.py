@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from flashgen.runtime.declared import Input, Param
 
 # An operator of torch takes 64 arguments; that of the backward pass has up to 14 besides the variant's.
 MOST_ARGUMENTS = 50
+_NO_PARAMS: Mapping[str, Any] = {}
 _LISTS = {float: "_floats", int: "_ints", bool: "_bools"}
 
 
@@ -32,8 +35,13 @@ class Signature:
         """Runtime params by name, as the operator takes them."""
         return [*(params[name] for name in self.single), *([params[name] for name in names] for names in self.packed)]
 
-    def params(self, arguments: Sequence[Any]) -> dict[str, Any]:
-        """The runtime params by name, from the operator's arguments for them."""
+    def split(self, own: Sequence[Any]) -> tuple[Sequence[torch.Tensor | None], Mapping[str, Any]]:
+        """The inputs, and the runtime params by name, from the operator's arguments for them."""
+        if len(own) == self.tensors:
+            return own, _NO_PARAMS
+        return own[: self.tensors], self._params(own[self.tensors :])
+
+    def _params(self, arguments: Sequence[Any]) -> dict[str, Any]:
         found = dict(zip(self.single, arguments, strict=False))
         for names, values in zip(self.packed, arguments[len(self.single) :], strict=True):
             found |= zip(names, values, strict=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from flashgen.runtime.declared import Input, Param, Sums
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.signature import Signature, signature_of
@@ -41,11 +43,13 @@ class Variant:
     planned: bool = field(init=False)
     # The variant's own arguments as its operator takes them.
     signature: Signature = field(init=False, repr=False)
-    # What callers call the inputs, and kernels their addresses.
+    dtypes: tuple[torch.dtype, ...] = field(init=False, repr=False)
+    # What callers call the inputs.
     called: tuple[str, ...] = field(init=False, repr=False)
-    pointers: tuple[str, ...] = field(init=False, repr=False)
     # The inputs that have gradients.
     learned: tuple[str, ...] = field(init=False, repr=False)
+    # Those of them that have sums.
+    summed: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         taken = {name: frozenset(kernel.arg_names) for name, kernel in self.kernels.items()}
@@ -54,8 +58,9 @@ class Variant:
             "natural": "residue_ptr" in taken["forward"],
             "planned": "tiles_ptr" in taken["forward"],
             "signature": signature_of(self.inputs, self.params),
+            "dtypes": tuple(each.dtype for each in self.inputs),
             "called": tuple(each.public for each in self.inputs),
-            "pointers": tuple(f"{each.name}_ptr" for each in self.inputs),
+            "summed": frozenset(each.input for each in self.sums),
             "learned": tuple(each.name for each in self.inputs if each.grad),
         }
         for name, value in known.items():

@@ -78,7 +78,7 @@ def _launch(
     dk, dv = key_gradients(call)
     relaunch(
         variant.kernels["backward_kv"], (call.layout, call.own, rows.strides, config),
-        {**backward_tensors(call, rows), "dq_ptr": dq_sums, "dk_ptr": dk, "dv_ptr": dv, **schedule, **call.given},
+        {**backward_tensors(call, rows), "dq_ptr": dq_sums, "dk_ptr": dk, "dv_ptr": dv, **schedule},
         lambda: BACKWARD_KV_KERNEL.rest(
             call, config, key_tiles(call, config, call.sizes.heads),
             {**rows.numbers, "stride_dqm": 0 if dq_sums is None else dq_sums.stride(2)},

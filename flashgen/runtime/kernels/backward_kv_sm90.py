@@ -171,10 +171,12 @@ def _tilings(
     return {**tilings, "dq_sums": _fragments(sums)} if sums is not None and config.fuse_dq == 2 else tilings
 
 
-def key_tensors(call: Call, rows: Incoming) -> dict[str, torch.Tensor]:
+def key_tensors(call: Call, rows: Incoming) -> dict[str, Any]:
     """What a kernel for dK and dV reads of each call by tiles."""
-    tensors = {"q_desc": call.q, "do_desc": rows.d_out, "k_desc": call.k, "v_desc": call.v}
-    return {**tensors, "lse_desc": rows.lse_by_tile, "delta_desc": rows.delta}
+    return {
+        "q_desc": call.q, "do_desc": rows.d_out, "k_desc": call.k, "v_desc": call.v, "lse_desc": rows.lse_by_tile,
+        "delta_desc": rows.delta, **call.given,
+    }  # fmt: skip
 
 
 def _launch(
@@ -184,8 +186,8 @@ def _launch(
     """dk and dv, and dq where there are `dq_sums`, else None; adds to `input_sums` where there are any."""
     dk, dv = hopper_key_gradients(call)
     sums: Mapping[str, Any] = input_sums or dict.fromkeys(f"{each.name}_ptr" for each in variant.sums)
-    tensors: dict[str, Any] = {**key_tensors(call, rows), "dk_desc": dk, "dv_desc": dv, "dq_sums": dq_sums}
-    tensors |= {**sums, **schedule, **call.given}
+    tensors = {**key_tensors(call, rows), "dk_desc": dk, "dv_desc": dv, "dq_sums": dq_sums}
+    tensors |= {**sums, **schedule}
     if variant.takes("backward_kv_sm90", "counter_ptr"):
         tensors["counter_ptr"] = tile_counter(call)
     relaunch(

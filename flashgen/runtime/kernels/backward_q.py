@@ -52,7 +52,7 @@ def _launch(
     dq = query_gradient(call)
     relaunch(
         variant.kernels["backward_q"], (call.layout, call.own, rows.strides, config),
-        {**backward_tensors(call, rows), "dq_ptr": dq, **schedule, **call.given},
+        {**backward_tensors(call, rows), "dq_ptr": dq, **schedule},
         lambda: BACKWARD_Q_KERNEL.rest(call, config, query_tiles(call, config), rows.numbers),
     )  # fmt: skip
     return dq

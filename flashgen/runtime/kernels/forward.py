@@ -42,10 +42,9 @@ def _accumulators(config: Config, task: Task) -> int:
 
 
 def launch_forward(variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any]) -> None:
-    """Write what is to be written of `tensors`: out, lse and residue. A schedule is among them where there is one."""
+    """Write out, lse and residue, which are among the `tensors`, with what the kernel reads of the call."""
     relaunch(
-        variant.kernels["forward"], (call.layout, call.own, config),
-        {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, **tensors, **call.given},
+        variant.kernels["forward"], (call.layout, call.own, config), tensors,
         lambda: FORWARD_KERNEL.rest(call, config, query_tiles(call, config)),
     )  # fmt: skip
 

@@ -152,7 +152,7 @@ def _launch(variant: Variant, call: Call, config: Config, tensors: Mapping[str, 
         tensors = {**tensors, "counter_ptr": tile_counter(call)}
     relaunch(
         variant.kernels["forward_sm90"], (call.layout, call.own, config),
-        {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, **tensors, **call.given},
+        tensors,
         lambda: FORWARD_SM90_KERNEL.rest(
             call, config, _programs(call, config), {"head_group": _heads_together(call, config)}
         ),

@@ -58,7 +58,7 @@ def _launch(
     input_sums: Mapping[str, torch.Tensor], ways: Mapping[str, bool], at_once: int, rest: bool,
 ) -> None:  # fmt: skip
     """Add to the sums: by the `ways` that there are, for so many heads in a launch; or the `rest` of what was added."""
-    tensors = {**backward_tensors(call, rows), **input_sums, **schedule, **call.given}
+    tensors = {**backward_tensors(call, rows), **input_sums, **schedule}
     # Heads that share elements take turns, so that their order is always the same.
     for first_head in range(0, call.sizes.batch * call.sizes.heads, at_once):
         relaunch(
