@@ -36,7 +36,12 @@ def formula(variant: Variant) -> str:
 
 def shape_text(tensor: Input) -> str:
     """The shape of an input as its spec has it, `|1` where a dimension may be 1 instead."""
-    return "[" + ", ".join(f"{d.text}|1" if d.may_be_one else d.text for d in tensor.dims) + "]"
+    return f"[{', '.join(dims_of(tensor))}]"
+
+
+def dims_of(tensor: Input) -> list[str]:
+    """The same dimension by dimension."""
+    return [f"{d.text}|1" if d.may_be_one else d.text for d in tensor.dims]
 
 
 def input_table(variant: Variant) -> str:

@@ -1,8 +1,8 @@
 """A generated package as one file: the sources of `flashgen.runtime` that it uses, its tuned records, its own files.
 
-The sources are moved, not changed, but for private names that two of them have: these get the module's name. Public
-top-level names are unique over the package, by them the sources reach one another. The generated module keeps saying
-`runtime.name`; a namespace of that name stands in.
+The sources are moved, not changed, but for private names that two of them or the generated module have: these get the
+module's name. Public top-level names are unique over the package, by them the sources reach one another. The generated
+module keeps saying `runtime.name`; a namespace of that name stands in.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def bundle(files: Mapping[str, str], records: Iterable[tuple[str, str]]) -> str:
     # What the module imports by name need not be public.
     by_name = [name for source in (*own.values(), module) for name in source.runtime]
     order = list(_in_order([*(homes[name] for name in public), *by_name, "embedded"]))
-    sources = apart({name: _source(name) for name in order})
+    defined = [name for source in (*own.values(), module) for name in source.names]
+    sources = apart({name: _source(name) for name in order}, defined)
     _refuse_clashes({**sources, **own, "the generated module": module})
     parts = [
         _docstring(files[MODULE]),
@@ -167,9 +168,9 @@ def _source(name: str) -> Source:
     return split(FOLDER.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
 
 
-def apart(sources: Mapping[str, Source]) -> dict[str, Source]:
-    """The sources with the module's name added to private names that several of them define."""
-    owners = Counter(name for source in sources.values() for name in {*source.names})
+def apart(sources: Mapping[str, Source], taken: Iterable[str] = ()) -> dict[str, Source]:
+    """The sources with the module's name added to private names that several of them define, or that are taken."""
+    owners = Counter(name for names in (*(source.names for source in sources.values()), taken) for name in {*names})
     found = {}
     for module, source in sources.items():
         suffix = module.rpartition(".")[2]

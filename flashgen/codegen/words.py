@@ -19,6 +19,7 @@ from jinja2 import nodes
 from flashgen import analysis, emit, lang
 from flashgen.codegen.imports import importable_names
 from flashgen.codegen.templates import environment
+from flashgen.runtime.differentiable import OPERATOR_WORDS
 
 _WORD = re.compile(r"[A-Za-z]\w*")
 # What templates call an input of sugar by, where the spec has that sugar: then it has no other input of this name.
@@ -30,7 +31,7 @@ _NOT_EMITTED = frozenset({
     "headers.py", "layout.py", "loading.py", "offline.py", "rehearsal.py", "templates.py", "words.py", "write.py",
 })  # fmt: skip
 # Arguments that torch's operators, and Python's own functions, take for something else.
-_OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device"})
+_OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device", *OPERATOR_WORDS})
 
 
 @cache

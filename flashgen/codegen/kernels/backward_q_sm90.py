@@ -59,12 +59,6 @@ class BackwardQSm90View:
     uniform: UniformTiles | None
 
     @property
-    def launch_sizes(self) -> tuple[str, ...]:
-        """What a launch passes for `sizes`."""
-        places = {"scale": "call.scale", "num_rows": "incoming.num_rows", "head_group": "runtime.head_group(call)"}
-        return tuple(places.get(name, f"call.sizes.{name}") for name in self.sizes)
-
-    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()
