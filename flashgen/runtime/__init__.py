@@ -22,7 +22,6 @@ from flashgen.runtime.defaults import (
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.launching import Rest, launch, relaunch
 from flashgen.runtime.lookup import Lookup, lookups, shipped_root
 from flashgen.runtime.operator import operator
 from flashgen.runtime.schedule import Plan
@@ -37,7 +36,6 @@ __all__ = [
     "Lookup",
     "Param",
     "Plan",
-    "Rest",
     "Sizes",
     "Sums",
     "Variant",
@@ -57,11 +55,9 @@ __all__ = [
     "default_scheduled_config",
     "eager_attention",
     "keywords",
-    "launch",
     "lookups",
     "make_plan",
     "operator",
     "prepare",
-    "relaunch",
     "shipped_root",
 ]
