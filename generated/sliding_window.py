@@ -9,7 +9,7 @@ In this file:
     _delta                             what the backward kernels need of each row
     _backward_q, _backward_q_hopper    dq
     _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
-    attention, reference               what callers use, after the launches of the kernels
+    attention, reference               what callers use
 
 Generated from variants/sliding_window.yaml by
 
@@ -39,24 +39,6 @@ IDENTITY = runtime.Identity(
     templates={"forward": "61127310f6b4", "backward_q": "a017fee44b14", "backward_kv": "1622d9fd43fa"},
     source="variants/sliding_window.yaml",
     arguments={},
-)
-CONFIGS = runtime.Lookup(
-    IDENTITY,
-    "forward",
-    runtime.default_config,
-    runtime.shipped_root(__file__),
-)
-BACKWARD_Q = runtime.Lookup(
-    IDENTITY,
-    "backward_q",
-    runtime.default_backward_q_config,
-    runtime.shipped_root(__file__),
-)
-BACKWARD_KV = runtime.Lookup(
-    IDENTITY,
-    "backward_kv",
-    runtime.default_masked_backward_kv_config,
-    runtime.shipped_root(__file__),
 )
 
 
@@ -2197,183 +2179,28 @@ def _backward_kv_hopper_wide(
     # fmt: on
 
 
-def _launch(q, k, v, scale, config):
-    """The operator: check the arguments, choose the config, launch. Returns out and lse."""
-    call = runtime.prepare(q, k, v, scale)
-    out, lse = runtime.outputs(call)
-    if runtime.is_empty(call):
-        return runtime.nothing_seen(out, lse)
-    config = runtime.choose_config(config, CONFIGS, call)
-    if config.backend == "hopper":
-        runtime.relaunch(
-            _forward_hopper, (call.layout, config),
-            call.q, call.k, call.v, out, lse,
-            rest=lambda: runtime.Rest(
-                runtime.hopper_programs(call, config),
-                call.strides, call.scale, call.sizes.batch, call.lengths,
-                **runtime.hopper_blocks(call, config), **runtime.options(config),
-            ),
-        )  # fmt: skip
-        return out, lse
-    runtime.relaunch(
-        _forward, (call.layout, config),
-        call.q, call.k, call.v, out, lse,
-        rest=lambda: runtime.Rest(
-            -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
-            call.strides, call.scale, call.lengths,
-            **call.blocks(config), **runtime.options(config),
-        ),
-    )  # fmt: skip
-    return out, lse
-
-
-def _launch_backward(
-    d_out, d_lse, q, k, v, out, lse, scale, config, deterministic, needs
-):  # fmt: skip
-    """The backward operator. Returns the gradients of q, k, v; None for one that `needs` does not ask for."""
-    call = runtime.prepare(q, k, v, scale)
-    if runtime.is_empty(call):
-        return runtime.no_gradients(q, k, v)
-    needs_q, needs_k, needs_v = needs[:3]
-    fuse_dq = needs_q and (needs_k or needs_v) and not runtime.is_deterministic(deterministic)
-    kv_config, q_config = runtime.backward_configs(config, BACKWARD_KV, BACKWARD_Q, call, fuse_dq)
-    dq_sums = runtime.hopper_query_sums(call, kv_config)
-    incoming = _incoming(call, out, lse, d_out, d_lse, dq_sums, kv_config)
-    dq = dk = dv = None
-    if needs_k or needs_v:
-        if kv_config.backend == "hopper":
-            dq, dk, dv = _launch_backward_kv_hopper(call, incoming, dq_sums, kv_config)
-        else:
-            dq, dk, dv = _launch_backward_kv(call, incoming, kv_config)
-    if needs_q and dq is None:
-        if q_config.backend == "hopper":
-            dq = _launch_backward_q_hopper(call, incoming, q_config)
-        else:
-            dq = _launch_backward_q(call, incoming, q_config)
-    return (
-        runtime.for_scale(dq, scale), dk, dv,
-    )  # fmt: skip
-
-
-def _incoming(call, out, lse, d_out, d_lse, dq_sums, config):
-    """What the backward kernels need of each row: d_out, lse in units of log2, and delta. Clears dq_sums."""
-    incoming = runtime.incoming(call, d_out)
-    runtime.relaunch(
-        _delta, (call.layout, config),
-        out, incoming.d_out, lse, d_lse, incoming.lse, incoming.delta, dq_sums,
-        incoming.strides, (0, 0, 0) if d_lse is None else d_lse.stride(),
-        rest=lambda: runtime.Rest(
-            runtime.delta_programs(call, incoming),
-            call.sizes.heads, call.sizes.q_len, incoming.num_rows, call.sizes.v_head_dim,
-            **runtime.delta_blocks(call, dq_sums),
-        ),
-    )  # fmt: skip
-    return incoming
-
-
-def _launch_backward_kv(call, incoming, config):
-    """dk and dv, and dq where the config fuses, else None. Returns dq, dk, dv."""
-    dq_sums = runtime.query_sums(call) if config.fuse_dq else None
-    dk, dv = runtime.key_gradients(call)
-    runtime.relaunch(
-        _backward_kv, (call.layout, incoming.strides, config),
-        call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, dq_sums, dk, dv,
-        rest=lambda: runtime.Rest(
-            -(-call.sizes.kv_len // config.BN) * call.sizes.batch * call.sizes.heads,
-            call.strides, incoming.strides, incoming.num_rows, 0 if dq_sums is None else dq_sums.stride(2),
-            call.scale, call.lengths,
-            **call.blocks(config), FUSE_DQ=config.fuse_dq, **runtime.options(config),
-        ),
-    )  # fmt: skip
-    dq = runtime.from_sums(call, dq_sums) if config.fuse_dq else None
-    return dq, runtime.sum_of_groups(call, dk), runtime.sum_of_groups(call, dv)
-
-
-def _launch_backward_kv_hopper(call, incoming, dq_sums, config):
-    """The same by a Hopper kernel: wide heads have one of their own, with tiles of 64 keys and without dq.
-
-    The other one adds to dq_sums, if there are any.
-    """
-    dq = None
-    dk, dv = runtime.hopper_key_gradients(call)
-    if config.wide:
-        runtime.relaunch(
-            _backward_kv_hopper_wide, (call.layout, incoming.strides, config),
-            call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dk, dv,
-            rest=lambda: runtime.Rest(
-                runtime.hopper_backward_programs(call, config),
-                call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-                call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
-                tilings=runtime.hopper_wide_tiles(call, incoming, dk, dv, config),
-                **runtime.hopper_wide_blocks(call, config), **runtime.options(config),
-            ),
-        )  # fmt: skip
-        return None, dk, dv
-    runtime.relaunch(
-        _backward_kv_hopper, (call.layout, incoming.strides, config),
-        call.q, incoming.d_out, call.k, call.v, incoming.lse_by_tile, incoming.delta, dq_sums, dk, dv,
-        runtime.tile_counter(call),
-        rest=lambda: runtime.Rest(
-            runtime.hopper_backward_programs_at_once(call, config),
-            call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-            call.sizes.kv_len, incoming.num_rows, runtime.key_head_group(call, config),
-            tilings=runtime.hopper_backward_tiles(call, incoming, dq_sums, dk, dv, config),
-            BM=config.BM, BN=config.BN, STAGES=config.num_stages, FUSE_DQ=config.fuse_dq, DELAY_DQ=config.delay_dq,
-            **runtime.options(config),
-        ),
-    )  # fmt: skip
-    if dq_sums is not None:
-        dq = runtime.query_gradient(call)
-        runtime.relaunch(
-            _collect_dq, (call.layout, config),
-            dq_sums, dq,
-            rest=lambda: runtime.Rest(
-                dq_sums.numel() // 4096,
-                call.scale, call.sizes.q_len, incoming.num_rows, call.sizes.head_dim,
-                HEAD_DIM=8192 // config.BM,
-            ),
-        )  # fmt: skip
-    return dq, dk, dv
-
-
-def _launch_backward_q(call, incoming, config):
-    """dq."""
-    dq = runtime.query_gradient(call)
-    runtime.relaunch(
-        _backward_q, (call.layout, incoming.strides, config),
-        call.q, call.k, call.v, incoming.d_out, incoming.lse, incoming.delta, dq,
-        rest=lambda: runtime.Rest(
-            -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
-            call.strides, incoming.strides, incoming.num_rows, call.scale, call.lengths,
-            **call.blocks(config), **runtime.options(config),
-        ),
-    )  # fmt: skip
-    return dq
-
-
-def _launch_backward_q_hopper(call, incoming, config):
-    """The same by the Hopper kernel."""
-    dq = runtime.query_gradient(call)
-    runtime.relaunch(
-        _backward_q_hopper, (call.layout, incoming.strides, config),
-        call.q, incoming.d_out, call.k, call.v, dq, incoming.lse, incoming.delta,
-        rest=lambda: runtime.Rest(
-            -(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads,
-            call.scale, call.sizes.batch, call.sizes.heads, call.sizes.kv_heads, call.sizes.q_len,
-            call.sizes.kv_len, incoming.num_rows,
-            tilings=runtime.hopper_query_tiles(call, incoming, dq, config),
-            **runtime.hopper_query_blocks(call, config), **runtime.options(config),
-        ),
-    )  # fmt: skip
-    return dq
-
-
-OPERATOR = runtime.attention_operator(
+VARIANT = runtime.Variant(
     IDENTITY,
-    "",
-    _launch,
-    _launch_backward,
+    kernels={
+        "forward": _forward,
+        "forward_sm90": _forward_hopper,
+        "delta": _delta,
+        "backward_q": _backward_q,
+        "backward_q_sm90": _backward_q_hopper,
+        "backward_kv": _backward_kv,
+        "backward_kv_sm90": _backward_kv_hopper,
+        "backward_kv_wide_sm90": _backward_kv_hopper_wide,
+        "collect_dq": _collect_dq,
+    },
+    configs=runtime.lookups(
+        IDENTITY,
+        runtime.shipped_root(__file__),
+        forward=runtime.default_config,
+        backward_q=runtime.default_backward_q_config,
+        backward_kv=runtime.default_masked_backward_kv_config,
+    ),
 )
+OPERATOR = runtime.attention_operator(VARIANT)
 
 
 def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
@@ -2392,14 +2219,10 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
-    runtime.check_types(q, k, v, scale, deterministic)
-    q, k, v = runtime.autocast(q, k, v)
-    k, v = runtime.over_batch(q, k, v)
-    out, lse = OPERATOR(
-        q, k, v, scale, runtime.config_text(config),
-        deterministic, runtime.backward_config_text(backward_config),
+    return runtime.attend(
+        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse,
+        config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
-    return (out, lse) if return_lse else out
 
 
 def reference(q, k, v, *, scale=None, return_lse=False):

@@ -50,17 +50,10 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
             "    sums = gl.zeros(l.shape, gl.float32, layout) + (total * 0.125)[:, None]\n",
         ),
     ),
-    "a program for each tile": (
-        Edit(
-            "runtime.hopper_programs(call, config)",
-            "-(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads",
-        ),
-    ),
     "tiles in turn": (Edit("index = gl.num_programs(0) + gl.sum(answer, 0)", "index += gl.num_programs(0)"),),
     "shortest tiles first": (
         Edit("row0 = (num_q_tiles - 1 - in_group // group) * BM", "row0 = in_group // group * BM"),
     ),
-    "all heads at once": (Edit("runtime.head_group(call)", "call.sizes.batch * call.sizes.heads"),),
     "causal, all tiles": (Edit("    stop = q_last + 1\n", "    stop = kv_len\n"),),
     "causal, all masked": (Edit("full_end = gl.maximum(q_first + 1, 0) // BN * BN", "full_end = 0"),),
     "window, all tiles": (

@@ -36,7 +36,12 @@ def formula(variant: Variant) -> str:
 
 def shape_text(tensor: Input) -> str:
     """The shape of an input as its spec has it, `|1` where a dimension may be 1 instead."""
-    return "[" + ", ".join(f"{d.text}|1" if d.may_be_one else d.text for d in tensor.dims) + "]"
+    return f"[{', '.join(dims_of(tensor))}]"
+
+
+def dims_of(tensor: Input) -> list[str]:
+    """The same dimension by dimension."""
+    return [f"{d.text}|1" if d.may_be_one else d.text for d in tensor.dims]
 
 
 def input_table(variant: Variant) -> str:
@@ -56,7 +61,7 @@ def contents(scheduled: bool, learned: Sequence[str]) -> str:
         "_backward_q, _backward_q_hopper": "dq",
         "_backward_kv, _backward_kv_hopper": "dk and dv, dq too where a config fuses it; _wide: for wide heads",
         "_backward_inputs": f"the gradient{'s' * (len(learned) > 1)} of {', '.join(learned)}" if learned else "",
-        callers: "what callers use, after the launches of the kernels",
+        callers: "what callers use",
     }
     return "In this file:\n" + "".join(f"    {name:35}{what}\n" for name, what in parts.items() if what)
 

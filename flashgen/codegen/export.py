@@ -1,8 +1,8 @@
 """A generated module as one file: the sources of `flashgen.runtime` that it uses, its tuned records, and itself.
 
-The sources are moved, not changed, but for private names that two of them have: these get the module's name. Public
-top-level names are unique over the package, by them the sources reach one another. The generated module keeps saying
-`runtime.name`; a namespace of that name stands in.
+The sources are moved, not changed, but for private names that two of them or the generated module have: these get the
+module's name. Public top-level names are unique over the package, by them the sources reach one another. The generated
+module keeps saying `runtime.name`; a namespace of that name stands in.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def bundle(generated: str, records: Iterable[tuple[str, str]]) -> str:
     public = [name for name in used if name in homes]
     # What the module imports by name need not be public.
     order = list(_in_order([*(homes[name] for name in public), *module.runtime, "embedded"]))
-    sources = apart({name: _source(name) for name in order})
+    sources = apart({name: _source(name) for name in order}, module.names)
     _refuse_clashes({**sources, "the generated module": module})
     parts = [
         _docstring(generated),
@@ -158,9 +158,9 @@ def _source(name: str) -> Source:
     return split(FOLDER.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
 
 
-def apart(sources: Mapping[str, Source]) -> dict[str, Source]:
-    """The sources with the module's name added to private names that several of them define."""
-    owners = Counter(name for source in sources.values() for name in {*source.names})
+def apart(sources: Mapping[str, Source], taken: Iterable[str] = ()) -> dict[str, Source]:
+    """The sources with the module's name added to private names that several of them define, or that are taken."""
+    owners = Counter(name for names in (*(source.names for source in sources.values()), taken) for name in {*names})
     found = {}
     for module, source in sources.items():
         suffix = module.rpartition(".")[2]

@@ -20,7 +20,6 @@ from flashgen.lang.nodes import TRUE, Expr, Gather, Op, const, inputs, walk
 from flashgen.lang.show import show
 from flashgen.spec.variant import Variant
 
-_SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 # Functions of finite numbers that are finite, but for overflow.
 _TAME = frozenset({
     "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "softcap", "sech2", "sigmoid", "to_float",
@@ -96,53 +95,6 @@ class LearnedView:
     @property
     def k_last(self) -> bool:
         return "k_last" in self.reads
-
-
-@dataclass(frozen=True)
-class LearnedLaunch:
-    """The host's side. `names` are the learned inputs, `asked` says whether the gradient of any is, `gradients`
-    are these after the launch.
-
-    `lines` are statements before it, which make the arguments `sums` and the keyword arguments `ways`. `at_once` is the
-    number of heads in one launch, "" where one launch is for all.
-    """
-
-    names: tuple[str, ...]
-    asked: str
-    gradients: tuple[str, ...]
-    lines: tuple[str, ...]
-    sums: tuple[str, ...]
-    ways: tuple[str, ...]
-    at_once: str
-
-
-def learned_launch(variant: Variant, view: LearnedView | None) -> LearnedLaunch:
-    """What the launch does for the sums; sinks have no part in them."""
-    names = tuple(t.name for t in variant.inputs if t.grad and not (variant.sink and t.name == "sinks"))
-    sites = () if view is None else view.sites
-    lines = [f"{name} = call.sizes.{name}" for name in _SIZES if any(name in site.apart.reads for site in sites)]
-    at_once = "call.sizes.batch * call.sizes.heads"
-    for site in sites:
-        exact = "deterministic" if not site.writes else "False"
-        if site.way:
-            apart = [*(["deterministic"] if site.shared_by else []), *site.apart.results]
-            lines.append(f"{site.way.lower()} = {' and '.join(apart)}")
-            exact = "False" if not site.apart.results else f"deterministic and not {site.way.lower()}"
-        if site.shared_by:
-            fewer = "1" if site.shared_by == "heads" else "call.sizes.heads"
-            at_once = f"{fewer} if {site.way.lower()} else {at_once}"
-        lines.append(f"{site.name}_sums = runtime.input_sums({site.input}, {exact})")
-    sums = {name: [f"{site.name}_sums" for site in sites if site.input == name] for name in names}
-    places = {t.name: place for place, t in enumerate([t for t in variant.inputs if t.grad], start=3)}
-    return LearnedLaunch(
-        names,
-        " or ".join(f"needs[{places[name]}]" for name in names),
-        tuple(f"runtime.input_gradient({', '.join([name, *sums[name]])})" for name in names),
-        tuple(lines),
-        tuple(f"{site.name}_sums" for site in sites),
-        tuple(f"{site.way}={site.way.lower()}" for site in sites if site.way),
-        at_once if any(site.shared_by for site in sites) else "",
-    )
 
 
 def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:

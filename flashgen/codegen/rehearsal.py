@@ -44,7 +44,7 @@ def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
     hooks = triton.knobs.runtime
     before, hooks.jit_cache_hook = hooks.jit_cache_hook, note
     try:
-        with launching.rehearsing(ask):
+        with launching.replaced(ask):
             yield wanted
     finally:
         hooks.jit_cache_hook = before

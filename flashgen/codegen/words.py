@@ -18,6 +18,7 @@ from jinja2 import nodes
 
 from flashgen import analysis, emit, lang
 from flashgen.codegen.templates import environment
+from flashgen.runtime.differentiable import OPERATOR_WORDS
 
 _WORD = re.compile(r"[A-Za-z]\w*")
 # What templates call an input of sugar by, where the spec has that sugar: then it has no other input of this name.
@@ -27,7 +28,7 @@ _NO_CODE = re.compile(r'""".*?"""|(?<![^\s])#[^\n]*|"=[^"\n]*"', re.DOTALL)
 # Modules whose strings are not emitted.
 _NOT_EMITTED = frozenset({"templates.py", "words.py", "layout.py", "offline.py", "write.py", "rehearsal.py"})
 # Arguments that torch's operators, and Python's own functions, take for something else.
-_OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device"})
+_OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device", *OPERATOR_WORDS})
 
 
 @cache

@@ -37,6 +37,7 @@ class Config:
     # In the order in which they are written, which makes no difference.
     axes: tuple[tuple[str, int], ...] = field(compare=False)
     _axes: frozenset[tuple[str, int]] = field(init=False)
+    _hash: int = field(init=False, compare=False)
 
     def __init__(
         self, BM: int, BN: int, num_warps: int, num_stages: int, backend: str = PORTABLE,
@@ -53,6 +54,15 @@ class Config:
         pairs = tuple(chosen.items())
         for name, value in {**values, "backend": backend, "axes": pairs, "_axes": frozenset(pairs)}.items():
             object.__setattr__(self, name, value)
+        # It is asked for on each launch.
+        object.__setattr__(self, "_hash", hash((BM, BN, num_warps, num_stages, backend, self._axes)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A hash is of its process."""
+        return Config, (self.BM, self.BN, self.num_warps, self.num_stages, self.backend, self.axes)
 
     def __getattr__(self, name: str) -> Any:
         """An axis that this config does not have is None."""

@@ -193,3 +193,10 @@ class Lookup:
             self.default(device.capability, dtype, head_dim, v_head_dim),
             self.identity.source,
         )
+
+
+def lookups(
+    identity: Identity, shipped: Path, **defaults: Callable[[str, str, int, int], Config]
+) -> dict[str, Lookup]:  # fmt: skip
+    """What finds the configs of each family of kernels, by its name; each is given by its built-in default."""
+    return {family: Lookup(identity, family, default, shipped) for family, default in defaults.items()}

@@ -178,11 +178,12 @@ def read(path: Path | None) -> list[Outcome]:
 
 
 def kernels_of(source: str) -> set[str]:
-    """The kernels that a module launches: the first arguments of runtime.launch and runtime.relaunch."""
+    """The kernels that a module has launched: those that it declares."""
     return {
-        ast.unparse(node.args[0])
+        ast.unparse(kernel)
         for node in ast.walk(parsed(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("runtime.launch", "runtime.relaunch")
+        if isinstance(node, ast.keyword) and node.arg == "kernels" and isinstance(node.value, ast.Dict)
+        for kernel in node.value.values
     }
 
 

@@ -102,10 +102,10 @@ def test_it_carries_the_records_of_its_own_kernel_alone(tmp_path: Path, monkeypa
     assert done.records == 1
     module = load_module(done.path)
     device = module.Device(*astuple(DEVICE))
-    choice = module.CONFIGS.find(device, "float16", 64, 64, module.Bucket(*astuple(BUCKET)))
+    choice = module.VARIANT.configs["forward"].find(device, "float16", 64, 64, module.Bucket(*astuple(BUCKET)))
     assert (choice.config, choice.source) == (module.Config(128, 32, 8, 3), "shipped")
     with pytest.warns(module.RecordWarning, match="no record for"):
-        near = module.CONFIGS.find(device, "float16", 64, 64, module.Bucket(64, 1, 64, 64))
+        near = module.VARIANT.configs["forward"].find(device, "float16", 64, 64, module.Bucket(64, 1, 64, 64))
     assert (near.config, near.source) == (choice.config, "nearest")
 
 

@@ -144,7 +144,7 @@ def test_a_record_of_another_kernel_is_neither_found_nor_applied_nor_a_start(cac
     odd = Config(32, 32, 8, 1)
     write_record(Record(replace(key, **{field: "another text"}), odd, 1.0, 0.01, 20), user_root())
     with pytest.warns(RecordWarning, match="no record"):
-        choice = module.CONFIGS.find(DEVICE, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
+        choice = module.VARIANT.configs["forward"].find(DEVICE, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
     assert (choice.source, choice.config != odd) == ("default", True)
     tools = FakeTools()
     one = session(tools, cache, "quick")

@@ -77,15 +77,6 @@ class BackwardKvSm90View:
         return replace(self, rank="", sizes=sizes, unspecialized=unspecialized)
 
     @property
-    def launch_sizes(self) -> tuple[str, ...]:
-        """What a launch passes for `sizes`."""
-        places = {"scale": "call.scale", "num_rows": "incoming.num_rows"}
-        places["head_group"] = "runtime.key_head_group(call, config)"
-        # All heads at once are too many for the longest tiles of each to be taken together.
-        places["by_rank"] = "0 if config.all_heads else 1"
-        return tuple(places.get(name, f"call.sizes.{name}") for name in self.sizes)
-
-    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         flat = self.flat.functions if self.flat else ()

@@ -60,12 +60,6 @@ class BackwardQSm90View:
     flat: Flat | None
 
     @property
-    def launch_sizes(self) -> tuple[str, ...]:
-        """What a launch passes for `sizes`."""
-        places = {"scale": "call.scale", "num_rows": "incoming.num_rows", "head_group": "runtime.head_group(call)"}
-        return tuple(places.get(name, f"call.sizes.{name}") for name in self.sizes)
-
-    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         flat = self.flat.functions if self.flat else ()
