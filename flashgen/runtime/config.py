@@ -112,11 +112,6 @@ class Config:
         return {**({} if self.backend == PORTABLE else {"backend": self.backend}), **dict(self.axes)}
 
     @property
-    def wide(self) -> bool:
-        """Which of two kernels for dK and dV the launch in a generated module takes: that with tiles of 64 keys."""
-        return self.BN == 64
-
-    @property
     def label(self) -> str:
         """The same for people: "64x128, 4 warps, 2 stages", then what else it says."""
         stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -147,3 +148,22 @@ def test_a_parameter_that_no_launch_gives_is_named() -> None:
         TypeError, match=r"^_kernel takes 'q_len'; expected what its launch gives: q_ptr, heads, BLOCK$"
     ):
         rest.arguments(_takes("q_ptr", "q_len", "BLOCK"), {"q_ptr": MEMORY})
+
+
+@pytest.mark.parametrize("given", [("a_ptr", "b_ptr"), ("b_ptr", "rate", "c_ptr"), ("c_ptr",)], ids=", ".join)
+def test_what_is_known_of_a_launch_comes_in_the_order_of_the_kernel(given: tuple[str, ...]) -> None:
+    kernel = _takes("a_ptr", "b_ptr", "heads", "rate", "c_ptr", "q_len", "BLOCK")
+    values: dict[str, Any] = {name: torch.zeros(3) if name.endswith("ptr") else 0.5 for name in kernel.arg_names[:5]}
+    now = {name: values[name] for name in reversed(given)}
+    rest = launching.Rest(
+        3, {**{n: v for n, v in values.items() if n not in now}, "heads": 2, "q_len": 40}, {"BLOCK": 16}, {}
+    )
+    order = launching._order(kernel, now)
+    positional, constants = rest.arguments(kernel, now)
+    run = SimpleNamespace(global_scratch_size=0, profile_scratch_size=0, launch=None)
+    found = launching.Found(SimpleNamespace(run=run), tuple(constants.values()), kernel)  # type: ignore[arg-type]
+    everything = (*positional, *found.values)
+    passed = list(order.take(now))
+    known = launching._know(order, found, rest, everything, passed)
+    assert order.names == given
+    assert [*known.arguments(passed, passed)] == [*everything]

@@ -233,7 +233,7 @@ def test_parts_have_the_configs_of_their_backend_and_fuse_dq_where_they_may(repo
     chosen = {name: part.configs(load(repository / "variants/causal.yaml")) for name, part in parts().items()}
     assert chosen["portable"]["forward"] == Config(64, 64, 4, 2)
     assert {name for name, configs in chosen.items() if not configs["backward_kv"].fuse_dq} == {"hopper, D256"}
-    assert chosen["hopper, D256"]["backward_kv"].wide
+    assert chosen["hopper, D256"]["backward_kv"].BN == 64
     document = load(repository / "variants/document.yaml")
     assert parts()["hopper, D128"].configs(document)["backward_kv"].delay_dq
 
