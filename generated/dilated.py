@@ -42,7 +42,7 @@ from flashgen.runtime.device.sm90.barriers import (
     ping_pong_arrive,
     ping_pong_sync,
 )
-from flashgen.runtime.device.sm90.fragments import add_dq, start_dq
+from flashgen.runtime.device.sm90.fragments import add_dq, load_fragments, start_dq, store_fragments
 from flashgen.runtime.device.sm90.kv_tiles import kv_place, kv_tile, slot_of, v_slot_of
 from flashgen.runtime.device.sm90.positions import masked_keys, opaque
 from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
@@ -55,7 +55,7 @@ from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "4cfd68a39d49", "backward_q": "88220f1cf0ff", "backward_kv": "eca1eab0390f"},
+    templates={"forward": "4cfd68a39d49", "backward_q": "0efb2f223bde", "backward_kv": "908881b3d820"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -858,7 +858,7 @@ def _dq_producer(
 ):
     # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
     # the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    batch, heads, kv_heads, q_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s = shared
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
@@ -897,13 +897,12 @@ def _dq_consumer(
     BN: gl.constexpr,
     HEAD_DIM: gl.constexpr,
     V_HEAD_DIM: gl.constexpr,
-    STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PING_PONG: gl.constexpr,
 ):
     # Four warps: 64 rows of the tile of queries. dP = dO V^T is made as Q K^T is, dQ += dS K as P V is in _consumer.
     # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for MAIN and REST columns.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    scale, batch, heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s = shared
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
@@ -1085,41 +1084,42 @@ def _backward_q_sm90(
     k_channel = make_channel(STAGES, CONSUMERS)
     v_channel = make_channel(V_STAGES, CONSUMERS)
     shared = (q_s, do_s, k_s, v_s)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    loads = (batch, heads, kv_heads, q_len, num_rows, head_group)
+    computes = (scale, batch, heads, q_len, kv_len, num_rows, head_group)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_dq_consumer, (
                 0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
-                num_k_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                num_k_tiles, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
                 1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
-                num_k_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                num_k_tiles, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_producer, (
                 q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, counts_ptr, tiles_ptr,
-                num_k_tiles, sizes, BM, BN, CONSUMERS,
+                num_k_tiles, loads, BM, BN, CONSUMERS,
             )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_dq_consumer, (
                 0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
-                num_k_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                num_k_tiles, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
                 1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
-                num_k_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                num_k_tiles, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
                 2, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
-                num_k_tiles, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                num_k_tiles, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_producer, (
                 q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, counts_ptr, tiles_ptr,
-                num_k_tiles, sizes, BM, BN, CONSUMERS,
+                num_k_tiles, loads, BM, BN, CONSUMERS,
             )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on
@@ -1299,8 +1299,8 @@ def _backward_producer(
 ):
     # One warp: brings tiles of K and V into shared memory by TMA, and for each the tiles of Q and dO that see it and
     # their rows' lse and delta, as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
+    batch, heads, kv_heads, kv_len, num_rows, head_group, by_rank = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s = shared
     k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
     index = gl.program_id(0)
@@ -1365,7 +1365,7 @@ def _backward_consumer(
     # They meet at named barriers. 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 *
     # consumer for its even tiles and the next one for its odd tiles. 12: both have read dS, or dK and dV are out of its
     # room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
     k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
@@ -1637,39 +1637,24 @@ def _backward_kv_sm90(
     mbarrier.init(v_empty, count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s)
     barriers = (k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank)
+    loads = (batch, heads, kv_heads, kv_len, num_rows, head_group, by_rank)
+    computes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_backward_consumer, (
-            0, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM,
+            0, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, computes, BM,
             BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_consumer, (
-            1, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM,
+            1, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, computes, BM,
             BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler, shared, barriers, counts_ptr,
-            tiles_ptr, num_q_tiles, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler,
+            (q_s, do_s, k_s, v_s, lse_s, delta_s), barriers, counts_ptr, tiles_ptr, num_q_tiles, loads, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on
-
-
-@gluon.jit
-def store_fragments(p_s, p):
-    """Put a tile [64, 64] into shared memory in the order in which threads hold it, 16 bytes a thread:
-
-    by eight columns, warp and lane, and a thread's four values of these columns, rows 0 and 8 by columns 0 and 1.
-    """
-    p_s.store(p.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([32, 128]))
-
-
-@gluon.jit
-def load_fragments(p_s, layout: gl.constexpr):
-    """What the same threads of the other consumer put there."""
-    p = p_s.load(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])).reshape([8, 4, 8, 4, 2, 2])
-    return gl.convert_layout(p.permute((1, 4, 2, 0, 3, 5)).reshape([64, 64]), layout, assert_trivial=True)
 
 
 @gluon.jit
@@ -1684,7 +1669,6 @@ def _wide_producer(
     kv_full,
     q_channel,
     do_channel,
-    p_full,
     counts_ptr,
     tiles_ptr,
     num_q_tiles,
@@ -1695,8 +1679,8 @@ def _wide_producer(
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    batch, heads, kv_heads, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s = shared
     b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
@@ -1739,8 +1723,8 @@ def _wide_dv_consumer(
 ):
     # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
     # its product from registers. P goes to shared memory too, in float32, for those who make dK.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    scale, batch, heads, kv_heads, q_len, kv_len, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, p_s = shared
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -1838,8 +1822,8 @@ def _wide_dk_consumer(
     STAGES: gl.constexpr,
 ):
     # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P of the others, dK += dS^T Q.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    scale, batch, heads, kv_heads, kv_len, head_group = sizes
+    q_s, do_s, k_s, v_s, delta_s, p_s = shared
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -1861,7 +1845,7 @@ def _wide_dk_consumer(
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-        num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, counts_ptr, tiles_ptr, num_q_tiles, BN)
+        num_tiles, _, _ = _queries_of(col0, counts_ptr, tiles_ptr, num_q_tiles, BN)
         for _ in range(num_tiles):
             slot = slot_of(n, STAGES)
             stage = slot[0]
@@ -1947,21 +1931,22 @@ def _backward_kv_wide_sm90(
     q_channel = make_channel(STAGES, 1)
     do_channel = make_channel(STAGES, 2)
     p_full = make_barriers(STAGES)
-    shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, p_s)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    for_dv = (q_s, do_s, k_s, v_s, lse_s, p_s)
+    for_dk = (q_s, do_s, k_s, v_s, delta_s, p_s)
+    loads = (batch, heads, kv_heads, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_wide_dv_consumer, (
-            shared, kv_full, q_channel, do_channel, p_full, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN,
-            HEAD_DIM, V_HEAD_DIM, STAGES,
+            for_dv, kv_full, q_channel, do_channel, p_full, dv_desc, counts_ptr, tiles_ptr, num_q_tiles,
+            (scale, batch, heads, kv_heads, q_len, kv_len, head_group), BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
         )),
         (_wide_dk_consumer, (
-            shared, kv_full, q_channel, do_channel, p_full, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN,
-            HEAD_DIM, V_HEAD_DIM, STAGES,
+            for_dk, kv_full, q_channel, do_channel, p_full, dk_desc, counts_ptr, tiles_ptr, num_q_tiles,
+            (scale, batch, heads, kv_heads, kv_len, head_group), BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
         )),
         (_wide_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, p_full,
-            counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, (q_s, do_s, k_s, v_s, lse_s, delta_s), kv_full,
+            q_channel, do_channel, counts_ptr, tiles_ptr, num_q_tiles, loads, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on
