@@ -45,7 +45,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "b1c7f7f4dac0", "backward_q": "9013e7e6ac4c", "backward_kv": "14cde6c1853d"},
+    templates={"forward": "4baa95abc99e", "backward_q": "087b20c411fe", "backward_kv": "e4c5c539f4ea"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )

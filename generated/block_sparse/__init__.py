@@ -44,7 +44,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "73369e7abab1", "backward_q": "54c18d43fdbd", "backward_kv": "b3f8b49dee5b"},
+    templates={"forward": "9453af979e2a", "backward_q": "acc5c0dd3f76", "backward_kv": "e0f4852338fc"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )

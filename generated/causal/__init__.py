@@ -37,7 +37,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "929fc7377edc", "backward_q": "070eabb43333", "backward_kv": "08c810530db4"},
+    templates={"forward": "c8f449ea9c41", "backward_q": "cd49a4ba0906", "backward_kv": "466c659d8b94"},
     source="variants/causal.yaml",
     arguments={},
 )

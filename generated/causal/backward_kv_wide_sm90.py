@@ -23,20 +23,20 @@ from .backward_kv_sm90 import _queries_of, _query_tile
 
 @gluon.jit
 def _wide_producer(
-    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, p_full, sizes,
+    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, sizes,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s = shared
     b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
     tma_load(v_desc, [b, kv_h, col0, 0], kv_full, v_s)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-        num_tiles, num_mixed, first = _queries_of(col0, q_len, kv_len, BM, BN)
+        num_tiles, _, first = _queries_of(col0, q_len, kv_len, BM, BN)
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, first, BM)
@@ -59,8 +59,8 @@ def _wide_dv_consumer(
 ):
     # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
     # its product from registers. P goes to shared memory too, in float32, for those who make dK.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    scale, batch, heads, kv_heads, q_len, kv_len, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, p_s = shared
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -145,8 +145,8 @@ def _wide_dk_consumer(
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,
 ):
     # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P of the others, dK += dS^T Q.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    scale, batch, heads, kv_heads, q_len, kv_len, head_group = sizes
+    q_s, do_s, k_s, v_s, delta_s, p_s = shared
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -168,7 +168,7 @@ def _wide_dk_consumer(
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-        num_tiles, num_mixed, first = _queries_of(col0, q_len, kv_len, BM, BN)
+        num_tiles, _, _ = _queries_of(col0, q_len, kv_len, BM, BN)
         for _ in range(num_tiles):
             slot = slot_of(n, STAGES)
             stage = slot[0]
@@ -222,19 +222,22 @@ def _backward_kv_wide_sm90(
     q_channel = make_channel(STAGES, 1)
     do_channel = make_channel(STAGES, 2)
     p_full = make_barriers(STAGES)
-    shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, p_s)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    for_dv = (q_s, do_s, k_s, v_s, lse_s, p_s)
+    for_dk = (q_s, do_s, k_s, v_s, delta_s, p_s)
+    loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_wide_dv_consumer, (
-            shared, kv_full, q_channel, do_channel, p_full, dv_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+            for_dv, kv_full, q_channel, do_channel, p_full, dv_desc,
+            (scale, batch, heads, kv_heads, q_len, kv_len, head_group), BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
         )),
         (_wide_dk_consumer, (
-            shared, kv_full, q_channel, do_channel, p_full, dk_desc, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+            for_dk, kv_full, q_channel, do_channel, p_full, dk_desc,
+            (scale, batch, heads, kv_heads, q_len, kv_len, head_group), BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
         )),
         (_wide_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, p_full,
-            sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, (q_s, do_s, k_s, v_s, lse_s, delta_s), kv_full,
+            q_channel, do_channel, loads, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

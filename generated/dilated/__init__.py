@@ -39,7 +39,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "2fe4e4a4218a", "backward_q": "c9a6284b82d1", "backward_kv": "867d397b34a1"},
+    templates={"forward": "5404752788d5", "backward_q": "13c05b18e9d2", "backward_kv": "d61d5458f49e"},
     source="variants/dilated.yaml",
     arguments={},
 )

@@ -44,7 +44,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "164824eb945a", "backward_q": "7156e0d08a5c", "backward_kv": "ac9ab4f628df"},
+    templates={"forward": "d865c6b1b1d1", "backward_q": "4314d139ce50", "backward_kv": "52134bd299d4"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )

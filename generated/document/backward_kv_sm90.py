@@ -64,8 +64,8 @@ def _backward_producer(
 ):
     # One warp: brings tiles of K and V into shared memory by TMA, and for each the tiles of Q and dO that see it and
     # their rows' lse and delta, as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
+    batch, heads, kv_heads, kv_len, num_rows, head_group, by_rank = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s = shared
     k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
     index = gl.program_id(0)
@@ -117,7 +117,7 @@ def _backward_consumer(
     # They meet at named barriers. 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 *
     # consumer for its even tiles and the next one for its odd tiles. 12: both have read dS, or dK and dV are out of its
     # room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank = sizes
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
     k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
@@ -369,20 +369,21 @@ def _backward_kv_sm90(
     mbarrier.init(v_empty, count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s)
     barriers = (k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank)
+    loads = (batch, heads, kv_heads, kv_len, num_rows, head_group, by_rank)
+    computes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_backward_consumer, (
             0, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, doc_ptr,
-            stride_doc_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            stride_doc_0, computes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_consumer, (
             1, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, doc_ptr,
-            stride_doc_0, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            stride_doc_0, computes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler, shared, barriers, counts_ptr,
-            tiles_ptr, num_q_tiles, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler,
+            (q_s, do_s, k_s, v_s, lse_s, delta_s), barriers, counts_ptr, tiles_ptr, num_q_tiles, loads, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

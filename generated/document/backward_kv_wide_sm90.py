@@ -24,14 +24,14 @@ from .pair import _visible_by_key_sm90
 
 @gluon.jit
 def _wide_producer(
-    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, p_full, counts_ptr,
+    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, counts_ptr,
     tiles_ptr, num_q_tiles, sizes,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    batch, heads, kv_heads, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s = shared
     b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     tma_load(k_desc, [b, kv_h, col0, 0], kv_full, k_s)
@@ -62,8 +62,8 @@ def _wide_dv_consumer(
 ):
     # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
     # its product from registers. P goes to shared memory too, in float32, for those who make dK.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    scale, batch, heads, kv_heads, q_len, kv_len, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, p_s = shared
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -158,8 +158,8 @@ def _wide_dk_consumer(
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,
 ):
     # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P of the others, dK += dS^T Q.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, p_s = shared
+    scale, batch, heads, kv_heads, kv_len, head_group = sizes
+    q_s, do_s, k_s, v_s, delta_s, p_s = shared
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
     WIDTH: gl.constexpr = k_s.type.shape[-1]
     MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
@@ -181,7 +181,7 @@ def _wide_dk_consumer(
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
     for _ in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-        num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
+        num_tiles, _, _ = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
         for _ in range(num_tiles):
             slot = slot_of(n, STAGES)
             stage = slot[0]
@@ -236,21 +236,23 @@ def _backward_kv_wide_sm90(
     q_channel = make_channel(STAGES, 1)
     do_channel = make_channel(STAGES, 2)
     p_full = make_barriers(STAGES)
-    shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, p_s)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    for_dv = (q_s, do_s, k_s, v_s, lse_s, p_s)
+    for_dk = (q_s, do_s, k_s, v_s, delta_s, p_s)
+    loads = (batch, heads, kv_heads, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_wide_dv_consumer, (
-            shared, kv_full, q_channel, do_channel, p_full, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, doc_ptr,
-            stride_doc_0, sizes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+            for_dv, kv_full, q_channel, do_channel, p_full, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, doc_ptr,
+            stride_doc_0, (scale, batch, heads, kv_heads, q_len, kv_len, head_group), BM, BN, HEAD_DIM, V_HEAD_DIM,
+            STAGES,
         )),
         (_wide_dk_consumer, (
-            shared, kv_full, q_channel, do_channel, p_full, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN,
-            HEAD_DIM, V_HEAD_DIM, STAGES,
+            for_dk, kv_full, q_channel, do_channel, p_full, dk_desc, counts_ptr, tiles_ptr, num_q_tiles,
+            (scale, batch, heads, kv_heads, kv_len, head_group), BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
         )),
         (_wide_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, p_full,
-            counts_ptr, tiles_ptr, num_q_tiles, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, (q_s, do_s, k_s, v_s, lse_s, delta_s), kv_full,
+            q_channel, do_channel, counts_ptr, tiles_ptr, num_q_tiles, loads, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

@@ -35,7 +35,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "c12a86843c09", "backward_q": "849aaf7dbb20", "backward_kv": "457d9478861f"},
+    templates={"forward": "31cd49067d62", "backward_q": "7201538bd04b", "backward_kv": "e537b713e00a"},
     source="variants/full.yaml",
     arguments={},
 )

@@ -59,8 +59,8 @@ def _backward_producer(
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
+    batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s = shared
     kv_full, q_full, do_full, rows_full, empty = barriers
     b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
@@ -299,17 +299,19 @@ def _backward_kv_sm90(
     mbarrier.init(kv_full, count=1)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s)
     barriers = (kv_full, q_full, do_full, rows_full, empty)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    computes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_backward_consumer, (
-            0, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            0, shared, barriers, dq_sums, dk_desc, dv_desc, computes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_consumer, (
-            1, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            1, shared, barriers, dq_sums, dk_desc, dv_desc, computes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, (q_s, do_s, k_s, v_s, lse_s, delta_s), barriers,
+            loads, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

@@ -44,7 +44,7 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "f4d1ffca2080", "backward_q": "37ec584c4168", "backward_kv": "dfcb428ac279"},
+    templates={"forward": "dc945c007c48", "backward_q": "d8936db6cabc", "backward_kv": "558821db2e07"},
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )

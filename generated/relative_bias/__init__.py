@@ -44,7 +44,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "c21c8e0abcc7", "backward_q": "233e2bb668c9", "backward_kv": "f45c9be70785"},
+    templates={"forward": "279d270ad7bb", "backward_q": "3c0fa3e60e09", "backward_kv": "44c49dea8227"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )

@@ -60,8 +60,8 @@ def _backward_producer(
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s = shared
+    batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s = shared
     kv_full, q_full, do_full, rows_full, empty = barriers
     b, kv_h, col0 = kv_tile(gl.program_id(0), batch, kv_heads, kv_len, head_group, BN)
     mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
@@ -71,7 +71,7 @@ def _backward_producer(
         tma_load(v_desc, [b, kv_h, col0 + 64 * c, 0], kv_full, v_s.index(c))
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-        num_tiles, num_mixed = _queries_of(col0, q_len, kv_len, BM, BN)
+        num_tiles, _ = _queries_of(col0, q_len, kv_len, BM, BN)
         first_row = (b * heads + h) * num_rows
         for i in range(num_tiles):
             start = _query_tile(i, num_tiles, BM)
@@ -393,19 +393,21 @@ def _backward_kv_sm90(
     mbarrier.init(kv_full, count=1)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s)
     barriers = (kv_full, q_full, do_full, rows_full, empty)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    computes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_backward_consumer, (
-            0, shared, barriers, dq_sums, dk_desc, dv_desc, d_rel_ptr, rel_ptr, stride_rel_0, sizes, BM, BN, STAGES,
+            0, shared, barriers, dq_sums, dk_desc, dv_desc, d_rel_ptr, rel_ptr, stride_rel_0, computes, BM, BN, STAGES,
             FUSE_DQ, DELAY_DQ, LEARNED,
         )),
         (_backward_consumer, (
-            1, shared, barriers, dq_sums, dk_desc, dv_desc, d_rel_ptr, rel_ptr, stride_rel_0, sizes, BM, BN, STAGES,
+            1, shared, barriers, dq_sums, dk_desc, dv_desc, d_rel_ptr, rel_ptr, stride_rel_0, computes, BM, BN, STAGES,
             FUSE_DQ, DELAY_DQ, LEARNED,
         )),
         (_backward_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, barriers, sizes, BM, BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, (q_s, do_s, k_s, v_s, lse_s, delta_s), barriers,
+            loads, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

@@ -43,7 +43,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "0dd5f19c385c", "backward_q": "35b212d0bb77", "backward_kv": "08c810530db4"},
+    templates={"forward": "8dfb1c312188", "backward_q": "30dd030f56ae", "backward_kv": "466c659d8b94"},
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )

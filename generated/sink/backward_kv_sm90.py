@@ -53,8 +53,8 @@ def _backward_producer(
 ):
     # One warp: brings tiles of K and V into shared memory by TMA, and for each the tiles of Q and dO that see it and
     # their rows' lse and delta, as soon as the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
+    batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s, lse_s, delta_s = shared
     k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
     index = gl.program_id(0)
@@ -72,7 +72,7 @@ def _backward_producer(
         for c in gl.static_range(2):
             tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], k_full, k_s.index(c))
         for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-            num_tiles, num_mixed, first = _queries_of(col0, q_len, kv_len, BM, BN)
+            num_tiles, _, first = _queries_of(col0, q_len, kv_len, BM, BN)
             first_row = (b * heads + h) * num_rows
             for i in range(num_tiles):
                 start = _query_tile(i, first, BM)
@@ -344,18 +344,19 @@ def _backward_kv_sm90(
     mbarrier.init(v_empty, count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s)
     barriers = (k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    computes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_backward_consumer, (
-            0, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            0, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, computes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_consumer, (
-            1, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, sizes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            1, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, computes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
         )),
         (_backward_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler, shared, barriers, sizes, BM,
-            BN, STAGES,
+            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler,
+            (q_s, do_s, k_s, v_s, lse_s, delta_s), barriers, loads, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

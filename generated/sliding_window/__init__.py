@@ -37,7 +37,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "3054d5e11f67", "backward_q": "719ef3569837", "backward_kv": "3594d580c64d"},
+    templates={"forward": "ec249b0e8b8e", "backward_q": "0857d323bd2b", "backward_kv": "35422feceee7"},
     source="variants/sliding_window.yaml",
     arguments={},
 )

@@ -28,7 +28,7 @@ def _dq_producer(
 ):
     # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
     # the consumers make room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows = sizes
+    batch, heads, kv_heads, q_len, kv_len, num_rows = sizes
     q_s, do_s, k_s, v_s = shared
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     b, h, row0, num_tiles, num_mixed, num_right, full_start, full_end = _work(
@@ -52,11 +52,11 @@ def _dq_producer(
 def _dq_consumer(
     CONSUMER: gl.constexpr, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
-    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
+    CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
 ):
     # Four warps: 64 rows of the tile of queries. dP = dO V^T is made as Q K^T is, dQ += dS K as P V is in _consumer.
     # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for MAIN and REST columns.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows = sizes
+    scale, batch, heads, q_len, kv_len, num_rows = sizes
     q_s, do_s, k_s, v_s = shared
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
@@ -204,40 +204,41 @@ def _backward_q_sm90(
     k_channel = make_channel(STAGES, CONSUMERS)
     v_channel = make_channel(V_STAGES, CONSUMERS)
     shared = (q_s, do_s, k_s, v_s)
-    sizes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows)
+    loads = (batch, heads, kv_heads, q_len, kv_len, num_rows)
+    computes = (scale, batch, heads, q_len, kv_len, num_rows)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_dq_consumer, (
-                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
-                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_producer, (
-                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, sizes, BM, BN,
+                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, loads, BM, BN,
                 CONSUMERS,
             )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_dq_consumer, (
-                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
-                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
-                2, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG,
+                2, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_producer, (
-                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, sizes, BM, BN,
+                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, loads, BM, BN,
                 CONSUMERS,
             )),
         ], [4, 4, 1], [160, 160, 24])

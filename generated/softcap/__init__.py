@@ -40,7 +40,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "ee88a11cc246", "backward_q": "e03ce48c14ac", "backward_kv": "e836c1fddf30"},
+    templates={"forward": "c54ed9f485c0", "backward_q": "9224487fff7d", "backward_kv": "bdd9c099510d"},
     source="variants/softcap.yaml",
     arguments={},
 )

@@ -63,6 +63,25 @@ class BackwardKvSm90View:
         return (*(self.learned.pointers if self.learned else ()), *self.arguments)
 
     @property
+    def producer_sizes(self) -> tuple[str, ...]:
+        """Of `sizes` those that say which tiles there are."""
+        return tuple(name for name in self.sizes if name in {*_PLACES, "num_rows", "by_rank", *self.queries.names})
+
+    @property
+    def consumer_sizes(self) -> tuple[str, ...]:
+        return tuple(name for name in self.sizes if name != "by_rank")
+
+    @property
+    def dk_sizes(self) -> tuple[str, ...]:
+        """Those of the consumer that makes dK of wide heads."""
+        return tuple(name for name in self.sizes if name in {"scale", *_PLACES, *self.queries.names})
+
+    @property
+    def dv_sizes(self) -> tuple[str, ...]:
+        """Those of the other one."""
+        return tuple(name for name in self.sizes if name != "num_rows")
+
+    @property
     def own_reads(self) -> frozenset[str]:
         """`reads` and what `learned` and `uniform` read."""
         return self.reads.union(*(part.reads for part in (self.learned, self.uniform) if part is not None))
@@ -161,6 +180,8 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
     )
 
 
+# Which tile of keys a program has.
+_PLACES = ("batch", "heads", "kv_heads", "kv_len", "head_group")
 _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
 
 

@@ -59,6 +59,16 @@ class BackwardQSm90View:
     uniform: UniformTiles | None
 
     @property
+    def producer_sizes(self) -> tuple[str, ...]:
+        """Of `sizes` those that say which tiles there are."""
+        read = {"batch", "heads", "kv_heads", "num_rows", *self.work.names, *([] if self.keys else ["kv_len"])}
+        return tuple(name for name in self.sizes if name in read)
+
+    @property
+    def consumer_sizes(self) -> tuple[str, ...]:
+        return tuple(name for name in self.sizes if name != "kv_heads" or {"kv_h", name} & self.reads)
+
+    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()

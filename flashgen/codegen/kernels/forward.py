@@ -65,7 +65,7 @@ class ForwardView:
     def softmax(self) -> str:
         """The call of it."""
         logits = "qk, qk_scale" if self.scaled else "x"
-        precision = "" if self.precision == "ieee" else f', "{self.precision}"'
+        precision = "" if self.precision == "ieee" else ", TF32=True"
         return f"{self.softmax_function}({logits}, v_tile, acc, m, l{precision})"
 
 

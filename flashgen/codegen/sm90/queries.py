@@ -74,6 +74,12 @@ class QueryTiles:
     def call(self) -> str:
         return f"{', '.join(self.returned)} = _queries_of({', '.join(self.names)})"
 
+    def call_for(self, *read: str) -> str:
+        """The same for a role that reads only those of the names, or those that lead to places."""
+        read = read or ("num_tiles", *self.placed_by)
+        found = ", ".join(name if name in read else "_" for name in self.returned)
+        return f"{found} = _queries_of({', '.join(self.names)})"
+
     @property
     def start(self) -> str:
         return f"_query_tile(i, {', '.join(self.placed_by)}, BM)"
