@@ -189,8 +189,8 @@ def test_programs_wait_for_their_next_tile_where_tiles_differ_in_length(name: st
 
 def test_tanh_comes_from_the_gpu_unless_the_spec_says_no() -> None:
     spec = {"name": "capped", "softcap": 30.0}
-    assert "tanh.approx" in whole(render(load(spec)))
-    assert "tanh.approx" not in whole(render(load({**spec, "approximate": False})))
+    assert "tanh_approx(" in whole(render(load(spec)))
+    assert "tanh_approx(" not in whole(render(load({**spec, "approximate": False})))
 
 
 def test_what_hopper_does_not_serve_goes_to_the_portable_kernel() -> None:
