@@ -58,7 +58,7 @@ def input_gradients(
     Where that has a part in the sums, this is what it left: nothing, or tiles whose pairs share one element.
     """
     added = keys is not None and _adds(variant, keys)
-    leaves = variant.takes("learned", "REST")
+    leaves = variant.takes("learned", "SKIP_UNIFORM")
     if not added or leaves:
         scheduled = variant.is_scheduled("learned")
         config = inputs_config(call, scheduled, variant.loads)

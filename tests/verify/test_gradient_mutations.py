@@ -58,12 +58,12 @@ MUTATIONS = [
     Mutation("weights rounded to 8 bits", "full", "p.to(do_tile.dtype)", "p.to(tl.float8e5).to(do_tile.dtype)"),
     Mutation("ds rounded to 8 bits", "full", "ds.to(k_tile.dtype)", "ds.to(tl.float8e5).to(k_tile.dtype)"),
     Mutation("every tile taken as full", "document", "if i < num_mixed:", "if i < 0:"),
-    Mutation("the schedule of the other direction", "document", ", by_key=True)", ", by_key=False)"),
+    Mutation("the schedule of another tile", "document", "tiles_ptr += row * num_q_tiles", "tiles_ptr += 0 * row"),
     Mutation("a learned input added twice", "relative_bias", "tl.sum(ds_out))", "2.0 * tl.sum(ds_out))"),
     Mutation("diagonals of the next distance", "relative_bias", "along = start - wrap", "along = start + 1 - wrap"),
     Mutation("a digit lost", "relative_bias", "mask=finite & (high != 0)", "mask=finite & (high == 0)"),
     Mutation("slopes without delta", "alibi", "ds_out = p * (dp - delta)", "ds_out = p * dp"),
-    Mutation("sinks with the other sign", "sink", "runtime.sink_gradient(", "-runtime.sink_gradient("),
+    Mutation("sinks without a gradient", "sink", '    sink="sinks",\n', ""),
 ]  # fmt: skip
 
 

@@ -75,7 +75,7 @@ MUTATIONS = [
     )),
     Mutation("the slopes of the wrong head", "alibi", (("slopes_ptr + h", "slopes_ptr + kv_h"),)),
     Mutation("slopes of the caller ignored", "alibi", (
-        ("slopes = runtime.check_input(", "slopes = runtime.alibi_slopes(sizes.heads, q.device) if True else ("),
+        ("inputs=(slopes,), scale", "inputs=(None,), scale"),
     )),
     Mutation("every tile taken as full", "document", (("state.to(tl.int8)", "(state * 0 + 2).to(tl.int8)"),)),
     Mutation("mixed tiles skipped", "document", (("state.to(tl.int8)", "tl.where(state == 1, 0, state).to(tl.int8)"),)),

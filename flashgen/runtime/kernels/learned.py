@@ -66,7 +66,7 @@ def _launch(
             (call.layout, call.own, rows.strides, config, *ways.values(), rest),
             {**tensors, "first_head": first_head},
             lambda: LEARNED_KERNEL.rest(
-                call, config, -(-call.sizes.q_len // config.BM) * at_once, rows.numbers, {**ways, "REST": rest}
+                call, config, -(-call.sizes.q_len // config.BM) * at_once, rows.numbers, {**ways, "SKIP_UNIFORM": rest}
             ),
         )  # fmt: skip
 
