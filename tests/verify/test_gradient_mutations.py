@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation("ds rounded to 8 bits", "full", "ds.to(k_tile.dtype)", "ds.to(tl.float8e5).to(k_tile.dtype)"),
     Mutation("every tile taken as full", "document", "if i < num_mixed:", "if i < 0:"),
     Mutation("the schedule of another tile", "document", "tiles_ptr += row * num_q_tiles", "tiles_ptr += 0 * row"),
-    Mutation("a learned input added twice", "relative_bias", "tl.sum(ds_out))", "2.0 * tl.sum(ds_out))"),
+    Mutation("a learned input added twice", "relative_bias", ", tl.sum(ds_out)", ", 2.0 * tl.sum(ds_out)"),
     Mutation("diagonals of the next distance", "relative_bias", "along = start - wrap", "along = start + 1 - wrap"),
     Mutation("a digit lost", "relative_bias", "mask=finite & (high != 0)", "mask=finite & (high == 0)"),
     Mutation("slopes without delta", "alibi", "ds_out = p * (dp - delta)", "ds_out = p * dp"),
