@@ -17,12 +17,13 @@ import torch
 import flashgen
 from flashgen.codegen import generate, load_module
 from flashgen.flex.captures import Captured, capture
-from flashgen.flex.mods import Mod, free_name
+from flashgen.flex.mods import Mod
 from flashgen.flex.recent import Recent
 from flashgen.flex.spec import Meaning, meaning
 from flashgen.flex.text import yaml_of
 from flashgen.runtime.lookup import cache_folder
 from flashgen.spec import load
+from flashgen.spec.names import module_problem
 
 # Where each length of a call stands among its sizes.
 _SIZES = {"batch": 0, "heads": 1, "q_len": 2, "kv_len": 3}
@@ -140,11 +141,13 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
 
 
 def variant_name(mod: Any) -> str:
-    """A variant's name by the name of a mod."""
+    """A variant's name by that of a mod."""
     while hasattr(mod, "func"):
         mod = mod.func
-    own = getattr(mod, "__name__", None) or type(mod).__name__
-    return free_name("mod" if own == "<lambda>" else own, {"attention"}).lower() if mod is not None else "attention"
+    own = "attention" if mod is None else getattr(mod, "__name__", type(mod).__name__)
+    letters = "".join(each if each.isascii() and each.isalnum() else "_" for each in own.lower()).strip("_")
+    name = "mod" if own == "<lambda>" or not letters[:1].isalpha() else letters[:48]
+    return name if module_problem(name) is None else f"{name}_mod"
 
 
 def _module(traced: Meaning, name: str) -> Any:

@@ -11,6 +11,8 @@ from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name,
 
 # A part of so many names and numbers, read again, is shorter by a name even if its author gave it none.
 _LONG = 4
+# From here on an expression is easier to read with the names that its author gave to its parts.
+_VERY_LONG = 20
 _DEEP = 24
 
 
@@ -66,9 +68,11 @@ class _Naming:
         self._new: dict[int, Syntax] = {}
         self._own = {id(root) for root in roots}
         for each in _each_once(roots):
+            # As written out, with what is shared in each place.
             self._sizes[id(each)] = sum(self._sizes[id(part)] for part in parts(each)) or 1
             for part in parts(each):
                 self._readers[id(part)] = self._readers.get(id(part), 0) + 1
+        self._names_help = sum(self._sizes[id(root)] for root in roots) > _VERY_LONG
 
     def within(self, root: Syntax) -> Syntax:
         for each in _each_once([root]):
@@ -78,9 +82,11 @@ class _Naming:
 
     def _named(self, syntax: Syntax) -> Syntax:
         new = _with_parts(syntax, [self._new[id(part)] for part in parts(syntax)])
-        shared = self._readers.get(id(syntax), 0) + (id(syntax) in self._own) > 1 and not _is_short(syntax)
-        has_name = id(syntax) in self._local
-        if not (shared and (has_name or self._sizes[id(syntax)] >= _LONG)) and new.height <= _DEEP:
+        readers = self._readers.get(id(syntax), 0) + (id(syntax) in self._own)
+        has_name, is_long = id(syntax) in self._local, self._sizes[id(syntax)] >= _LONG
+        shared = readers > 1 and not _is_short(syntax) and (has_name or is_long)
+        helps = self._names_help and has_name and is_long and id(syntax) not in self._own
+        if not shared and not helps and new.height <= _DEEP:
             return new
         name = free_name(self._local.get(id(syntax)) or _kind(syntax), self._taken, is_argument=False)
         self._taken.add(name)

@@ -54,7 +54,9 @@ def _quotient(x: Value, y: Value, rounding_mode: str | None = None) -> Value:
         return arithmetic("/", x, y)
     if rounding_mode == "floor":
         return arithmetic("//", x, y)
-    mixed = bitwise("^", compare("<", x, literal(0)), compare("<", y, literal(0)))
+    mixed = compare("<", x, literal(0))
+    if y.constant is None or y.constant < 0:
+        mixed = bitwise("^", mixed, compare("<", y, literal(0)))
     return where(mixed, negative(arithmetic("//", negative(x), y)), arithmetic("//", x, y))
 
 

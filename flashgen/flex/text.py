@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-_WIDTH = 118
+# A line ends with the first word beyond.
+_WIDTH = 96
 # What is a mapping of names, each with an entry on its own line.
 _BLOCKS = frozenset({"params", "inputs", "let"})
 
@@ -26,15 +27,17 @@ def _lines(spec: Mapping[str, Any], comments: Mapping[str, str], head: str) -> I
             yield f"# {comments[key]}"
         if key in _BLOCKS:
             yield f"{key}:"
-            yield from (f"  {name}: {_inline(entry, 2)}" for name, entry in value.items())
+            for name, entry in value.items():
+                yield from (f"  {line}" for line in _entry(name, entry))
         else:
-            yield f"{key}: {_inline(value, 0)}"
+            yield from _entry(key, value)
 
 
-def _inline(value: Any, indent: int) -> str:
-    """A value after its key: mappings and lists in brackets, long expressions folded."""
-    if isinstance(value, str):
-        text = yaml.safe_dump(value, width=_WIDTH - indent, allow_unicode=True)
-        lines = text.removesuffix("...\n").rstrip("\n").split("\n")
-        return "\n".join([lines[0], *(f"{' ' * (indent + 2)}{line.lstrip()}" for line in lines[1:])])
-    return yaml.safe_dump(value, width=math.inf, default_flow_style=True, sort_keys=False).removesuffix("...\n").strip()
+def _entry(key: str, value: Any) -> list[str]:
+    """A key and its value: mappings and lists in brackets, long expressions folded."""
+    flow = not isinstance(value, str)
+    text = yaml.safe_dump(
+        value, width=math.inf if flow else _WIDTH - len(key) - 2, default_flow_style=flow, sort_keys=False
+    )
+    first, *others = text.removesuffix("...\n").rstrip("\n").split("\n")
+    return [f"{key}: {first}", *(f"  {line.lstrip()}" for line in others)]

@@ -247,7 +247,7 @@ class _Tracing(TorchDispatchMode):
             with self:
                 return whole(*args, **kwargs)
         except NotTraced as error:
-            raise NotTraced(f"{func}: {error}") from None
+            raise NotTraced(error.reason, within=str(func)) from None
 
     @contextmanager
     def named_locals(self) -> Iterator[None]:

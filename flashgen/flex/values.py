@@ -17,7 +17,11 @@ _RANK = {Type.BOOL: 0, Type.INT: 1, Type.FLOAT: 2}
 
 
 class NotTraced(Exception):
-    """A mod does what the language does not have; the message says what."""
+    """A mod does what the language does not have; the message says what. `reason` is its end."""
+
+    def __init__(self, reason: str, within: str = "") -> None:
+        self.reason = reason
+        super().__init__(f"{within}: {reason}" if within else reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +166,13 @@ def call(function: str, *arguments: Value) -> Value:
 
 
 def where(test: Value, x: Value, y: Value) -> Value:
+    """`where` as torch has it; with True or False in a branch what it says of tests."""
     if isinstance(test.constant, bool):
         return x if test.constant else y
+    if y.constant is False and x.held is Type.BOOL:
+        return bitwise("&", test, x)
+    if x.constant is True and y.held is Type.BOOL:
+        return bitwise("|", test, y)
     return call("where", test, x, y)
 
 
