@@ -19,6 +19,10 @@ _LIBRARIES = frozenset({"torch", "math", "numpy", "operator", "functools", "iter
 _PLAIN = frozenset({bool, str, bytes, complex, type(None), type(...), torch.dtype, torch.device, slice})
 _INT32 = range(-(2**31), 2**31)
 
+# How one gets from a value to one inside it, and the name or place there.
+Step = tuple[str, Any]
+Way = tuple[Step, ...]
+
 
 @dataclass
 class Captured:
@@ -135,12 +139,13 @@ def identity(value: Any, names: Sequence[str]) -> Any:
 class Part(NamedTuple):
     """A value inside another, in a cell, or in a `holder` under a `key`; without a holder where it never changes.
 
-    `names` are those of the code that reads it.
+    `names` are those of the code that reads it, `step` is how one gets there, for `reading.follow`.
     """
 
     name: str
     value: Any
     names: Sequence[str]
+    step: Step
     holder: Any = None
     key: Any = None
 
@@ -159,16 +164,19 @@ def parts(value: Any, names: Sequence[str]) -> Iterator[Part]:
     if isinstance(value, types.FunctionType):
         yield from parts_of_function(value)
     elif isinstance(value, types.MethodType):
-        yield Part("", value.__func__, names)
-        yield Part("", value.__self__, (*names, *read_names(value.__func__.__code__)))
+        own, name = value.__self__, value.__func__.__name__
+        yield Part("", value.__func__, names, ("function", name))
+        yield Part("", own, (*names, *read_names(value.__func__.__code__)), ("self", None))
     elif isinstance(value, functools.partial):
-        yield Part("", called(value.func), names)
-        yield from (Part(f"_argument{place}", each, names, value.args, place) for place, each in enumerate(value.args))
-        yield from (Part(name, each, names, value.keywords, name) for name, each in value.keywords.items())
+        yield Part("", called(value.func), names, ("func", None))
+        for place, each in enumerate(value.args):
+            yield Part(f"_argument{place}", each, names, ("argument", place), value.args, place)
+        for name, each in value.keywords.items():
+            yield Part(name, each, names, ("keyword", name), value.keywords, name)
     elif isinstance(value, tuple | list):
-        yield from (Part(f"_{place}", each, names, value, place) for place, each in enumerate(value))
+        yield from (Part(f"_{place}", each, names, ("item", place), value, place) for place, each in enumerate(value))
     elif isinstance(value, dict):
-        yield from (Part(f"_{name}", each, names, value, name) for name, each in value.items())
+        yield from (Part(f"_{name}", each, names, ("item", name), value, name) for name, each in value.items())
     elif not isinstance(value, type):
         yield from attributes(value, names)
 
@@ -177,14 +185,16 @@ def parts_of_function(function: types.FunctionType) -> Iterator[Part]:
     """Its free variables, its defaults, and the globals that it reads."""
     code = function.__code__
     names = read_names(code)
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+    for place, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True)):
         if has_content(cell):
-            yield Part(name, cell.cell_contents, names, cell)
-    for name, each in {**defaults(function), **(function.__kwdefaults__ or {})}.items():
-        yield Part(name, each, names, code, name)
+            yield Part(name, cell.cell_contents, names, ("cell", place), cell)
+    for place, (name, each) in enumerate(defaults(function).items()):
+        yield Part(name, each, names, ("default", place), code, name)
+    for name, each in (function.__kwdefaults__ or {}).items():
+        yield Part(name, each, names, ("keyword_default", name), code, name)
     scope = function.__globals__
     if str(scope.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
-        yield from (Part(name, scope[name], names, scope, name) for name in names if name in scope)
+        yield from (Part(name, scope[name], names, ("global", name), scope, name) for name in names if name in scope)
 
 
 def defaults(function: types.FunctionType) -> dict[str, Any]:
@@ -225,7 +235,7 @@ def attributes(owner: Any, names: Sequence[str]) -> Iterator[Part]:
     for name in names:
         home = next((home for home in homes if name in home), None)
         if home is not None:
-            yield Part(name, home[name], names, home, name)
+            yield Part(name, home[name], names, ("attribute", name), home, name)
         elif inherits:
             yield from _inherited(owner, name, names)
 
@@ -234,6 +244,6 @@ def _inherited(owner: Any, name: str, names: Sequence[str]) -> Iterator[Part]:
     value = getattr(type(owner), name, None)
     if isinstance(value, types.FunctionType):
         if value.__module__.partition(".")[0] not in _LIBRARIES:
-            yield Part(name, types.MethodType(value, owner), names)
+            yield Part(name, types.MethodType(value, owner), names, ("attribute", name))
     elif type(value) in (int, float) or isinstance(value, torch.Tensor):
-        yield Part(name, value, names, type(owner), name)
+        yield Part(name, value, names, ("attribute", name), type(owner), name)

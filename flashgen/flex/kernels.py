@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 import flashgen
 from flashgen.codegen import generate, load_module
-from flashgen.flex.captures import Captured, capture
+from flashgen.flex.captures import Captured, Way, capture
 from flashgen.flex.mods import Mod
+from flashgen.flex.reading import follow
 from flashgen.flex.recent import Recent
 from flashgen.flex.spec import Meaning, meaning
 from flashgen.flex.text import yaml_of
@@ -54,13 +56,14 @@ class TensorArgument:
 class Kernels:
     """A variant's `attention`, and where its arguments are among the captured values.
 
-    `fixed` are the places and values of numbers that it holds for alone.
+    `fixed` are the places and values of numbers that it holds for alone; `ways` those from the mods to the values.
     """
 
     attention: Callable[..., Any]
     tensors: tuple[TensorArgument, ...]
     numbers: tuple[tuple[str, int], ...]
     fixed: tuple[tuple[int, int | float], ...]
+    ways: tuple[tuple[int, Way], ...]
     has_max: bool
 
     def serves(self, values: Sequence[Any]) -> bool:
@@ -86,10 +89,28 @@ class _Family:
 _families: dict[tuple[Any, ...], _Family] = {}
 _recent: dict[bool, Recent[Kernels]] = {False: Recent(), True: Recent()}
 _building = Lock()
+# Kernels that torch.compile has asked for, by name.
+_compiled_in = SimpleNamespace()
 
 
 def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> tuple[Kernels, list[Any]]:
     """The kernels of two mods, and the values that these capture now."""
+    if torch.compiler.is_compiling():
+        kernels = getattr(_compiled_in, _name_of(score_mod, mask_mod, many_queries))
+        return kernels, [follow((score_mod, mask_mod)[root], way) for root, way in kernels.ways]
+    return _found(score_mod, mask_mod, many_queries)
+
+
+@torch.compiler.assume_constant_result
+def _name_of(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> str:
+    """What torch.compile finds kernels by. It asks again where a captured value that it reads is of another kind."""
+    kernels, _ = _found(score_mod, mask_mod, many_queries)
+    name = f"kernels_{id(kernels)}"
+    setattr(_compiled_in, name, kernels)
+    return name
+
+
+def _found(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> tuple[Kernels, list[Any]]:
     recent = _recent[many_queries]
     known = recent.get(score_mod, mask_mod)
     if known is not None and known[0].serves(known[1]):
@@ -137,7 +158,7 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
     numbers = tuple((each, traced.places[each]) for each in traced.numbers)
     fixed = tuple((place, found.values[place]) for place in traced.fixed)
     has_max = "return_max" in inspect.signature(module.attention).parameters
-    return Kernels(module.attention, tensors, numbers, fixed, has_max)
+    return Kernels(module.attention, tensors, numbers, fixed, tuple(traced.ways), has_max)
 
 
 def variant_name(mod: Any) -> str:

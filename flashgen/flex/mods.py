@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from flashgen.errors import Location, ModError
-from flashgen.flex.captures import called
+from flashgen.flex.captures import Way, called
 from flashgen.flex.files import is_foreign
 from flashgen.flex.hidden import conjuncts
 from flashgen.flex.rebuilt import Rebuilding
@@ -25,13 +25,16 @@ Mod = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Mods:
-    """What two mods compute. `places` says which of the captured values each name has, in the order of `capture`."""
+    """What two mods compute. `places` says which of the captured values each name has, in the order of `capture`;
+    `ways` has for each of these the mod, 0 for the score's, and the way from there.
+    """
 
     score: Traced | None
     mask: Traced | None
     tensors: Mapping[str, torch.Tensor]
     numbers: Mapping[str, int | float]
     places: Mapping[str, int]
+    ways: Sequence[tuple[int, Way]]
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -53,11 +56,14 @@ def trace_mods(score_mod: Mod | None, mask_mod: Mod | None) -> Mods:
 def _traced(score_mod: Mod | None, mask_mod: Mod | None, numbers_stay: bool) -> Mods:
     standing = _Standing(numbers_stay)
     rebuilding = Rebuilding(standing)
-    score, mask = (None if mod is None else rebuilding.mod(mod) for mod in (score_mod, mask_mod))
+    again: list[Any] = []
+    for standing.root, mod in enumerate((score_mod, mask_mod)):
+        again.append(None if mod is None else rebuilding.mod(mod))
+    score, mask = again
     traced_mask = None if mask is None else _run(mask_mod, mask, False, standing, causal=False)
     causal = traced_mask is not None and any(map(is_causal, conjuncts(traced_mask.result.syntax)))
     traced_score = None if score is None else _run(score_mod, score, True, standing, causal)
-    return Mods(traced_score, traced_mask, standing.tensors, standing.values, standing.places)
+    return Mods(traced_score, traced_mask, standing.tensors, standing.values, standing.places, standing.ways)
 
 
 def is_causal(mask: Syntax) -> bool:
@@ -93,14 +99,18 @@ class _Standing:
         self.tensors: dict[str, torch.Tensor] = {}
         self.values: dict[str, int | float] = {}
         self.places: dict[str, int] = {}
+        self.ways: list[tuple[int, Way]] = []
+        # Which of the mods is being rebuilt.
+        self.root = 0
         self._numbers_stay = numbers_stay
 
-    def __call__(self, name: str, value: Any, slot: Any) -> Any:
+    def __call__(self, name: str, value: Any, slot: Any, way: Way) -> Any:
         known = self.inputs.get(slot) or self.numbers.get(slot)
         if known is not None:
             return known.stand_in if not (self._numbers_stay and slot in self.numbers) else value
         name = free_name(name, {**self.tensors, **self.values})
         self.places[name] = len(self.places)
+        self.ways.append((self.root, way))
         if isinstance(value, torch.Tensor):
             self.tensors[name] = value
             self.inputs[slot] = Input(name, torch.zeros((), dtype=value.dtype).expand(value.shape))

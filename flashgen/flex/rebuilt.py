@@ -11,6 +11,7 @@ import torch
 
 from flashgen.flex.captures import (
     Part,
+    Way,
     called,
     defaults,
     has_content,
@@ -22,8 +23,8 @@ from flashgen.flex.captures import (
     parts_of_function,
 )
 
-# Given the name of a captured value, the value, and its slot: what stands in for it.
-StandIn = Callable[[str, Any, Any], Any]
+# Given the name of a captured value, the value, its slot and the way to it from the mod: what stands in for it.
+StandIn = Callable[[str, Any, Any, Way], Any]
 
 
 class Rebuilding:
@@ -38,26 +39,26 @@ class Rebuilding:
 
     def mod(self, mod: Any) -> Any:
         """The mod over again."""
-        return self._value(called(mod), "", (), None)
+        return self._value(called(mod), "", (), None, ())
 
-    def _value(self, value: Any, name: str, names: Sequence[str], slot: Any) -> Any:
+    def _value(self, value: Any, name: str, names: Sequence[str], slot: Any, way: Way) -> Any:
         if isinstance(value, torch.Tensor):
-            return self._stand_in(name, value, id(value))
+            return self._stand_in(name, value, id(value), way)
         if is_number(value):
-            return self._stand_in(name, value, slot)
+            return self._stand_in(name, value, slot, way)
         if is_plain(value) or is_library(value):
             return value
         own = identity(value, names)
         if own not in self._made:
             self._kept.append(value)
             self._made[own] = value
-            self._made[own] = self._again(value, name, names, own)
+            self._made[own] = self._again(value, name, names, own, way)
         return self._made[own]
 
-    def _again(self, value: Any, name: str, names: Sequence[str], own: Any) -> Any:
+    def _again(self, value: Any, name: str, names: Sequence[str], own: Any, way: Way) -> Any:
         if isinstance(value, types.FunctionType):
-            return self._function(value, own)
-        inner = [(part, self._part(part, name)) for part in parts(value, names)]
+            return self._function(value, own, way)
+        inner = [(part, self._part(part, name, way)) for part in parts(value, names)]
         new: list[Any] = [each for _, each in inner]
         if all(each is part.value for part, each in inner):
             return value
@@ -74,18 +75,19 @@ class Rebuilding:
             return dict(zip(value, new, strict=True))
         return _with_attributes(value, {part.name: each for part, each in inner})
 
-    def _part(self, part: Part, owner: str) -> Any:
+    def _part(self, part: Part, owner: str, way: Way) -> Any:
         name = f"{owner}{part.name}" if part.name.startswith("_") else part.name or owner
-        return self._value(part.value, name, part.names, part.slot)
+        return self._value(part.value, name, part.names, part.slot, (*way, part.step))
 
-    def _function(self, function: types.FunctionType, own: Any) -> types.FunctionType:
+    def _function(self, function: types.FunctionType, own: Any, way: Way) -> types.FunctionType:
         closure, scope = function.__closure__ or (), dict(function.__globals__)
         cells = tuple(self._cells.setdefault(id(cell), types.CellType()) for cell in closure)
         new = types.FunctionType(function.__code__, scope, function.__name__, closure=cells or None)
         # Functions that call each other meet here.
         self._made[own] = new
         found = {
-            (id(part.holder), part.key): self._part(part, function.__name__) for part in parts_of_function(function)
+            (id(part.holder), part.key): self._part(part, function.__name__, way)
+            for part in parts_of_function(function)
         }
         for cell, old in zip(cells, closure, strict=True):
             if has_content(old):

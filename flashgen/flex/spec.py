@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from flashgen.errors import ModError, SpecError
+from flashgen.flex.captures import Way
 from flashgen.flex.hidden import apart, conjuncts
 from flashgen.flex.lets import named
 from flashgen.flex.mods import Mod, Mods, is_causal, place_of, trace_mods
@@ -23,13 +24,15 @@ from flashgen.spec import load
 @dataclass(frozen=True)
 class Meaning:
     """A spec, and whence its arguments come: `tensors` and `numbers` are the captured values by their names in it,
-    `places` what is where among the values that `capture` finds, `fixed` the numbers that the spec holds for.
+    `places` what is where among the values that `capture` finds, `ways` how to get there, `fixed` the numbers that the
+    spec holds for.
     """
 
     spec: dict[str, Any]
     tensors: Mapping[str, torch.Tensor]
     numbers: Mapping[str, int | float]
     places: Mapping[str, int]
+    ways: Sequence[tuple[int, Way]]
     fixed: tuple[int, ...]
 
 
@@ -79,7 +82,7 @@ def meaning(score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries
     _check(spec, score_mod or mask_mod)
     numbers = {each: value for each, value in mods.numbers.items() if each in params and each not in mods.fixed}
     fixed = tuple(sorted(mods.places[each] for each in mods.fixed))
-    return Meaning(spec, {each: mods.tensors[each] for each in inputs}, numbers, mods.places, fixed)
+    return Meaning(spec, {each: mods.tensors[each] for each in inputs}, numbers, mods.places, mods.ways, fixed)
 
 
 def _expressions(mods: Mods) -> tuple[Syntax, list[Syntax]]:
