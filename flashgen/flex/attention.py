@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask, noop_mask
 
 from flashgen.flex.kernels import kernels_for
 from flashgen.flex.mods import Mod
+
+_masks_of_blocks: WeakKeyDictionary[BlockMask, Mod] = WeakKeyDictionary()
 
 # What torch calls the parts of a config; a prefix says for which pass.
 _CONFIG = {"BLOCK_M": "BM", "BLOCK_N": "BN", "num_warps": "num_warps", "num_stages": "num_stages"}
@@ -35,10 +38,10 @@ def flex_attention(
     natural log-sum-exp, float32 [batch, heads, q_len]; with `return_aux` out and an AuxOutput.
 
     score_mod(score, b, h, q_idx, kv_idx) and the mask_mod of `block_mask` are traced at their first call, once for each
-    code and kind of captured values: another value of a captured number or tensor builds nothing anew. Of the block
-    mask nothing else is read. Tensors that the mods capture have gradients where they require them. `kernel_options`
-    that name BLOCK_M, BLOCK_N, num_warps and num_stages, all four, are the config of the forward pass; others, which
-    are for torch's kernels, change nothing.
+    code and kind of captured values: another value of a captured number or tensor builds nothing anew. Tensors that
+    they capture have gradients where they require them. Of the block mask nothing else is read, unless it was made of
+    blocks without a mask_mod. `kernel_options` that name BLOCK_M, BLOCK_N, num_warps and num_stages, all four, are the
+    config of the forward pass; others, which are for torch's kernels, change nothing.
 
     Raises ModError, a ValueError that names the line of the mod, for what the language does not have; ValueError or
     TypeError for arguments that do not fit.
@@ -70,12 +73,29 @@ def flex_attention(
     return out, AuxOutput(**named)
 
 
-def _mask_mod(block_mask: BlockMask, q_len: int, kv_len: int) -> Mod:
+def _mask_mod(block_mask: BlockMask, q_len: int, kv_len: int) -> Mod | None:
     made_for = block_mask.seq_lengths
     # That of torch's own for no mask at all has no lengths of its own.
     if made_for != (q_len, kv_len) and min(block_mask.BLOCK_SIZE) < 2**30:
         raise ValueError(f"block_mask is for lengths {tuple(made_for)}; expected one for {(q_len, kv_len)}")
+    if block_mask.mask_mod is noop_mask:
+        return None if min(block_mask.BLOCK_SIZE) >= 2**30 else _blocks_alone(block_mask)
     return block_mask.mask_mod
+
+
+def _blocks_alone(block_mask: BlockMask) -> Mod:
+    """The mask of a block mask that was made of blocks: no mask_mod says which they are."""
+    if block_mask not in _masks_of_blocks:
+        blocks = block_mask.to_dense().bool()
+        rows, columns = block_mask.BLOCK_SIZE
+        # Blocks of one sequence, or one head, are those of all.
+        by_sequence, by_head = blocks.shape[0] > 1, blocks.shape[1] > 1
+
+        def is_in_block(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            return blocks[b if by_sequence else 0, h if by_head else 0, q // rows, k // columns]
+
+        _masks_of_blocks[block_mask] = is_in_block
+    return _masks_of_blocks[block_mask]
 
 
 def _config(options: Mapping[str, Any]) -> dict[str, Any] | None:

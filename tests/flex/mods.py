@@ -273,7 +273,58 @@ def nested_masks(*masks):
     return mask
 
 
+def paged(inner, page: int) -> Callable[..., torch.Tensor]:
+    """A mask over physical pages, by the logical place of each; those below 0 are free."""
+
+    def physical(b, h, q_idx, physical_kv):
+        block = logical_pages[b, physical_kv // page]
+        return torch.where(block >= 0, inner(b, h, q_idx, block * page + physical_kv % page), False)
+
+    return physical
+
+
+def block_diffusion(length: int, block: int) -> Callable[..., torch.Tensor]:
+    """Noisy tokens after the clean ones: each block sees itself and the clean blocks before it."""
+
+    def mask(b, h, q, k):
+        q_is_noisy, k_is_noisy = q >= length, k >= length
+        q_block = torch.where(q_is_noisy, (q - length) // block, q // block)
+        k_block = torch.where(k_is_noisy, (k - length) // block, k // block)
+        diagonal = (q_block == k_block) & (q_is_noisy == k_is_noisy)
+        return (
+            diagonal
+            | ((q_block > k_block) & ~k_is_noisy & q_is_noisy)
+            | ((q_block >= k_block) & ~k_is_noisy & ~q_is_noisy)
+        )
+
+    return mask
+
+
+def swin(score, b, h, q, k):
+    """A table of relative places in a window of 4 by 6."""
+    rows = q // 6 - k // 6 + 3
+    columns = q % 6 - k % 6 + 5
+    return score + window_table[rows * 11 + columns, h]
+
+
+def t5_bidirectional(score, b, h, q, k):
+    buckets, exact, far = 4, 2, 16
+    distance = k - q
+    side = (distance > 0).to(torch.long) * buckets
+    distance = distance.abs()
+    log_part = torch.log(torch.clamp(distance.float(), min=1) / exact) / math.log(far / exact) * (buckets - exact)
+    large = torch.min(exact + log_part.long(), torch.full_like(distance, buckets - 1, dtype=torch.long))
+    return score + bucket_table[side + torch.where(distance < exact, distance, large), h]
+
+
 learned = Learned()
+logical_pages = torch.tensor([[2, -1, 0, 1, 3, -1], [0, 1, -1, 2, -1, 3]])
+ancestors = torch.tril(torch.ones(LENGTH, LENGTH, dtype=torch.bool)) & (_integers(2, LENGTH, LENGTH) > 0)
+window_table, bucket_table = _floats(77, HEADS), _floats(8, HEADS)
+is_global = _integers(2, BATCH, LENGTH) > 0
+hashes = _integers(4, BATCH, HEADS, LENGTH)
+reaches, rates = [3, 6, 9, 12], torch.rand(HEADS, 2, generator=_generator)
+q_lengths, positions = torch.tensor([20, 11]), torch.arange(LENGTH).flip(0)
 
 MODS = [
     # attention-gym's masks and mods, by their shape.
@@ -321,6 +372,25 @@ MODS = [
     Mod("temperature", lambda score, b, h, q, k: score * temperature),
     Mod("decoding", alibi, lambda b, h, q, k: q + lengths[b] >= k),
     Mod("bert_types", mask=lambda b, h, q, k: kinds[b, q] == kinds[b, k]),
+    Mod("paged", mask=paged(causal, 4)),
+    Mod("block_diffusion", mask=block_diffusion(12, 4)),
+    Mod("swin", swin),
+    Mod("t5_bidirectional", t5_bidirectional),
+    Mod("tree", mask=lambda b, h, q, k: ancestors[q, k]),
+    Mod("longformer", mask=lambda b, h, q, k: ((q - k).abs() <= 2) | is_global[b, q] | is_global[b, k]),
+    Mod("reformer", mask=lambda b, h, q, k: (hashes[b, h, q] == hashes[b, h, k]) & (q >= k)),
+    Mod("streaming", mask=lambda b, h, q, k: causal(b, h, q, k) & ((k < 4) | (q - k < WINDOW))),
+    Mod("strided", mask=lambda b, h, q, k: (q >= k) & ((q // 4 == k // 4) | (k % 4 == 3))),
+    Mod("shared_question", mask=lambda b, h, q, k: (q >= k) & ((k < 6) | ((q - 6) // 6 == (k - 6) // 6))),
+    Mod("kerple", lambda score, b, h, q, k: score - rates[h, 0] * torch.log(1 + rates[h, 1] * (q - k).abs())),
+    Mod("log_n", lambda score, b, h, q, k: score * torch.log(q.float() + 2) / math.log(8)),
+    Mod("llama4_temperature", lambda score, b, h, q, k: score * (torch.log(torch.floor((q + 1) / 8) + 1) * 0.1 + 1)),
+    Mod("reach_by_layer", mask=lambda b, h, q, k: (q >= k) & (q - k < reaches[2])),
+    Mod("jagged", mask=lambda b, h, q, k: (q < q_lengths[b]) & (k < lengths[b]) & (q + lengths[b] >= k + q_lengths[b])),
+    Mod("own_positions", mask=lambda b, h, q, k: positions[q] >= positions[k]),
+    Mod(
+        "head_groups", lambda score, b, h, q, k: score + slopes[h // 2 * 2], lambda b, h, q, k: (h % 2 == 0) | (q >= k)
+    ),
     # What Python lets a mod be.
     Mod("polynomial", polynomial(3)),
     Mod("partial", functools.partial(scaled_by, 0.3)),

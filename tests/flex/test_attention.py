@@ -91,6 +91,16 @@ def test_keys_of_one_sequence_serve_all() -> None:
     compare(None, mods.causal, tensors(kv_batch=1))
 
 
+def test_a_block_mask_that_was_made_of_blocks_is_one() -> None:
+    q, k, v = plain()
+    made = block_mask(mods.sliding_window)
+    blocks = of_torch.BlockMask.from_kv_blocks(made.kv_num_blocks, made.kv_indices, BLOCK_SIZE=16)
+    blocks.seq_lengths = (LENGTH, LENGTH)
+    out = flex_attention(q, k, v, None, blocks)
+    want, _ = expected(q, k, v, None, lambda b, h, i, j: i // 16 >= j // 16)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Each trace that was made."""
