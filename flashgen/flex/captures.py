@@ -189,9 +189,9 @@ def parts_of_function(function: types.FunctionType) -> Iterator[Part]:
         if has_content(cell):
             yield Part(name, cell.cell_contents, names, ("cell", place), cell)
     for place, (name, each) in enumerate(defaults(function).items()):
-        yield Part(name, each, names, ("default", place), code, name)
+        yield Part(name, each, names, ("default", place), function, name)
     for name, each in (function.__kwdefaults__ or {}).items():
-        yield Part(name, each, names, ("keyword_default", name), code, name)
+        yield Part(name, each, names, ("keyword_default", name), function, name)
     scope = function.__globals__
     if str(scope.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
         yield from (Part(name, scope[name], names, ("global", name), scope, name) for name in names if name in scope)

@@ -56,19 +56,24 @@ class TensorArgument:
 class Kernels:
     """A variant's `attention`, and where its arguments are among the captured values.
 
-    `fixed` are the places and values of numbers that it holds for alone; `ways` those from the mods to the values.
+    It holds for the values of `fixed` numbers and the shapes of `sized` tensors alone, both by their places. `ways` are
+    those from the mods to the values.
     """
 
     attention: Callable[..., Any]
     tensors: tuple[TensorArgument, ...]
     numbers: tuple[tuple[str, int], ...]
     fixed: tuple[tuple[int, int | float], ...]
+    sized: tuple[tuple[int, torch.Size], ...]
     ways: tuple[tuple[int, Way], ...]
     has_max: bool
 
     def serves(self, values: Sequence[Any]) -> bool:
         """Whether it holds for these captured values."""
-        return not self.fixed or all(values[place] == value for place, value in self.fixed)
+        if not self.fixed and not self.sized:
+            return True
+        is_same = all(values[place] == value for place, value in self.fixed)
+        return is_same and all(values[place].shape == shape for place, shape in self.sized)
 
     def arguments(self, values: Sequence[Any], sizes: Sequence[int]) -> dict[str, Any]:
         """The keyword arguments of a call."""
@@ -97,7 +102,10 @@ def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool)
     """The kernels of two mods, and the values that these capture now."""
     if torch.compiler.is_compiling():
         kernels = getattr(_compiled_in, _name_of(score_mod, mask_mod, many_queries))
-        return kernels, [follow((score_mod, mask_mod)[root], way) for root, way in kernels.ways]
+        values = [follow((score_mod, mask_mod)[root], way) for root, way in kernels.ways]
+        # So that it compiles again for others.
+        assert kernels.serves(values)
+        return kernels, values
     return _found(score_mod, mask_mod, many_queries)
 
 
@@ -157,8 +165,9 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
     )
     numbers = tuple((each, traced.places[each]) for each in traced.numbers)
     fixed = tuple((place, found.values[place]) for place in traced.fixed)
+    sized = tuple((place, found.values[place].shape) for place in traced.sized)
     has_max = "return_max" in inspect.signature(module.attention).parameters
-    return Kernels(module.attention, tensors, numbers, fixed, tuple(traced.ways), has_max)
+    return Kernels(module.attention, tensors, numbers, fixed, sized, tuple(traced.ways), has_max)
 
 
 def variant_name(mod: Any) -> str:

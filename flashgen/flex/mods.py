@@ -41,6 +41,11 @@ class Mods:
         """The numbers whose values the mods asked for."""
         return frozenset().union(*(each.fixed for each in (self.score, self.mask) if each is not None))
 
+    @property
+    def sized(self) -> frozenset[str]:
+        """The tensors whose sizes the mods asked for."""
+        return frozenset().union(*(each.sized for each in (self.score, self.mask) if each is not None))
+
 
 def trace_mods(score_mod: Mod | None, mask_mod: Mod | None) -> Mods:
     """Trace both. Raises ModError, which names the line of the mod, where the language does not have what they do.

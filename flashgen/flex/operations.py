@@ -111,6 +111,11 @@ def _function(name: str) -> Operation:
     return operation
 
 
+def _own_or(name: str, otherwise: Operation) -> Operation:
+    """The function of the language by this name, or what it amounts to."""
+    return _function(name) if name in FUNCTIONS else otherwise
+
+
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BITWISE = {"and": "&", "or": "|", "xor": "^"}
 _SHIFTS = {"lshift": "<<", "rshift": ">>"}
@@ -142,14 +147,14 @@ OPERATIONS: Mapping[str, Operation] = {
     "isinf": lambda x: compare("==", call("abs", x), literal(math.inf)),
     "isneginf": lambda x: compare("==", x, literal(-math.inf)),
     "floor": lambda x: call("floor", x) if x.held is Type.FLOAT else x,
-    "ceil": lambda x: _ceiling(x) if x.held is Type.FLOAT else x,
+    "ceil": lambda x: _own_or("ceil", _ceiling)(x) if x.held is Type.FLOAT else x,
     "trunc": lambda x: x.cast(Type.INT) if x.held is Type.FLOAT else x,
-    "sign": _sign,
-    "sgn": _sign,
+    "sign": _own_or("sign", _sign),
+    "sgn": _own_or("sign", _sign),
     "reciprocal": lambda x: arithmetic("/", literal(1), x),
     "rsqrt": lambda x: arithmetic("/", literal(1), call("sqrt", x)),
     "square": lambda x: arithmetic("**", x, literal(2)),
-    "log1p": lambda x: call("log", arithmetic("+", literal(1), x)),
+    "log1p": _own_or("log1p", lambda x: call("log", arithmetic("+", literal(1), x))),
     "log10": lambda x: arithmetic("/", call("log", x), literal(math.log(10))),
     "expm1": lambda x: arithmetic("-", call("exp", x), literal(1)),
     "silu": lambda x: arithmetic("*", x, call("sigmoid", x)),

@@ -92,9 +92,9 @@ class Rebuilding:
         for cell, old in zip(cells, closure, strict=True):
             if has_content(old):
                 cell.cell_contents = found[id(old), None]
-        code = id(function.__code__)
-        new.__defaults__ = tuple(found[code, name] for name in defaults(function)) or None
-        new.__kwdefaults__ = {name: found[code, name] for name in function.__kwdefaults__ or {}}
+        owner = id(function)
+        new.__defaults__ = tuple(found[owner, name] for name in defaults(function)) or None
+        new.__kwdefaults__ = {name: found[owner, name] for name in function.__kwdefaults__ or {}}
         scope.update({name: each for (holder, name), each in found.items() if holder == id(function.__globals__)})
         return new
 

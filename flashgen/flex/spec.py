@@ -25,7 +25,7 @@ from flashgen.spec import load
 class Meaning:
     """A spec, and whence its arguments come: `tensors` and `numbers` are the captured values by their names in it,
     `places` what is where among the values that `capture` finds, `ways` how to get there, `fixed` the numbers that the
-    spec holds for.
+    spec holds for, `sized` the tensors for whose sizes it does.
     """
 
     spec: dict[str, Any]
@@ -34,6 +34,7 @@ class Meaning:
     places: Mapping[str, int]
     ways: Sequence[tuple[int, Way]]
     fixed: tuple[int, ...]
+    sized: tuple[int, ...]
 
 
 def to_spec(
@@ -81,8 +82,8 @@ def meaning(score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries
     }
     _check(spec, score_mod or mask_mod)
     numbers = {each: value for each, value in mods.numbers.items() if each in params and each not in mods.fixed}
-    fixed = tuple(sorted(mods.places[each] for each in mods.fixed))
-    return Meaning(spec, {each: mods.tensors[each] for each in inputs}, numbers, mods.places, mods.ways, fixed)
+    fixed, sized = (tuple(sorted(mods.places[each] for each in names)) for names in (mods.fixed, mods.sized))
+    return Meaning(spec, {each: mods.tensors[each] for each in inputs}, numbers, mods.places, mods.ways, fixed, sized)
 
 
 def _expressions(mods: Mods) -> tuple[Syntax, list[Syntax]]:

@@ -19,8 +19,8 @@ import torch
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from flashgen.flex.asking import Asking
 from flashgen.flex.bounds import may_be_negative
-from flashgen.flex.clamping import Clamping
 from flashgen.flex.files import is_foreign
 from flashgen.flex.operations import MADE, OPERATIONS, SAME
 from flashgen.flex.values import (
@@ -61,12 +61,13 @@ class Number:
 @dataclass(frozen=True)
 class Traced:
     """What a mod computes. `local` has the names of the mod's variables, by the ids of the expressions in them;
-    `fixed` are the numbers whose values the mod asked for.
+    `fixed` are the numbers whose values the mod asked for, `sized` the inputs whose sizes it did.
     """
 
     result: Value
     local: Mapping[int, str]
     fixed: frozenset[str]
+    sized: frozenset[str]
 
 
 def trace(
@@ -83,9 +84,11 @@ def trace(
     if with_score:
         given.insert(0, torch.zeros(()))
         tracing.know(given[0], name("score", Type.FLOAT))
-    with torch.no_grad(), tracing.named_locals(), TransformGetItemToIndex(), Clamping(), tracing:
+    asking = Asking()
+    with torch.no_grad(), tracing.named_locals(), TransformGetItemToIndex(), asking, tracing:
         result = tracing.value(mod(*given))
-    return Traced(result, tracing.local, frozenset(tracing.fixed))
+    sized = frozenset(each.name for each in inputs if id(each.stand_in) in asking.sized)
+    return Traced(result, tracing.local, frozenset(tracing.fixed), sized)
 
 
 class _Tracing(TorchDispatchMode):

@@ -150,7 +150,8 @@ def inverted(x: Value) -> Value:
 
 
 # Of functions not here the result is a float.
-_SAME_TYPE = frozenset({"abs", "min", "max", "clamp"})
+_SAME_TYPE = frozenset({"abs", "min", "max", "clamp", "sign"})
+_TO_INT = frozenset({"floor", "ceil"})
 
 
 def call(function: str, *arguments: Value) -> Value:
@@ -160,7 +161,7 @@ def call(function: str, *arguments: Value) -> Value:
     if function == "where":
         kinds = kinds[1:]
     elif function not in _SAME_TYPE:
-        kinds = [(Type.FLOAT, Type.INT if function == "floor" else Type.FLOAT)]
+        kinds = [(Type.FLOAT, Type.INT if function in _TO_INT else Type.FLOAT)]
     held = highest(*(held for _, held in kinds), *([Type.INT] if function in _SAME_TYPE else []))
     return Value(syntax, highest(*(kind for kind, _ in kinds)), held, _made_of(*arguments))
 

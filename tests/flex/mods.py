@@ -401,6 +401,7 @@ MODS = [
     Mod("with_default", with_default),
     Mod("many_names", many_names),
     Mod("nested_masks", mask=nested_masks(causal, sliding_window, document_mask(causal))),
+    Mod("loop_of_masks", mask=or_masks(*[lambda b, h, q, k, n=n: q - k == n for n in (0, 2, 5)])),
     Mod("not_masked", mask=lambda b, h, q, k: ~sliding_window(b, h, q, k)),
     # What tensors do.
     Mod("bits", mask=bits),

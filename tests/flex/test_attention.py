@@ -158,6 +158,20 @@ def test_a_number_that_decides_builds_anew(traces: list[Any]) -> None:
         assert len(traces) == count
 
 
+def test_a_size_that_is_asked_for_builds_anew(traces: list[Any]) -> None:
+    q, k, v = plain()
+    for half, count in ((4, 1), (9, 2), (4, 2)):
+        table = torch.randn(HEADS, 2 * half + 1, device=DEVICE)
+
+        def mod(score, b, h, q, k, table=table):
+            middle = table.shape[1] // 2
+            return score + table[h, (q - k).clamp(-middle, middle) + middle]
+
+        out = flex_attention(q, k, v, mod)
+        torch.testing.assert_close(out.double(), expected(q, k, v, mod, None)[0], rtol=1e-5, atol=1e-5)
+        assert len(traces) == count
+
+
 def test_what_was_built_is_found_on_disk(traces: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = plain()
 
