@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flashgen.flex.mods import free_name
-from flashgen.flex.values import NOWHERE
+from flashgen.flex.values import AXIS, NOWHERE
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax, parts, pieces
 
 # A part of so many names and numbers, read again, is shorter by a name even if its author gave it none.
@@ -67,9 +67,14 @@ class _Naming:
         self._sizes: dict[int, int] = {}
         self._new: dict[int, Syntax] = {}
         self._own = {id(root) for root in roots}
+        # What reads the index of a sum means nothing outside of it.
+        self._is_open: dict[int, bool] = {}
         for each in _each_once(roots):
             # As written out, with what is shared in each place.
             self._sizes[id(each)] = sum(self._sizes[id(part)] for part in parts(each)) or 1
+            self._is_open[id(each)] = _is_axis(each) or any(self._is_open[id(part)] for part in parts(each))
+            if isinstance(each, Call) and _is_axis(each.arguments[0]):
+                self._is_open[id(each)] = False
             for part in parts(each):
                 self._readers[id(part)] = self._readers.get(id(part), 0) + 1
         self._names_help = sum(self._sizes[id(root)] for root in roots) > _VERY_LONG
@@ -82,6 +87,8 @@ class _Naming:
 
     def _named(self, syntax: Syntax) -> Syntax:
         new = _with_parts(syntax, [self._new[id(part)] for part in parts(syntax)])
+        if self._is_open[id(syntax)]:
+            return new
         readers = self._readers.get(id(syntax), 0) + (id(syntax) in self._own)
         has_name, is_long = id(syntax) in self._local, self._sizes[id(syntax)] >= _LONG
         shared = readers > 1 and not _is_short(syntax) and (has_name or is_long)
@@ -92,6 +99,10 @@ class _Naming:
         self._taken.add(name)
         self.lets[name] = new
         return Name(NOWHERE, name)
+
+
+def _is_axis(syntax: Syntax) -> bool:
+    return isinstance(syntax, Name) and syntax.id == AXIS
 
 
 def _kind(syntax: Syntax) -> str:

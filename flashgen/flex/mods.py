@@ -15,7 +15,7 @@ from flashgen.flex.files import is_foreign
 from flashgen.flex.hidden import conjuncts
 from flashgen.flex.rebuilt import Rebuilding
 from flashgen.flex.trace import Input, Number, Traced, trace
-from flashgen.flex.values import NotTraced
+from flashgen.flex.values import AXIS, NotTraced
 from flashgen.lang.syntax import Syntax
 from flashgen.lang.written import written
 from flashgen.spec.names import name_problem
@@ -113,7 +113,7 @@ class _Standing:
         known = self.inputs.get(slot) or self.numbers.get(slot)
         if known is not None:
             return known.stand_in if not (self._numbers_stay and slot in self.numbers) else value
-        name = free_name(name, {**self.tensors, **self.values})
+        name = free_name(name, {AXIS, *self.tensors, *self.values})
         self.places[name] = len(self.places)
         self.ways.append((self.root, way))
         if isinstance(value, torch.Tensor):

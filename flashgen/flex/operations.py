@@ -7,18 +7,22 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from flashgen.flex.values import (
+    AXIS,
+    NOWHERE,
     NotTraced,
     Value,
     arithmetic,
     bitwise,
     call,
     compare,
+    highest,
     inverted,
     literal,
     negative,
     where,
 )
 from flashgen.lang.nodes import Type
+from flashgen.lang.syntax import Call, Literal, Name
 from flashgen.lang.vocabulary import FUNCTIONS
 
 Operation = Callable[..., Value]
@@ -171,3 +175,29 @@ OPERATIONS: Mapping[str, Operation] = {
         "exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid", "sin", "cos", "tan", "erf",
     )},
 }  # fmt: skip
+
+
+def _over(function: str, length: int | None, x: Value) -> Value:
+    """A function over a row: the value of each place, which a number has alone."""
+    if function not in FUNCTIONS:
+        raise NotTraced(f"{function}() over a row, which the language of specs does not have")
+    if length is None:
+        return x
+    arguments = (Name(NOWHERE, AXIS), Literal(NOWHERE, length), x.syntax)
+    syntax = Call(NOWHERE, function, arguments, height=x.syntax.height + 1)
+    least = Type.INT if function == "sum" else Type.BOOL
+    return Value(syntax, highest(x.type, least), highest(x.held, least))
+
+
+def _mean(length: int | None, x: Value) -> Value:
+    return arithmetic("/", _over("sum", length, x), literal(1 if length is None else length))
+
+
+# What becomes of a row of so many numbers; None for a number that is no row.
+REDUCTIONS: Mapping[str, Callable[..., Value]] = {
+    "sum": partial(_over, "sum"),
+    "any": lambda length, x: _over("any", length, _truth(x)),
+    "all": lambda length, x: _over("all", length, _truth(x)),
+    "dot": lambda length, x, y: _over("sum", length, _product(x, y)),
+    "mean": _mean,
+}

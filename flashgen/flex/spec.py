@@ -14,7 +14,7 @@ from flashgen.flex.hidden import apart, conjuncts
 from flashgen.flex.lets import named
 from flashgen.flex.mods import Mod, Mods, is_causal, place_of, trace_mods
 from flashgen.flex.trace import dimension
-from flashgen.flex.values import NOWHERE, Value, literal, where
+from flashgen.flex.values import AXIS, NOWHERE, Value, literal, where
 from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Index, Name, Operation, Syntax, pieces
 from flashgen.lang.written import written
@@ -55,7 +55,7 @@ def meaning(score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries
     """The same with what a call needs to find its arguments again."""
     mods = trace_mods(score_mod, mask_mod)
     score, masks = _expressions(mods)
-    lets, (score, *masks) = named([score, *masks], _local(mods), {*mods.tensors, *mods.numbers})
+    lets, (score, *masks) = named([score, *masks], _local(mods), {AXIS, *mods.tensors, *mods.numbers})
     read = [*lets.values(), score, *masks]
     used = {piece.id for each in read for piece in pieces(each) if isinstance(piece, Name)}
     spec: dict[str, Any] = {"name": name, "align": "top_left"}
@@ -136,10 +136,19 @@ def _indices(read: Collection[Syntax]) -> dict[str, list[tuple[Syntax, ...]]]:
 
 def _input(name: str, tensor: torch.Tensor, indices: list[tuple[Syntax, ...]], many_queries: bool) -> dict[str, Any]:
     rank = max(tensor.ndim, 1)
-    shape = [_size(name, axis, rank, [each[axis] for each in indices], many_queries) for axis in range(rank)]
+    places = [[each[axis] for each in indices] for axis in range(rank)]
+    shape = [
+        tensor.shape[axis] if _is_row(each) else _size(name, axis, rank, each, many_queries)
+        for axis, each in enumerate(places)
+    ]
     dtype = str(tensor.dtype).removeprefix("torch.")
     grad = {"grad": True} if tensor.requires_grad else {}
     return {"shape": shape if tensor.ndim else [1], "dtype": "float32" if dtype == "float64" else dtype, **grad}
+
+
+def _is_row(indices: list[Syntax]) -> bool:
+    """Whether a dimension is one that sums and the like go over."""
+    return all(isinstance(index, Name) and index.id == AXIS for index in indices)
 
 
 def _size(name: str, axis: int, rank: int, indices: list[Syntax], many_queries: bool) -> str:

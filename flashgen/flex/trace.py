@@ -8,11 +8,8 @@ alone.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -21,9 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashgen.flex.asking import Asking
 from flashgen.flex.bounds import may_be_negative
-from flashgen.flex.files import is_foreign
-from flashgen.flex.operations import MADE, OPERATIONS, SAME
+from flashgen.flex.local_names import named_locals
+from flashgen.flex.operations import MADE, OPERATIONS, REDUCTIONS, SAME
 from flashgen.flex.values import (
+    AXIS,
     NOWHERE,
     Elements,
     NotTraced,
@@ -85,10 +83,13 @@ def trace(
         given.insert(0, torch.zeros(()))
         tracing.know(given[0], name("score", Type.FLOAT))
     asking = Asking()
-    with torch.no_grad(), tracing.named_locals(), TransformGetItemToIndex(), asking, tracing:
-        result = tracing.value(mod(*given))
+    with torch.no_grad(), named_locals(tracing.learn), TransformGetItemToIndex(), asking, tracing:
+        returned = mod(*given)
+        if isinstance(returned, torch.Tensor) and returned.ndim:
+            raise NotTraced(f"its result has {returned.ndim} dimensions; expected a number for each pair")
+        result = tracing.value(returned)
     sized = frozenset(each.name for each in inputs if id(each.stand_in) in asking.sized)
-    return Traced(result, tracing.local, frozenset(tracing.fixed), sized)
+    return Traced(result, tracing.local, frozenset(tracing.fixed), sized | tracing.sized)
 
 
 class _Tracing(TorchDispatchMode):
@@ -99,7 +100,8 @@ class _Tracing(TorchDispatchMode):
         self._known: dict[int, tuple[torch.Tensor, Value | Elements]] = {}
         self.local: dict[int, str] = {}
         self.fixed: set[str] = set()
-        self._natural = {*POSITIONS, *(each.name for each in numbers if each.is_natural)}
+        self.sized: set[str] = set()
+        self._natural = {*POSITIONS, AXIS, *(each.name for each in numbers if each.is_natural)}
         for each in inputs:
             tensor = each.stand_in
             self._natural |= {each.name} if tensor.dtype in (torch.bool, torch.uint8) else set()
@@ -110,6 +112,12 @@ class _Tracing(TorchDispatchMode):
     def know(self, tensor: torch.Tensor, meaning: Value | Elements) -> None:
         self._known[id(tensor)] = tensor, meaning
 
+    def learn(self, variable: str, tensor: torch.Tensor) -> None:
+        """What a variable of the mod is called."""
+        known = self._known.get(id(tensor))
+        if known is not None and isinstance(known[1], Value):
+            self.local.setdefault(id(known[1].syntax), variable)
+
     def meaning(self, given: Any) -> Value | Elements:
         if not isinstance(given, torch.Tensor):
             return literal(given)
@@ -118,11 +126,17 @@ class _Tracing(TorchDispatchMode):
         return self._known[id(given)][1]
 
     def value(self, given: Any) -> Value:
+        """The number that a tensor stands for; of a row of numbers the one at the place AXIS."""
         meaning = self.meaning(given)
-        if isinstance(meaning, Elements):
+        if not isinstance(meaning, Elements):
+            return meaning
+        if len(meaning.free) > 1:
             left, rank = len(meaning.free), len(meaning.indices)
-            raise NotTraced(f"{meaning.name} with {left} of {rank} dimensions left, where a number is needed")
-        return meaning
+            raise NotTraced(f"{meaning.name} with {left} of {rank} dimensions left, where numbers are needed")
+        self.sized.add(meaning.name)
+        whole = self._element(meaning.at({meaning.free[0]: name(AXIS, Type.INT).syntax}))
+        assert isinstance(whole, Value)
+        return whole
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
@@ -139,6 +153,8 @@ class _Tracing(TorchDispatchMode):
             return self._made(func(*args, **kwargs), func)
         if operation in ("lift_fresh", "lift_fresh_copy") and id(args[0]) not in self._known:
             return self._made(args[0].cpu(), func)
+        if operation in REDUCTIONS:
+            return self._reduced(operation, func, args, kwargs)
         if operation not in SAME and operation not in OPERATIONS:
             return self._taken_apart(func, args, kwargs)
         if operation in SAME and isinstance(self.meaning(args[0]), Elements):
@@ -150,8 +166,8 @@ class _Tracing(TorchDispatchMode):
     ) -> torch.Tensor:
         values = [self._operand(each) for each in (args[:1] if operation in SAME else args)]
         result = self._run(func, args, kwargs)
-        if result.ndim:
-            raise NotTraced(f"{func}, whose result has {result.ndim} dimensions; expected numbers, one for each pair")
+        if result.ndim > 1 or (operation in SAME and result.shape != args[0].shape):
+            raise NotTraced(f"{func}, whose result has the shape {tuple(result.shape)}; expected a number, or a row")
         if operation in SAME:
             meaning = values[0].cast(type_of(result.dtype))
         else:
@@ -160,6 +176,15 @@ class _Tracing(TorchDispatchMode):
         if into is not None:
             result = into
         self.know(result, meaning)
+        return result
+
+    def _reduced(self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+        """The sum of a row and the like. A number is a row of itself."""
+        row, result = args[0], self._run(func, args, kwargs)
+        if result.ndim or row.ndim > 1:
+            raise NotTraced(f"{func} of {row.ndim} dimensions that leaves {result.ndim}; expected a row, and a number")
+        values = [self.value(each) for each in args if isinstance(each, torch.Tensor)]
+        self.know(result, REDUCTIONS[operation](row.shape[0] if row.ndim else None, *values))
         return result
 
     def _operand(self, given: Any) -> Any:
@@ -184,9 +209,12 @@ class _Tracing(TorchDispatchMode):
         return torch.zeros((), dtype=result.dtype).expand(result.shape)
 
     def _made(self, tensor: torch.Tensor, func: Any) -> torch.Tensor:
-        if tensor.ndim:
-            raise NotTraced(f"{func}, which makes {tensor.ndim} dimensions; expected numbers, one for each pair")
-        self.know(tensor, literal(tensor.item()))
+        if not tensor.ndim:
+            self.know(tensor, literal(tensor.item()))
+        elif torch.equal(tensor, torch.arange(tensor.numel())):
+            self.know(tensor, name(AXIS, Type.INT))
+        else:
+            raise NotTraced(f"{func}, which makes {tensor.ndim} dimensions; expected a number, or arange from 0")
         return tensor
 
     def _number_of(self, tensor: torch.Tensor) -> bool | int | float:
@@ -215,7 +243,10 @@ class _Tracing(TorchDispatchMode):
         if any(each.type is not Type.INT for each in values.values()):
             raise NotTraced("an index that is no integer")
         left = [size for axis, size in zip(elements.free, tensor.shape, strict=True) if axis not in values]
-        result = torch.zeros((), dtype=tensor.dtype).expand(left)
+        rows = [each.shape[0] for each in indices if isinstance(each, torch.Tensor) and each.ndim]
+        if rows and left:
+            raise NotTraced(f"{elements.name} at a row of indices with {len(left)} dimensions left; expected none")
+        result = torch.zeros((), dtype=tensor.dtype).expand(rows[:1] or left)
         taken = elements.at({axis: self._place(elements, axis, each) for axis, each in values.items()})
         self.know(result, self._element(taken))
         return result
@@ -251,24 +282,6 @@ class _Tracing(TorchDispatchMode):
                 return whole(*args, **kwargs)
         except NotTraced as error:
             raise NotTraced(error.reason, within=str(func)) from None
-
-    @contextmanager
-    def named_locals(self) -> Iterator[None]:
-        """Learn the names of the mod's own variables, as its functions return."""
-        before = sys.getprofile()
-
-        def returned(frame: FrameType, event: str, _: Any) -> None:
-            if event == "return" and not is_foreign(frame.f_code.co_filename):
-                for variable, held in frame.f_locals.items():
-                    known = self._known.get(id(held)) if isinstance(held, torch.Tensor) else None
-                    if known is not None and isinstance(known[1], Value):
-                        self.local.setdefault(id(known[1].syntax), variable)
-
-        sys.setprofile(returned)
-        try:
-            yield
-        finally:
-            sys.setprofile(before)
 
 
 def dimension(tensor: str, axis: int, rank: int) -> str:

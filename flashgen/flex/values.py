@@ -13,6 +13,8 @@ from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Call, Chain, Literal, Name, Operation, Syntax
 
 NOWHERE = Location("")
+# The index of what goes over a row.
+AXIS = "i"
 _RANK = {Type.BOOL: 0, Type.INT: 1, Type.FLOAT: 2}
 
 

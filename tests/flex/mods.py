@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import and_masks, noop_mask, or_masks
 
+from flashgen.lang.vocabulary import FUNCTIONS
+
 BATCH, HEADS, LENGTH = 2, 4, 24
 WINDOW, CAP, NEGATIVE = 5, 3.0, float("-inf")
 
@@ -321,6 +323,8 @@ learned = Learned()
 logical_pages = torch.tensor([[2, -1, 0, 1, 3, -1], [0, 1, -1, 2, -1, 3]])
 ancestors = torch.tril(torch.ones(LENGTH, LENGTH, dtype=torch.bool)) & (_integers(2, LENGTH, LENGTH) > 0)
 window_table, bucket_table = _floats(77, HEADS), _floats(8, HEADS)
+q_rope, k_rope = _floats(BATCH, HEADS, LENGTH, 5), _floats(BATCH, LENGTH, 5)
+chosen = _integers(3, BATCH, HEADS, 3, 2)
 is_global = _integers(2, BATCH, LENGTH) > 0
 hashes = _integers(4, BATCH, HEADS, LENGTH)
 reaches, rates = [3, 6, 9, 12], torch.rand(HEADS, 2, generator=_generator)
@@ -418,7 +422,19 @@ MODS = [
     Mod("extremes", lambda score, b, h, q, k: torch.maximum(score, slopes[h]) - torch.minimum(score, q * 0.1)),
 ]
 
+# Of short rows, for a language that has sums over them.
+ROWS = [
+    Mod("rope_part", lambda score, b, h, q, k: score + (q_rope[b, h, q] * k_rope[b, k]).sum()),
+    Mod("dot", lambda score, b, h, q, k: score + torch.dot(q_rope[b, h, q], k_rope[b, k])),
+    Mod("chosen_blocks", mask=lambda b, h, q, k: (chosen[b, h, q // 8] == k // 8).any()),
+    Mod("none_of", mask=lambda b, h, q, k: (chosen[0, 0, 1] != k).all() & (q >= k)),
+    Mod(
+        "sum_of_indices", lambda score, b, h, q, k: score + slopes[torch.arange(3)].sum() * (q - torch.arange(4)).sum()
+    ),
+]
+
 
 def arguments() -> dict[str, Any]:
     """The MODS by name, as pytest takes them."""
-    return {"argvalues": MODS, "ids": [mod.name for mod in MODS]}
+    mods = [*MODS, *(ROWS if "sum" in FUNCTIONS else [])]
+    return {"argvalues": mods, "ids": [mod.name for mod in mods]}

@@ -31,12 +31,16 @@ def calls_inner(score, b, h, q, k):
     return inner(score)
 
 
-def whole_rows(score, b, h, q, k, rows=torch.zeros(3, 4)):  # noqa: B008
-    return score + rows[h]  # here
+def whole_rows(score, b, h, q, k, rows=torch.zeros(3, 4)):  # noqa: B008  # here
+    return score + rows[h]
+
+
+def whole_tables(score, b, h, q, k, tables=torch.zeros(3, 4, 5)):  # noqa: B008
+    return score + tables[h]  # here
 
 
 def vectors(score, b, h, q, k):
-    return score + torch.arange(3)[q]  # here
+    return score + torch.tensor([1, 2, 3])[q]  # here
 
 
 def fails(score, b, h, q, k):
@@ -51,8 +55,9 @@ CASES = {
     decides: "torch.where",
     unknown_function: "bessel_i0",
     calls_inner: "cumsum",
-    whole_rows: "rows with 1 of 2 dimensions left",
-    vectors: "arange",
+    whole_rows: "its result has 1 dimensions",
+    whole_tables: "tables with 2 of 3 dimensions left",
+    vectors: "lift_fresh",
     fails: "RuntimeError: no such thing",
     by_floats: "index",
 }
