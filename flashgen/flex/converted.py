@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,14 +32,7 @@ def converted(mod: str, mask: str | None = None) -> str:
     masks += [_found(mask)] if mask is not None else []
     spec, *_ = to_spec(score, _all_of(masks), name=variant_name(first))
     head = on_one_line(f"{mod}{f', with the mask {mask}' if mask else ''}")
-    return yaml_of(_described(spec, first), _COMMENTS, head=f"By flashgen convert, from {head}.")
-
-
-def _described(spec: Mapping[str, Any], mod: Any) -> dict[str, Any]:
-    """The spec with what the mod says of itself, after its name."""
-    first = (inspect.getdoc(mod) or "").partition("\n\n")[0]
-    said = {"description": " ".join(first.split())} if first and inspect.isfunction(mod) else {}
-    return {"name": spec["name"], **said, **{key: value for key, value in spec.items() if key != "name"}}
+    return yaml_of(spec, _COMMENTS, head=f"By flashgen convert, from {head}.")
 
 
 def _is_mask(mod: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,7 @@ def meaning(score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries
     lets, (score, *masks) = named([score, *masks], _local(mods), {AXIS, *mods.tensors, *mods.numbers})
     read = [*lets.values(), score, *masks]
     used = {piece.id for each in read for piece in pieces(each) if isinstance(piece, Name)}
-    spec: dict[str, Any] = {"name": name, "align": "top_left"}
+    spec: dict[str, Any] = {"name": name, "description": _description(score_mod, mask_mod), "align": "top_left"}
     if any(map(is_causal, masks)):
         spec["causal"] = True
     params = {each: _param(each, value, mods) for each, value in mods.numbers.items() if each in used}
@@ -84,6 +85,16 @@ def meaning(score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries
     numbers = {each: value for each, value in mods.numbers.items() if each in params and each not in mods.fixed}
     fixed, sized = (tuple(sorted(mods.places[each] for each in names)) for names in (mods.fixed, mods.sized))
     return Meaning(spec, {each: mods.tensors[each] for each in inputs}, numbers, mods.places, mods.ways, fixed, sized)
+
+
+def _description(*mods: Any) -> str:
+    """What the first mod says of itself, else what the mods are called."""
+    given = [mod for mod in mods if mod is not None]
+    said = inspect.getdoc(given[0]) if given and inspect.isroutine(given[0]) else None
+    if said and given[0].__module__.partition(".")[0] != "torch":
+        return " ".join(said.partition("\n\n")[0].split())
+    names = [getattr(mod, "__name__", type(mod).__name__) for mod in given]
+    return f"FlexAttention with {' and '.join(names) or 'no mod'}."
 
 
 def _expressions(mods: Mods) -> tuple[Syntax, list[Syntax]]:

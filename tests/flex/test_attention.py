@@ -180,7 +180,9 @@ def test_what_was_built_is_found_on_disk(traces: list[Any], monkeypatch: pytest.
 
     first = flex_attention(q, k, v, kept)
     (spec,) = Path(cache_folder(), "flex").glob("*/kept.yaml")
-    assert spec.read_text() == "name: kept\nalign: top_left\nscore: score * 0.125 + h\n"
+    assert spec.read_text() == (
+        "name: kept\ndescription: FlexAttention with kept.\nalign: top_left\nscore: score * 0.125 + h\n"
+    )
     kernels.forget()
     monkeypatch.setattr(kernels, "generate", None)
     assert torch.equal(flex_attention(q, k, v, kept), first)

@@ -76,6 +76,7 @@ def test_it_reads_as_a_person_would_have_written_it() -> None:
 
     assert spec_of(alibi, packed) == {
         "name": "mine",
+        "description": "FlexAttention with alibi and packed.",
         "align": "top_left",
         "params": {"window": {"value": 16, "runtime": True}},
         "inputs": {
