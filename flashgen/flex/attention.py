@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask, noop_mask
+from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
 from flashgen.flex.kernels import kernels_for
 from flashgen.flex.mods import Mod
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import AuxRequest
 
 _masks_of_blocks: WeakKeyDictionary[BlockMask, Mod] = WeakKeyDictionary()
 
@@ -68,6 +71,9 @@ def flex_attention(
     found = kernels.attention(query, key, value, scale=scale, return_lse=wants_lse, **arguments)
     if return_aux is None:
         return found
+    # Older versions of torch, which have none, ask for none.
+    from torch.nn.attention.flex_attention import AuxOutput
+
     out, *more = found if isinstance(found, tuple) else (found,)
     named = dict(zip([*["lse"] * wants_lse, *["max_scores"] * wants_max], more, strict=True))
     return out, AuxOutput(**named)

@@ -14,8 +14,7 @@ from flashgen.flex.captures import Way
 from flashgen.flex.hidden import apart, conjuncts
 from flashgen.flex.lets import named
 from flashgen.flex.mods import Mod, Mods, is_causal, place_of, trace_mods
-from flashgen.flex.trace import dimension
-from flashgen.flex.values import AXIS, NOWHERE, Value, literal, where
+from flashgen.flex.values import AXIS, NOWHERE, Value, dimension, literal, where
 from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Index, Name, Operation, Syntax, pieces
 from flashgen.lang.written import written

@@ -28,6 +28,7 @@ from flashgen.flex.values import (
     Value,
     arithmetic,
     compare,
+    dimension,
     literal,
     name,
     type_of,
@@ -246,6 +247,7 @@ class _Tracing(TorchDispatchMode):
         rows = [each.shape[0] for each in indices if isinstance(each, torch.Tensor) and each.ndim]
         if rows and left:
             raise NotTraced(f"{elements.name} at a row of indices with {len(left)} dimensions left; expected none")
+        self.sized |= {elements.name} if rows else set()
         result = torch.zeros((), dtype=tensor.dtype).expand(rows[:1] or left)
         taken = elements.at({axis: self._place(elements, axis, each) for axis, each in values.items()})
         self.know(result, self._element(taken))
@@ -282,13 +284,6 @@ class _Tracing(TorchDispatchMode):
                 return whole(*args, **kwargs)
         except NotTraced as error:
             raise NotTraced(error.reason, within=str(func)) from None
-
-
-def dimension(tensor: str, axis: int, rank: int) -> str:
-    """The name of a dimension of an input that is as long as it happens to be."""
-    if rank == 1:
-        return f"{tensor}_len"
-    return f"{tensor}_{('rows', 'cols')[axis]}" if rank == 2 else f"{tensor}_size{axis}"
 
 
 def _implementation(func: Any) -> Callable[..., Any] | None:

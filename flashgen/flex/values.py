@@ -70,6 +70,13 @@ class Elements:
         return replace(self, indices=tuple(places.get(axis, index) for axis, index in enumerate(self.indices)))
 
 
+def dimension(tensor: str, axis: int, rank: int) -> str:
+    """The name of a dimension of an input that is as long as it happens to be."""
+    if rank == 1:
+        return f"{tensor}_len"
+    return f"{tensor}_{('rows', 'cols')[axis]}" if rank == 2 else f"{tensor}_size{axis}"
+
+
 def type_of(dtype: torch.dtype) -> Type:
     """The type of the language that has the values of a dtype."""
     if dtype == torch.bool:
