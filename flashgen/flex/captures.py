@@ -17,6 +17,8 @@ import torch
 _LIBRARIES = frozenset({"torch", "math", "numpy", "operator", "functools", "itertools", "builtins", "typing", "enum"})
 # Values that a trace takes as they are.
 _PLAIN = frozenset({bool, str, bytes, complex, type(None), type(...), torch.dtype, torch.device, slice})
+# What holds variables, which may be assigned to.
+_VARIABLES = frozenset({types.CellType, dict})
 _INT32 = range(-(2**31), 2**31)
 
 # How one gets from a value to one inside it, and the name or place there.
@@ -85,12 +87,12 @@ def _read(value: Any, slot: Any, names: Sequence[str], found: Captured) -> None:
         else:
             found.kept.append(value)
             key.append(id(value))
-        for part in parts(value, names):
-            if part.is_variable:
-                found.variables.append((part.holder, part.key, part.value))
-            elif isinstance(part.holder, type):
+        for _, inner, inner_names, _, holder, name in parts(value, names):
+            if type(holder) in _VARIABLES:
+                found.variables.append((holder, name, inner))
+            elif isinstance(holder, type):
                 found.lasting = False
-            _read(part.value, part.slot, part.names, found)
+            _read(inner, (id(holder), name), inner_names, found)
 
 
 def _read_number(value: int | float, kind: type, slot: Any, found: Captured) -> None:
@@ -124,6 +126,7 @@ def is_plain(value: Any) -> bool:
 
 
 def is_library(value: Any) -> bool:
+    """Whether it is a module of which nothing is captured."""
     return isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in _LIBRARIES
 
 
@@ -153,10 +156,6 @@ class Part(NamedTuple):
     def slot(self) -> Any:
         """The same for the same variable."""
         return id(self.holder), self.key
-
-    @property
-    def is_variable(self) -> bool:
-        return type(self.holder) in (types.CellType, dict)
 
 
 def parts(value: Any, names: Sequence[str]) -> Iterator[Part]:
@@ -188,13 +187,16 @@ def parts_of_function(function: types.FunctionType) -> Iterator[Part]:
     for place, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True)):
         if has_content(cell):
             yield Part(name, cell.cell_contents, names, ("cell", place), cell)
-    for place, (name, each) in enumerate(defaults(function).items()):
-        yield Part(name, each, names, ("default", place), function, name)
+    if function.__defaults__:
+        for place, (name, each) in enumerate(defaults(function).items()):
+            yield Part(name, each, names, ("default", place), function, name)
     for name, each in (function.__kwdefaults__ or {}).items():
         yield Part(name, each, names, ("keyword_default", name), function, name)
     scope = function.__globals__
     if str(scope.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
-        yield from (Part(name, scope[name], names, ("global", name), scope, name) for name in names if name in scope)
+        for name in names:
+            if name in scope and not is_library(scope[name]):
+                yield Part(name, scope[name], names, ("global", name), scope, name)
 
 
 def defaults(function: types.FunctionType) -> dict[str, Any]:

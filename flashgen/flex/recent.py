@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import torch
+
 from flashgen.flex.captures import Captured, is_number
 
 Answer = TypeVar("Answer")
@@ -75,13 +77,14 @@ class Recent(Generic[Answer]):
             owners = tuple(_reference(_owner(mod), lambda _: self._known.pop(key, None)) for mod in mods)
         except TypeError:
             return
-        numbers = [
-            (holder, name, type(value), value < 0, found.met[id(holder), name])
-            for holder, name, value in found.variables
-            if is_number(value)
-        ]
-        others = [each for each in found.variables if not is_number(each[2])]
-        tensors = [(value, value.requires_grad) for value in found.values if not is_number(value)]
+        numbers, others = [], []
+        for each in found.variables:
+            holder, name, value = each
+            if is_number(value):
+                numbers.append((holder, name, type(value), value < 0, found.met[id(holder), name]))
+            else:
+                others.append(each)
+        tensors = [(value, value.requires_grad) for value in found.values if isinstance(value, torch.Tensor)]
         self._known[key] = _Known(owners, answer, found.values, others, tensors, numbers)
 
 
