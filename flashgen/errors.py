@@ -45,6 +45,14 @@ class ExpressionError(SpecError):
     """An expression of a spec does not parse or does not type-check."""
 
 
+class ModError(FlashgenError, ValueError):
+    """A mod of FlexAttention does what the language does not have. `location` is the line of the mod."""
+
+    def __init__(self, location: Location, found: str) -> None:
+        self.location, self.found = location, found
+        super().__init__(f"{in_short(str(location), 300)}: {in_short(found, 1000)}")
+
+
 class SpecWarning(UserWarning):
     """A spec is well formed, but may not say what was meant."""
 

@@ -18,6 +18,7 @@ PARTS = {
     "spec": {"lang", *COMMON},
     "analysis": {"lang", "spec"},
     "emit": {"analysis", "lang"},
+    "flex": {"codegen", "lang", "runtime", "spec", *COMMON},
     "codegen": {"analysis", "emit", "files", "lang", "processes", "renaming", "runtime", "spec", *COMMON},
 }
 # NumPy is the interpreter's, and of the language's own evaluation.

@@ -11,6 +11,7 @@ import flashgen
 from flashgen.cli.bench import bench
 from flashgen.cli.build import build
 from flashgen.cli.cache import cache
+from flashgen.cli.convert import convert
 from flashgen.cli.doctor import doctor
 from flashgen.cli.explain import explain
 from flashgen.cli.export import export
@@ -49,7 +50,7 @@ def root(
         os.environ[DEBUG_VARIABLE] = "1"
 
 
-for command in (build, verify, tune, bench, explain, export):
+for command in (build, verify, tune, bench, explain, export, convert):
     app.command()(command)
 app.command("list")(list_gallery)
 app.add_typer(cache, name="cache")

@@ -25,7 +25,7 @@ from flashgen.tuning import presets
 from flashgen.tuning.cache import write_record
 from flashgen.verify import CaseResult, Report
 
-COMMANDS = ("build", "verify", "tune", "bench", "explain", "export", "list", "cache", "schema", "doctor")
+COMMANDS = ("build", "verify", "tune", "bench", "explain", "export", "convert", "list", "cache", "schema", "doctor")
 RENDER_ONLY = ("--no-verify", "--no-compile", "--no-tune")
 
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a GPU")

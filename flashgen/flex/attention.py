@@ -1,0 +1,111 @@
+"""FlexAttention's own signature, served by generated kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask, noop_mask
+
+from flashgen.flex.kernels import kernels_for
+from flashgen.flex.mods import Mod
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import AuxRequest
+
+_masks_of_blocks: WeakKeyDictionary[BlockMask, Mod] = WeakKeyDictionary()
+
+# What torch calls the parts of a config; a prefix says for which pass.
+_CONFIG = {"BLOCK_M": "BM", "BLOCK_N": "BN", "num_warps": "num_warps", "num_stages": "num_stages"}
+
+
+def flex_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Mod | None = None,
+    block_mask: BlockMask | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Mapping[str, Any] | None = None,
+    *,
+    return_aux: AuxRequest | None = None,
+) -> Any:
+    """torch.nn.attention.flex_attention.flex_attention, by generated kernels.
+
+    query [batch, heads, q_len, head_dim], key [batch, kv_heads, kv_len, head_dim], value [batch, kv_heads, kv_len,
+    v_head_dim]: float16, bfloat16 or float32. Returns out [batch, heads, q_len, v_head_dim]; with `return_lse` also the
+    natural log-sum-exp, float32 [batch, heads, q_len]; with `return_aux` out and an AuxOutput.
+
+    score_mod(score, b, h, q_idx, kv_idx) and the mask_mod of `block_mask` are traced at their first call, once for each
+    code and kind of captured values: another value of a captured number or tensor builds nothing anew. Tensors that
+    they capture have gradients where they require them. Of the block mask nothing else is read, unless it was made of
+    blocks without a mask_mod. `kernel_options` that name BLOCK_M, BLOCK_N, num_warps and num_stages, all four, are the
+    config of the forward pass; others, which are for torch's kernels, change nothing.
+
+    Raises ModError, a ValueError that names the line of the mod, for what the language does not have; ValueError or
+    TypeError for arguments that do not fit.
+    """
+    if return_lse and return_aux is not None:
+        raise ValueError("return_lse and return_aux are both given; expected return_aux=AuxRequest(lse=True) alone")
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        raise ValueError(
+            f"query has {query.shape[1]} heads and key has {key.shape[1]}; expected as many, or enable_gqa=True"
+        )
+    batch, heads, q_len, _ = query.shape
+    kv_len = key.shape[2]
+    mask_mod = None if block_mask is None else _mask_mod(block_mask, q_len, kv_len)
+    kernels, values = kernels_for(score_mod, mask_mod, q_len > kv_len)
+    arguments = kernels.arguments(values, (batch, heads, q_len, kv_len))
+    wants_lse = return_lse or (return_aux is not None and return_aux.lse)
+    wants_max = return_aux is not None and getattr(return_aux, "max_scores", False)
+    if wants_max:
+        if not kernels.has_max:
+            raise ValueError("return_aux asks for max_scores, which generated attention does not return; expected lse")
+        arguments["return_max"] = True
+    if kernel_options:
+        arguments["config"] = _config(kernel_options)
+    found = kernels.attention(query, key, value, scale=scale, return_lse=wants_lse, **arguments)
+    if return_aux is None:
+        return found
+    # Older versions of torch, which have none, ask for none.
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    out, *more = found if isinstance(found, tuple) else (found,)
+    named = dict(zip([*["lse"] * wants_lse, *["max_scores"] * wants_max], more, strict=True))
+    return out, AuxOutput(**named)
+
+
+def _mask_mod(block_mask: BlockMask, q_len: int, kv_len: int) -> Mod | None:
+    made_for = block_mask.seq_lengths
+    # That of torch's own for no mask at all has no lengths of its own.
+    if made_for != (q_len, kv_len) and min(block_mask.BLOCK_SIZE) < 2**30:
+        raise ValueError(f"block_mask is for lengths {tuple(made_for)}; expected one for {(q_len, kv_len)}")
+    if block_mask.mask_mod is noop_mask:
+        return None if min(block_mask.BLOCK_SIZE) >= 2**30 else _blocks_alone(block_mask)
+    return block_mask.mask_mod
+
+
+def _blocks_alone(block_mask: BlockMask) -> Mod:
+    """The mask of a block mask that was made of blocks: no mask_mod says which they are."""
+    if block_mask not in _masks_of_blocks:
+        blocks = block_mask.to_dense().bool()
+        rows, columns = block_mask.BLOCK_SIZE
+        # Blocks of one sequence, or one head, are those of all.
+        by_sequence, by_head = blocks.shape[0] > 1, blocks.shape[1] > 1
+
+        def is_in_block(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            return blocks[b if by_sequence else 0, h if by_head else 0, q // rows, k // columns]
+
+        _masks_of_blocks[block_mask] = is_in_block
+    return _masks_of_blocks[block_mask]
+
+
+def _config(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    forward = {name: options.get(f"fwd_{name}", options.get(name)) for name in _CONFIG}
+    if any(value is None for value in forward.values()):
+        return None
+    return {_CONFIG[name]: value for name, value in forward.items()}

@@ -1,0 +1,82 @@
+"""Mods in a file of Python as the text of a spec that a person then owns."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from flashgen.errors import UsageError
+from flashgen.flex.kernels import variant_name
+from flashgen.flex.spec import to_spec
+from flashgen.flex.text import yaml_of
+from flashgen.printable import on_one_line
+
+_COMMENTS = {
+    "align": "FlexAttention counts queries from 0, also where there are fewer than keys; a decoder has bottom_right.",
+    "params": "Numbers that the mod reads: arguments of attention(), with their values of today.",
+}
+
+
+def converted(mod: str, mask: str | None = None) -> str:
+    """The YAML of the mod at `FILE.py:NAME`, and of a mask at another one.
+
+    A mod with four arguments is a mask itself. Raises UsageError where there is no such mod, ModError where it cannot
+    be traced.
+    """
+    first = _found(mod)
+    score, masks = (None, [first]) if _is_mask(first) else (first, [])
+    masks += [_found(mask)] if mask is not None else []
+    spec, *_ = to_spec(score, _all_of(masks), name=variant_name(first))
+    head = on_one_line(f"{mod}{f', with the mask {mask}' if mask else ''}")
+    return yaml_of(spec, _COMMENTS, head=f"By flashgen convert, from {head}.")
+
+
+def _is_mask(mod: Any) -> bool:
+    needed = [each for each in inspect.signature(mod).parameters.values() if each.default is inspect.Parameter.empty]
+    return len(needed) == 4
+
+
+def _all_of(masks: list[Any]) -> Any:
+    from torch.nn.attention.flex_attention import and_masks
+
+    return and_masks(*masks) if len(masks) > 1 else next(iter(masks), None)
+
+
+def _found(place: str) -> Any:
+    file, _, name = place.rpartition(":")
+    if not file or not name:
+        raise UsageError(f"{place!r} names no mod; expected FILE.py:NAME")
+    found: Any = _imported(Path(file))
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = ", ".join(each for each, value in vars(found).items() if inspect.isfunction(value))
+            raise UsageError(f"{file} has no {name!r}; expected one of {near or 'its functions, of which it has none'}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise UsageError(f"{name!r} of {file} is a {type(found).__name__}; expected a score_mod or a mask_mod")
+    return found
+
+
+def _imported(file: Path) -> ModuleType:
+    """The file as a module, which may import its neighbours as a script does."""
+    if file.suffix != ".py" or not file.is_file():
+        raise UsageError(f"no file {str(file)!r}; expected the path of a file of Python")
+    known = sys.modules.get(file.stem)
+    if known is not None and getattr(known, "__file__", None) == str(file.resolve()):
+        return known
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(file.resolve().parent))
+    return module

@@ -1,0 +1,74 @@
+"""What a score_mod hides, as `torch.where(seen, score, -inf)`, taken out of the score: hidden tiles are skipped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flashgen.flex.values import NOWHERE
+from flashgen.lang.syntax import Call, Chain, Literal, Name, Operation, Syntax, pieces
+
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_MINUS_INFINITY = -float("inf")
+
+
+def apart(score: Syntax) -> tuple[Syntax, list[Syntax]]:
+    """The score where it is finite, and the tests that are all true there.
+
+    A test that reads the score stays: what is visible is decided before the scores.
+    """
+    match score:
+        case Call(function="where", arguments=(test, then, otherwise)) if not _reads_score(test):
+            if _is_hidden(otherwise):
+                rest, tests = apart(then)
+                return rest, [test, *tests]
+            if _is_hidden(then):
+                rest, tests = apart(otherwise)
+                return rest, [_opposite(test), *tests]
+        case Operation(symbol="+", operands=(left, right)):
+            (first, tests), (second, others) = apart(left), apart(right)
+            if tests or others:
+                return _sum(score, first, second), [*tests, *others]
+    return score, []
+
+
+def conjuncts(mask: Syntax) -> list[Syntax]:
+    """The masks that are joined with `&`."""
+    if isinstance(mask, Operation) and mask.symbol == "&":
+        return [each for operand in mask.operands for each in conjuncts(operand)]
+    return [] if isinstance(mask, Literal) and mask.value is True else [mask]
+
+
+def _sum(whole: Operation, left: Syntax, right: Syntax) -> Syntax:
+    """Nothing is left of an additive mask, 0 where a key is visible."""
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, Literal) and one.value == 0:
+            return other
+    return replace(whole, operands=(left, right))
+
+
+def _opposite(test: Syntax) -> Syntax:
+    match test:
+        case Chain(symbols=(symbol,), operands=operands) if all(_is_whole(each) for each in operands):
+            return replace(test, symbols=(_OPPOSITE[symbol],))
+        case Operation(symbol="~", operands=(inner,)):
+            return inner
+    return Operation(NOWHERE, "~", (test,), height=test.height + 1)
+
+
+def _is_whole(syntax: Syntax) -> bool:
+    """Whether it is made of positions and integers alone, of which none is NaN."""
+    names = ("b", "h", "q", "k")
+    return all(
+        (isinstance(each, Name) and each.id in names)
+        or (isinstance(each, Literal) and isinstance(each.value, int))
+        or (isinstance(each, Operation) and each.symbol != "/")
+        for each in pieces(syntax)
+    )
+
+
+def _is_hidden(syntax: Syntax) -> bool:
+    return isinstance(syntax, Literal) and syntax.value == _MINUS_INFINITY
+
+
+def _reads_score(syntax: Syntax) -> bool:
+    return any(isinstance(each, Name) and each.id == "score" for each in pieces(syntax))

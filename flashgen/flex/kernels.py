@@ -1,0 +1,212 @@
+"""The attention of traced mods: rendered and imported once for each code and kind of captured values, kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+import flashgen
+from flashgen.codegen import generate, load_module
+from flashgen.flex.captures import Captured, Way, capture
+from flashgen.flex.mods import Mod
+from flashgen.flex.reading import follow
+from flashgen.flex.recent import Recent
+from flashgen.flex.spec import Meaning, meaning
+from flashgen.flex.text import yaml_of
+from flashgen.runtime.lookup import cache_folder
+from flashgen.spec import load
+from flashgen.spec.names import module_problem
+
+# Where each length of a call stands among its sizes.
+_SIZES = {"batch": 0, "heads": 1, "q_len": 2, "kv_len": 3}
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """A captured tensor: its name, its place among the captured values, its rank, and the dimensions of a known length
+    as pairs of axis and place among the sizes of a call.
+    """
+
+    name: str
+    place: int
+    rank: int
+    sized: tuple[tuple[int, int], ...]
+
+    def of(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """The tensor as the variant takes it: no longer than the call."""
+        if not self.rank:
+            return tensor.reshape(1)
+        for axis, size in self.sized:
+            if tensor.shape[axis] > sizes[size]:
+                tensor = tensor.narrow(axis, 0, sizes[size])
+        return tensor
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A variant's `attention`, and where its arguments are among the captured values.
+
+    It holds for the values of `fixed` numbers and the shapes of `sized` tensors alone, both by their places. `ways` are
+    those from the mods to the values.
+    """
+
+    attention: Callable[..., Any]
+    tensors: tuple[TensorArgument, ...]
+    numbers: tuple[tuple[str, int], ...]
+    fixed: tuple[tuple[int, int | float], ...]
+    sized: tuple[tuple[int, torch.Size], ...]
+    ways: tuple[tuple[int, Way], ...]
+    has_max: bool
+
+    def serves(self, values: Sequence[Any]) -> bool:
+        """Whether it holds for these captured values."""
+        if not self.fixed and not self.sized:
+            return True
+        is_same = all(values[place] == value for place, value in self.fixed)
+        return is_same and all(values[place].shape == shape for place, shape in self.sized)
+
+    def arguments(self, values: Sequence[Any], sizes: Sequence[int]) -> dict[str, Any]:
+        """The keyword arguments of a call."""
+        found = {name: values[place] for name, place in self.numbers}
+        for tensor in self.tensors:
+            found[tensor.name] = tensor.of(values[tensor.place], sizes)
+        return found
+
+
+@dataclass
+class _Family:
+    """The kernels of one code and kind of captured values; `kept` keeps what the key names."""
+
+    kept: list[Any]
+    members: list[Kernels]
+
+
+_families: dict[tuple[Any, ...], _Family] = {}
+_recent: dict[bool, Recent[Kernels]] = {False: Recent(), True: Recent()}
+_building = Lock()
+# Kernels that torch.compile has asked for, by name.
+_compiled_in = SimpleNamespace()
+
+
+def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> tuple[Kernels, list[Any]]:
+    """The kernels of two mods, and the values that these capture now."""
+    if torch.compiler.is_compiling():
+        kernels = getattr(_compiled_in, _name_of(score_mod, mask_mod, many_queries))
+        values = [follow((score_mod, mask_mod)[root], way) for root, way in kernels.ways]
+        # So that it compiles again for others.
+        assert kernels.serves(values)
+        return kernels, values
+    return _found(score_mod, mask_mod, many_queries)
+
+
+@torch.compiler.assume_constant_result
+def _name_of(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> str:
+    """What torch.compile finds kernels by. It asks again where a captured value that it reads is of another kind."""
+    kernels, _ = _found(score_mod, mask_mod, many_queries)
+    name = f"kernels_{id(kernels)}"
+    setattr(_compiled_in, name, kernels)
+    return name
+
+
+def _found(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> tuple[Kernels, list[Any]]:
+    recent = _recent[many_queries]
+    known = recent.get(score_mod, mask_mod)
+    if known is not None and known[0].serves(known[1]):
+        return known
+    found = capture(score_mod, mask_mod)
+    key = (many_queries, *found.key)
+    kernels = _served(key, found.values)
+    if kernels is None:
+        with _building:
+            kernels = _served(key, found.values)
+            if kernels is None:
+                kernels = _built(score_mod, mask_mod, many_queries, found)
+                _families.setdefault(key, _Family(found.kept, [])).members.append(kernels)
+    recent.keep(kernels, found, score_mod, mask_mod)
+    return kernels, found.values
+
+
+def forget() -> None:
+    """Forget all kernels; those on disk stay."""
+    _families.clear()
+    _recent.update({many_queries: Recent() for many_queries in _recent})
+
+
+def _served(key: tuple[Any, ...], values: Sequence[Any]) -> Kernels | None:
+    """What was built for these captured values."""
+    family = _families.get(key)
+    return None if family is None else next((each for each in family.members if each.serves(values)), None)
+
+
+def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, found: Captured) -> Kernels:
+    name = variant_name(score_mod if score_mod is not None else mask_mod)
+    traced = meaning(score_mod, mask_mod, name, many_queries)
+    module = _module(traced, name)
+    tensors = tuple(
+        TensorArgument(
+            each,
+            traced.places[each],
+            tensor.ndim,
+            tuple(
+                (axis, _SIZES[size]) for axis, size in enumerate(traced.spec["inputs"][each]["shape"]) if size in _SIZES
+            ),
+        )
+        for each, tensor in traced.tensors.items()
+    )
+    numbers = tuple((each, traced.places[each]) for each in traced.numbers)
+    fixed = tuple((place, found.values[place]) for place in traced.fixed)
+    sized = tuple((place, found.values[place].shape) for place in traced.sized)
+    has_max = "return_max" in inspect.signature(module.attention).parameters
+    return Kernels(module.attention, tensors, numbers, fixed, sized, tuple(traced.ways), has_max)
+
+
+def variant_name(mod: Any) -> str:
+    """A variant's name by that of a mod."""
+    while hasattr(mod, "func"):
+        mod = mod.func
+    own = "attention" if mod is None else getattr(mod, "__name__", type(mod).__name__)
+    letters = "".join(each if each.isascii() and each.isalnum() else "_" for each in own.lower()).strip("_")
+    name = "mod" if own == "<lambda>" or not letters[:1].isalpha() else letters[:48]
+    return name if module_problem(name) is None else f"{name}_mod"
+
+
+def _module(traced: Meaning, name: str) -> Any:
+    """The variant's module, rendered where it is not on disk yet."""
+    text = yaml_of(traced.spec)
+    digest = hashlib.sha256(f"{_renderer()}\n{text}".encode()).hexdigest()[:16]
+    folder = cache_folder() / "flex" / digest
+    spec = folder / f"{name}.yaml"
+    _keep(spec, text)
+    variant = load(spec)
+    path = variant.module_in(folder)
+    if not path.exists():
+        generate(variant, folder)
+    return load_module(path)
+
+
+def _keep(spec: Path, text: str) -> None:
+    """Write a spec of ours, which other processes may be writing too."""
+    if not spec.is_file():
+        spec.parent.mkdir(parents=True, exist_ok=True)
+        own = spec.with_suffix(f".{os.getpid()}")
+        own.write_text(text, encoding="utf-8")
+        os.replace(own, spec)
+
+
+@cache
+def _renderer() -> str:
+    """What renders: another version, or the same with changed files, renders anew."""
+    package = Path(flashgen.__file__).parent
+    folders = (package, package.parent / "templates")
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".jinja"))
+    return f"{flashgen.__version__} {[(path.name, path.stat().st_mtime_ns) for path in files]}"

@@ -1,0 +1,155 @@
+"""Parts of expressions that get names: what is read more than once, and what is nested too deep to read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from flashgen.flex.mods import free_name
+from flashgen.flex.values import AXIS, NOWHERE
+from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax, parts, pieces
+
+# A part of so many names and numbers, read again, is shorter by a name even if its author gave it none.
+_LONG = 4
+# From here on an expression is easier to read with the names that its author gave to its parts.
+_VERY_LONG = 20
+_DEEP = 24
+
+
+def named(
+    roots: Sequence[Syntax], local: Mapping[int, str], taken: Collection[str]
+) -> tuple[dict[str, Syntax], list[Syntax]]:
+    """The lets, in order, and the roots that read them. `local` has the mod's own names by the ids of expressions."""
+    equal = _Equal(roots)
+    roots = [equal.of(root) for root in roots]
+    named_by_mod: dict[int, str] = {}
+    for key, name in local.items():
+        if key in equal.same:
+            named_by_mod.setdefault(id(equal.same[key]), name)
+    naming = _Naming(roots, named_by_mod, taken)
+    found = [naming.within(root) for root in roots]
+    return naming.lets, found
+
+
+class _Equal:
+    """Of expressions that say the same, one."""
+
+    def __init__(self, roots: Sequence[Syntax]) -> None:
+        # The one that stands for each, by the id of each.
+        self.same: dict[int, Syntax] = {}
+        known: dict[Hashable, Syntax] = {}
+        for each in _each_once(roots):
+            inner = [self.same[id(part)] for part in parts(each)]
+            key = (type(each), _own(each), *map(id, inner))
+            self.same[id(each)] = known.setdefault(key, _with_parts(each, inner))
+
+    def of(self, syntax: Syntax) -> Syntax:
+        return self.same[id(syntax)]
+
+
+def _own(syntax: Syntax) -> Hashable:
+    """What an expression is besides its parts."""
+    match syntax:
+        case Literal(value=value):
+            return repr(value)
+        case Name(id=name) | Call(function=name) | Index(input=name) | Operation(symbol=name):
+            return name
+        case Chain(symbols=symbols):
+            return symbols
+    return None
+
+
+class _Naming:
+    def __init__(self, roots: Sequence[Syntax], local: Mapping[int, str], taken: Collection[str]) -> None:
+        self.lets: dict[str, Syntax] = {}
+        self._local, self._taken = local, set(taken)
+        self._readers: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+        self._new: dict[int, Syntax] = {}
+        self._own = {id(root) for root in roots}
+        # What reads the index of a sum means nothing outside of it.
+        self._is_open: dict[int, bool] = {}
+        for each in _each_once(roots):
+            # As written out, with what is shared in each place.
+            self._sizes[id(each)] = sum(self._sizes[id(part)] for part in parts(each)) or 1
+            self._is_open[id(each)] = _is_axis(each) or any(self._is_open[id(part)] for part in parts(each))
+            if isinstance(each, Call) and _is_axis(each.arguments[0]):
+                self._is_open[id(each)] = False
+            for part in parts(each):
+                self._readers[id(part)] = self._readers.get(id(part), 0) + 1
+        self._names_help = sum(self._sizes[id(root)] for root in roots) > _VERY_LONG
+
+    def within(self, root: Syntax) -> Syntax:
+        for each in _each_once([root]):
+            if id(each) not in self._new:
+                self._new[id(each)] = self._named(each)
+        return self._new[id(root)]
+
+    def _named(self, syntax: Syntax) -> Syntax:
+        new = _with_parts(syntax, [self._new[id(part)] for part in parts(syntax)])
+        if self._is_open[id(syntax)]:
+            return new
+        readers = self._readers.get(id(syntax), 0) + (id(syntax) in self._own)
+        has_name, is_long = id(syntax) in self._local, self._sizes[id(syntax)] >= _LONG
+        shared = readers > 1 and not _is_short(syntax) and (has_name or is_long)
+        helps = self._names_help and has_name and is_long and id(syntax) not in self._own
+        if not shared and not helps and new.height <= _DEEP:
+            return new
+        name = free_name(self._local.get(id(syntax)) or _kind(syntax), self._taken, is_argument=False)
+        self._taken.add(name)
+        self.lets[name] = new
+        return Name(NOWHERE, name)
+
+
+def _is_axis(syntax: Syntax) -> bool:
+    return isinstance(syntax, Name) and syntax.id == AXIS
+
+
+def _kind(syntax: Syntax) -> str:
+    """What a part without a name is called: an element at a query's position as `doc_q`, a test, else a term."""
+    if isinstance(syntax, Index):
+        read = dict.fromkeys(each.id for each in pieces(syntax) if isinstance(each, Name) and each.id in ("q", "k"))
+        return "_".join([syntax.input, *read]) if len(read) == 1 else f"{syntax.input}_at"
+    is_test = isinstance(syntax, Chain) or (isinstance(syntax, Operation) and syntax.symbol in ("&", "|", "~"))
+    return "test" if is_test else "term"
+
+
+def _is_short(syntax: Syntax) -> bool:
+    """A name, a number, an element at plain indices, or one of these with a sign."""
+    if isinstance(syntax, Name | Literal):
+        return True
+    one = isinstance(syntax, Index) or (isinstance(syntax, Operation) and len(syntax.operands) == 1)
+    return one and all(isinstance(part, Name | Literal) for part in parts(syntax))
+
+
+def _each_once(roots: Sequence[Syntax]) -> Iterator[Syntax]:
+    """Every part, once, operands before what reads them."""
+    seen: set[int] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        syntax, ready = stack.pop()
+        if ready:
+            yield syntax
+        elif id(syntax) not in seen:
+            seen.add(id(syntax))
+            stack.append((syntax, True))
+            stack.extend((part, False) for part in reversed(parts(syntax)))
+
+
+def _with_parts(syntax: Syntax, new: Sequence[Syntax]) -> Syntax:
+    if all(one is other for one, other in zip(new, parts(syntax), strict=True)):
+        return syntax
+    heights = [part.height for part in new]
+    match syntax:
+        case Operation(operands=(_, _)) if not isinstance(new[1], Operation):
+            # A sum of many terms is long, not deep.
+            return replace(syntax, operands=tuple(new), height=max(heights[0], 1 + heights[1]))
+        case Operation() | Chain():
+            return replace(syntax, operands=tuple(new), height=1 + max(heights))
+        case Conditional():
+            return replace(syntax, then=new[0], test=new[1], otherwise=new[2], height=1 + max(heights))
+        case Call():
+            return replace(syntax, arguments=tuple(new), height=1 + max(heights))
+        case Index():
+            return replace(syntax, indices=tuple(new), height=1 + max(heights))
+    return syntax

@@ -1,0 +1,203 @@
+"""The one table of torch's operations in the language."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from flashgen.flex.values import (
+    AXIS,
+    NOWHERE,
+    NotTraced,
+    Value,
+    arithmetic,
+    bitwise,
+    call,
+    compare,
+    highest,
+    inverted,
+    literal,
+    negative,
+    where,
+)
+from flashgen.lang.nodes import Type
+from flashgen.lang.syntax import Call, Literal, Name
+from flashgen.lang.vocabulary import FUNCTIONS
+
+Operation = Callable[..., Value]
+
+# Results of the same value, or of the same value in another dtype.
+SAME = frozenset({
+    "alias", "detach", "clone", "lift_fresh", "lift_fresh_copy", "view_of", "_to_copy", "to", "convert_element_type",
+    "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "copy", "device_put", "conj",
+})  # fmt: skip
+
+# Results whose values follow from no tensor.
+MADE = frozenset({
+    "zeros", "ones", "full", "scalar_tensor", "arange", "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like",
+    "full_like", "eye", "linspace",
+})  # fmt: skip
+
+
+def _scaled(symbol: str, x: Value, y: Value, alpha: Value | None = None) -> Value:
+    """x + alpha * y, or the difference. The sum of two bools is a bool to torch."""
+    if alpha is not None and alpha.constant != 1:
+        y = arithmetic("*", alpha, y)
+    if x.type is y.type is Type.BOOL:
+        return bitwise("|", x, y)
+    return arithmetic(symbol, x, y)
+
+
+def _product(x: Value, y: Value) -> Value:
+    return bitwise("&", x, y) if x.type is y.type is Type.BOOL else arithmetic("*", x, y)
+
+
+def _quotient(x: Value, y: Value, rounding_mode: str | None = None) -> Value:
+    if rounding_mode is None:
+        return arithmetic("/", x, y)
+    if rounding_mode == "floor":
+        return arithmetic("//", x, y)
+    mixed = compare("<", x, literal(0))
+    if y.constant is None or y.constant < 0:
+        mixed = bitwise("^", mixed, compare("<", y, literal(0)))
+    return where(mixed, negative(arithmetic("//", negative(x), y)), arithmetic("//", x, y))
+
+
+def _power(x: Value, y: Value) -> Value:
+    if x.type is y.type is Type.INT and x.constant == 2:
+        return bitwise("<<", literal(1), y)
+    return arithmetic("**", x, y)
+
+
+def _clamped(x: Value, min: Value | None = None, max: Value | None = None) -> Value:
+    if min is not None and max is not None:
+        return call("clamp", x, min, max)
+    if min is not None:
+        return call("max", x, min)
+    return x if max is None else call("min", x, max)
+
+
+def _truth(x: Value) -> Value:
+    return x.cast(Type.BOOL)
+
+
+def _logical(symbol: str, x: Value, y: Value) -> Value:
+    return bitwise(symbol, _truth(x), _truth(y))
+
+
+def _filled(x: Value, test: Value, value: Value) -> Value:
+    return where(test, value, x)
+
+
+def _ceiling(x: Value) -> Value:
+    return negative(call("floor", negative(x)))
+
+
+def _sign(x: Value) -> Value:
+    return where(compare(">", x, literal(0)), literal(1), where(compare("<", x, literal(0)), literal(-1), literal(0)))
+
+
+def _remainder_toward_zero(x: Value, y: Value) -> Value:
+    whole = arithmetic("//", call("abs", x), call("abs", y))
+    rest = arithmetic("-", call("abs", x), arithmetic("*", whole, call("abs", y)))
+    return where(compare("<", x, literal(0)), negative(rest), rest)
+
+
+def _function(name: str) -> Operation:
+    """A function of the language, if it has one of this name."""
+
+    def operation(*arguments: Value) -> Value:
+        if name not in FUNCTIONS:
+            raise NotTraced(f"{name}(), which the language of specs does not have")
+        return call(name, *arguments)
+
+    return operation
+
+
+def _own_or(name: str, otherwise: Operation) -> Operation:
+    """The function of the language by this name, or what it amounts to."""
+    return _function(name) if name in FUNCTIONS else otherwise
+
+
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_BITWISE = {"and": "&", "or": "|", "xor": "^"}
+_SHIFTS = {"lshift": "<<", "rshift": ">>"}
+
+OPERATIONS: Mapping[str, Operation] = {
+    "add": partial(_scaled, "+"),
+    "sub": partial(_scaled, "-"),
+    "rsub": lambda x, y, alpha=None: _scaled("-", y, x, alpha),
+    "mul": _product,
+    "div": _quotient,
+    "true_divide": _quotient,
+    "floor_divide": partial(arithmetic, "//"),
+    "remainder": partial(arithmetic, "%"),
+    "fmod": _remainder_toward_zero,
+    "pow": _power,
+    "neg": negative,
+    "abs": _function("abs"),
+    "minimum": _function("min"),
+    "maximum": _function("max"),
+    "fmin": _function("min"),
+    "fmax": _function("max"),
+    "clamp": _clamped,
+    "clamp_min": lambda x, bound: call("max", x, bound),
+    "clamp_max": lambda x, bound: call("min", x, bound),
+    "where": where,
+    "masked_fill": _filled,
+    "logical_not": lambda x: inverted(_truth(x)),
+    "bitwise_not": inverted,
+    "isinf": lambda x: compare("==", call("abs", x), literal(math.inf)),
+    "isneginf": lambda x: compare("==", x, literal(-math.inf)),
+    "floor": lambda x: call("floor", x) if x.held is Type.FLOAT else x,
+    "ceil": lambda x: _own_or("ceil", _ceiling)(x) if x.held is Type.FLOAT else x,
+    "trunc": lambda x: x.cast(Type.INT) if x.held is Type.FLOAT else x,
+    "sign": _own_or("sign", _sign),
+    "sgn": _own_or("sign", _sign),
+    "reciprocal": lambda x: arithmetic("/", literal(1), x),
+    "rsqrt": lambda x: arithmetic("/", literal(1), call("sqrt", x)),
+    "square": lambda x: arithmetic("**", x, literal(2)),
+    "log1p": _own_or("log1p", lambda x: call("log", arithmetic("+", literal(1), x))),
+    "log10": lambda x: arithmetic("/", call("log", x), literal(math.log(10))),
+    "expm1": lambda x: arithmetic("-", call("exp", x), literal(1)),
+    "silu": lambda x: arithmetic("*", x, call("sigmoid", x)),
+    "relu": lambda x: call("max", x, literal(0)),
+    **{name: partial(compare, symbol) for name, symbol in _COMPARISONS.items()},
+    **{f"bitwise_{name}": partial(bitwise, symbol) for name, symbol in _BITWISE.items()},
+    **{f"__{name}__": partial(bitwise, symbol) for name, symbol in _BITWISE.items()},
+    **{f"logical_{name}": partial(_logical, symbol) for name, symbol in _BITWISE.items()},
+    **{f"__{name}__": partial(bitwise, symbol) for name, symbol in _SHIFTS.items()},
+    "bitwise_left_shift": partial(bitwise, "<<"),
+    "bitwise_right_shift": partial(bitwise, ">>"),
+    # By the same name in the language, if it has them.
+    **{name: _function(name) for name in (
+        "exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid", "sin", "cos", "tan", "erf",
+    )},
+}  # fmt: skip
+
+
+def _over(function: str, length: int | None, x: Value) -> Value:
+    """A function over a row: the value of each place, which a number has alone."""
+    if function not in FUNCTIONS:
+        raise NotTraced(f"{function}() over a row, which the language of specs does not have")
+    if length is None:
+        return x
+    arguments = (Name(NOWHERE, AXIS), Literal(NOWHERE, length), x.syntax)
+    syntax = Call(NOWHERE, function, arguments, height=x.syntax.height + 1)
+    least = Type.INT if function == "sum" else Type.BOOL
+    return Value(syntax, highest(x.type, least), highest(x.held, least))
+
+
+def _mean(length: int | None, x: Value) -> Value:
+    return arithmetic("/", _over("sum", length, x), literal(1 if length is None else length))
+
+
+# What becomes of a row of so many numbers; None for a number that is no row.
+REDUCTIONS: Mapping[str, Callable[..., Value]] = {
+    "sum": partial(_over, "sum"),
+    "any": lambda length, x: _over("any", length, _truth(x)),
+    "all": lambda length, x: _over("all", length, _truth(x)),
+    "dot": lambda length, x, y: _over("sum", length, _product(x, y)),
+    "mean": _mean,
+}

@@ -1,0 +1,33 @@
+"""From a mod to what it captures, in ways that torch.compile follows: what is read there enters its graph."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flashgen.flex.captures import Way
+
+_READERS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "cell": lambda value, place: value.__closure__[place].cell_contents,
+    "default": lambda value, place: value.__defaults__[place],
+    "keyword_default": lambda value, name: value.__kwdefaults__[name],
+    "global": lambda value, name: value.__globals__[name],
+    "func": lambda value, _: value.func,
+    "argument": lambda value, place: value.args[place],
+    "keyword": lambda value, name: value.keywords[name],
+    "item": lambda value, key: value[key],
+    "attribute": getattr,
+    # A mod that is an object stands for its method.
+    "self": lambda value, _: value.__self__ if isinstance(value, types.MethodType) else value,
+    "function": lambda value, name: (
+        value.__func__ if isinstance(value, types.MethodType) else getattr(type(value), name)
+    ),
+}
+
+
+def follow(value: Any, way: Way) -> Any:
+    """What is at the end of a way."""
+    for how, key in way:
+        value = _READERS[how](value, key)
+    return value

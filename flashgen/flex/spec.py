@@ -1,0 +1,179 @@
+"""From traced mods to a spec: what is hidden becomes the mask, what is shared a let, what is captured an argument."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flashgen.errors import ModError, SpecError
+from flashgen.flex.captures import Way
+from flashgen.flex.hidden import apart, conjuncts
+from flashgen.flex.lets import named
+from flashgen.flex.mods import Mod, Mods, is_causal, place_of, trace_mods
+from flashgen.flex.values import AXIS, NOWHERE, Value, dimension, literal, where
+from flashgen.lang.nodes import Type
+from flashgen.lang.syntax import Index, Name, Operation, Syntax, pieces
+from flashgen.lang.written import written
+from flashgen.spec import load
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A spec, and whence its arguments come: `tensors` and `numbers` are the captured values by their names in it,
+    `places` what is where among the values that `capture` finds, `ways` how to get there, `fixed` the numbers that the
+    spec holds for, `sized` the tensors for whose sizes it does.
+    """
+
+    spec: dict[str, Any]
+    tensors: Mapping[str, torch.Tensor]
+    numbers: Mapping[str, int | float]
+    places: Mapping[str, int]
+    ways: Sequence[tuple[int, Way]]
+    fixed: tuple[int, ...]
+    sized: tuple[int, ...]
+
+
+def to_spec(
+    score_mod: Mod | None, mask_mod: Mod | None = None, *, name: str = "flex", many_queries: bool = False
+) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, int | float]]:
+    """FlexAttention's mods as a spec for `flashgen.build`, and what they capture: the tensors and numbers by name.
+
+    score_mod(score, b, h, q_idx, kv_idx) and mask_mod(b, h, q_idx, kv_idx) are those of torch's flex_attention; None
+    leaves the scores as they are, or hides nothing. Tensors are inputs, with gradients where they require them; finite
+    numbers are runtime params, unless a mod decides by them. `many_queries`: there may be more queries than keys.
+    Raises ModError, a ValueError that names the line of the mod, for what the language does not have.
+    """
+    found = meaning(score_mod, mask_mod, name, many_queries)
+    return found.spec, dict(found.tensors), dict(found.numbers)
+
+
+def meaning(score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries: bool) -> Meaning:
+    """The same with what a call needs to find its arguments again."""
+    mods = trace_mods(score_mod, mask_mod)
+    score, masks = _expressions(mods)
+    lets, (score, *masks) = named([score, *masks], _local(mods), {AXIS, *mods.tensors, *mods.numbers})
+    read = [*lets.values(), score, *masks]
+    used = {piece.id for each in read for piece in pieces(each) if isinstance(piece, Name)}
+    spec: dict[str, Any] = {"name": name, "description": _description(score_mod, mask_mod), "align": "top_left"}
+    if any(map(is_causal, masks)):
+        spec["causal"] = True
+    params = {each: _param(each, value, mods) for each, value in mods.numbers.items() if each in used}
+    indices = _indices(read)
+    inputs = {
+        each: _input(each, tensor, indices[each], many_queries)
+        for each, tensor in mods.tensors.items()
+        if each in indices
+    }
+    rest = [mask for mask in masks if not is_causal(mask)]
+    spec |= {
+        key: each
+        for key, each in {
+            "params": params,
+            "inputs": inputs,
+            "let": {each: written(syntax) for each, syntax in lets.items()},
+            "score": "" if _is_plain(score) else written(score),
+            "mask": _joined(rest),
+        }.items()
+        if each
+    }
+    _check(spec, score_mod or mask_mod)
+    numbers = {each: value for each, value in mods.numbers.items() if each in params and each not in mods.fixed}
+    fixed, sized = (tuple(sorted(mods.places[each] for each in names)) for names in (mods.fixed, mods.sized))
+    return Meaning(spec, {each: mods.tensors[each] for each in inputs}, numbers, mods.places, mods.ways, fixed, sized)
+
+
+def _description(*mods: Any) -> str:
+    """What the first mod says of itself, else what the mods are called."""
+    given = [mod for mod in mods if mod is not None]
+    said = inspect.getdoc(given[0]) if given and inspect.isroutine(given[0]) else None
+    if said and given[0].__module__.partition(".")[0] != "torch":
+        return " ".join(said.partition("\n\n")[0].split())
+    names = [getattr(mod, "__name__", type(mod).__name__) for mod in given]
+    return f"FlexAttention with {' and '.join(names) or 'no mod'}."
+
+
+def _expressions(mods: Mods) -> tuple[Syntax, list[Syntax]]:
+    """The score and the masks that are joined."""
+    score: Syntax = Name(NOWHERE, "score")
+    masks: list[Syntax] = []
+    if mods.score is not None:
+        score, tests = apart(_as_score(mods.score.result))
+        masks += [each for test in tests for each in conjuncts(test)]
+    if mods.mask is not None:
+        masks += conjuncts(mods.mask.result.cast(Type.BOOL).syntax)
+    return score, masks
+
+
+def _as_score(value: Value) -> Syntax:
+    if value.held is Type.BOOL:
+        return where(value, literal(1.0), literal(0.0)).syntax
+    return value.syntax
+
+
+def _local(mods: Mods) -> dict[int, str]:
+    found = [each.local for each in (mods.score, mods.mask) if each is not None]
+    return {key: name for local in found for key, name in local.items()}
+
+
+def _is_plain(score: Syntax) -> bool:
+    return isinstance(score, Name) and score.id == "score"
+
+
+def _joined(masks: Sequence[Syntax]) -> str:
+    whole: Syntax | None = None
+    for mask in masks:
+        whole = mask if whole is None else Operation(NOWHERE, "&", (whole, mask))
+    return "" if whole is None else written(whole)
+
+
+def _param(name: str, value: int | float, mods: Mods) -> Any:
+    return value if name in mods.fixed else {"value": value, "runtime": True}
+
+
+def _indices(read: Collection[Syntax]) -> dict[str, list[tuple[Syntax, ...]]]:
+    """How each input is indexed."""
+    found: dict[str, list[tuple[Syntax, ...]]] = {}
+    for syntax in read:
+        for piece in pieces(syntax):
+            if isinstance(piece, Index):
+                found.setdefault(piece.input, []).append(piece.indices)
+    return found
+
+
+def _input(name: str, tensor: torch.Tensor, indices: list[tuple[Syntax, ...]], many_queries: bool) -> dict[str, Any]:
+    rank = max(tensor.ndim, 1)
+    places = [[each[axis] for each in indices] for axis in range(rank)]
+    shape = [
+        tensor.shape[axis] if _is_row(each) else _size(name, axis, rank, each, many_queries)
+        for axis, each in enumerate(places)
+    ]
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    grad = {"grad": True} if tensor.requires_grad else {}
+    return {"shape": shape if tensor.ndim else [1], "dtype": "float32" if dtype == "float64" else dtype, **grad}
+
+
+def _is_row(indices: list[Syntax]) -> bool:
+    """Whether a dimension is one that sums and the like go over."""
+    return all(isinstance(index, Name) and index.id == AXIS for index in indices)
+
+
+def _size(name: str, axis: int, rank: int, indices: list[Syntax], many_queries: bool) -> str:
+    """The length of a dimension: that of the positions that index it, or one of its own."""
+    named = {index.id if isinstance(index, Name) else "" for index in indices}
+    if named == {"q", "k"}:
+        return "q_len" if many_queries else "kv_len"
+    lengths = {"b": "batch", "h": "heads", "q": "q_len", "k": "kv_len"}
+    own = dimension(name, axis, rank)
+    return lengths.get(next(iter(named)), own) if len(named) == 1 else own
+
+
+def _check(spec: dict[str, Any], mod: Any) -> None:
+    """What is wrong with the spec is said of the mod."""
+    try:
+        load(spec)
+    except SpecError as error:
+        raise ModError(place_of(mod), f"its spec is not accepted: {error}") from error

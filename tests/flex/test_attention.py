@@ -1,0 +1,210 @@
+"""flex_attention by generated kernels beside torch's own, run eagerly in float64: results, LSE and gradients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mods
+import pytest
+import torch
+from torch.nn.attention import flex_attention as of_torch
+
+from flashgen.flex import flex_attention, kernels
+from flashgen.runtime.lookup import cache_folder
+
+BATCH, HEADS, LENGTH = mods.BATCH, mods.HEADS, mods.LENGTH
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def tensors(
+    q_len: int = LENGTH, kv_len: int = LENGTH, kv_heads: int = HEADS, kv_batch: int = BATCH
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(q_len + kv_len)
+    shapes = (BATCH, HEADS, q_len, 16), (kv_batch, kv_heads, kv_len, 16), (kv_batch, kv_heads, kv_len, 16)
+    return [torch.randn(shape, generator=generator).to(DEVICE).requires_grad_() for shape in shapes]
+
+
+def block_mask(mask: Callable[..., Any] | None, q_len: int = LENGTH, kv_len: int = LENGTH) -> Any:
+    if mask is None:
+        return None
+    return of_torch.create_block_mask(mask, BATCH, HEADS, q_len, kv_len, device=DEVICE, BLOCK_SIZE=16)
+
+
+def expected(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score: Any, mask: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What torch's eager flex_attention computes, differentiable on a CPU too."""
+    from torch._higher_order_ops.flex_attention import math_attention
+
+    sizes = (q.shape[2], k.shape[2])
+    mask = of_torch.noop_mask if mask is None else mask
+    whole = (*sizes, *[None] * 10, mask)
+    score = of_torch._identity if score is None else score
+    out, lse, _ = math_attention(q.double(), k.double(), v.double(), score, whole, q.shape[3] ** -0.5, {})
+    return out, lse * torch.log(torch.tensor(2.0))
+
+
+def compare(score: Any, mask: Any, given: list[torch.Tensor], learned: tuple[torch.Tensor, ...] = ()) -> None:
+    q, k, v = given
+    blocks = block_mask(mask, q.shape[2], k.shape[2])
+    out, lse = flex_attention(q, k, v, score, blocks, enable_gqa=True, return_lse=True)
+    want, want_lse = expected(q, k, v, score, mask)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(lse.double(), want_lse, rtol=1e-5, atol=1e-5)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    wanted = torch.autograd.grad((want * weight).sum(), [*given, *learned])
+    found = torch.autograd.grad((out * weight).sum(), [*given, *learned])
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other.to(one.dtype), rtol=2e-4, atol=2e-5)
+
+
+def plain() -> list[torch.Tensor]:
+    return tensors()
+
+
+@pytest.mark.parametrize("name", ["document", "gemma2", "hidden_tail", "natten", "bucketed"])
+def test_it_computes_what_torch_does(name: str) -> None:
+    mod = next(each for each in mods.MODS if each.name == name)
+    compare(mod.score, mod.mask, plain())
+
+
+def test_captured_tensors_have_gradients() -> None:
+    bias = torch.randn(HEADS, 2 * LENGTH, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
+    compare(lambda score, b, h, q, k: score + bias[h, q - k + LENGTH], mods.causal, plain(), (bias,))
+
+
+def test_queries_stand_at_their_own_index_whatever_the_lengths() -> None:
+    """Nine queries over more keys, and more queries than keys, of which some see none."""
+    doc = (torch.arange(64) // 5).to(DEVICE)
+
+    def same(b, h, q, k):
+        return (doc[q] == doc[k]) & (q >= k)
+
+    for q_len, kv_len in ((9, 21), (21, 9)):
+        compare(None, same, tensors(q_len, kv_len, kv_heads=2))
+
+
+def test_keys_of_one_sequence_serve_all() -> None:
+    compare(None, mods.causal, tensors(kv_batch=1))
+
+
+def test_a_block_mask_that_was_made_of_blocks_is_one() -> None:
+    q, k, v = plain()
+    made = block_mask(mods.sliding_window)
+    blocks = of_torch.BlockMask.from_kv_blocks(made.kv_num_blocks, made.kv_indices, BLOCK_SIZE=16)
+    blocks.seq_lengths = (LENGTH, LENGTH)
+    out = flex_attention(q, k, v, None, blocks)
+    want, _ = expected(q, k, v, None, lambda b, h, i, j: i // 16 >= j // 16)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Each trace that was made."""
+    made: list[Any] = []
+    traced = kernels.meaning
+
+    @functools.wraps(traced)
+    def counted(*mods: Any) -> Any:
+        made.append(mods)
+        return traced(*mods)
+
+    monkeypatch.setattr(kernels, "meaning", counted)
+    return made
+
+
+def scaled(weight: float, bias: torch.Tensor) -> Callable[..., torch.Tensor]:
+    return lambda score, b, h, q, k: score * weight + bias[h]
+
+
+def test_other_values_of_the_same_kind_build_nothing_anew(traces: list[Any]) -> None:
+    q, k, v = plain()
+    for weight in (0.5, 2.0):
+        bias = torch.full((HEADS,), weight, device=DEVICE)
+        mod = scaled(weight, bias)
+        out = flex_attention(q, k, v, mod)
+        torch.testing.assert_close(out.double(), expected(q, k, v, mod, None)[0], rtol=1e-5, atol=1e-5)
+    assert len(traces) == 1
+    flex_attention(q, k, v, scaled(1, bias))
+    assert len(traces) == 2
+    flex_attention(q, k, v, scaled(1, bias.requires_grad_()))
+    assert len(traces) == 3
+
+
+def test_a_variable_that_is_assigned_anew_is_read_anew(traces: list[Any]) -> None:
+    q, k, v = plain()
+    reach, slopes = 3, mods.slopes
+
+    def mod(score, b, h, q, k):
+        return torch.where(q - k < reach, score * slopes[h], -float("inf"))
+
+    for reach, slopes in ((3, mods.slopes), (7, mods.slopes), (7, 1 - mods.slopes), (-1, mods.slopes)):  # noqa: B007
+        slopes = slopes.to(DEVICE)
+        out = flex_attention(q, k, v, mod)
+        torch.testing.assert_close(out.double(), expected(q, k, v, mod, None)[0], rtol=1e-5, atol=1e-5)
+    # The sign of an integer is of its kind.
+    assert len(traces) == 2
+
+
+def test_a_number_that_decides_builds_anew(traces: list[Any]) -> None:
+    q, k, v = plain()
+    for times, count in ((1, 1), (2, 2), (1, 2)):
+        mod = mods.polynomial(times)
+        out = flex_attention(q, k, v, mod)
+        torch.testing.assert_close(out.double(), expected(q, k, v, mod, None)[0], rtol=1e-5, atol=1e-5)
+        assert len(traces) == count
+
+
+def test_a_size_that_is_asked_for_builds_anew(traces: list[Any]) -> None:
+    q, k, v = plain()
+    for half, count in ((4, 1), (9, 2), (4, 2)):
+        table = torch.randn(HEADS, 2 * half + 1, device=DEVICE)
+
+        def mod(score, b, h, q, k, table=table):
+            middle = table.shape[1] // 2
+            return score + table[h, (q - k).clamp(-middle, middle) + middle]
+
+        out = flex_attention(q, k, v, mod)
+        torch.testing.assert_close(out.double(), expected(q, k, v, mod, None)[0], rtol=1e-5, atol=1e-5)
+        assert len(traces) == count
+
+
+def test_what_was_built_is_found_on_disk(traces: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = plain()
+
+    def kept(score, b, h, q, k):
+        return score * 0.125 + h
+
+    first = flex_attention(q, k, v, kept)
+    (spec,) = Path(cache_folder(), "flex").glob("*/kept.yaml")
+    assert spec.read_text() == (
+        "name: kept\ndescription: FlexAttention with kept.\nalign: top_left\nscore: score * 0.125 + h\n"
+    )
+    kernels.forget()
+    monkeypatch.setattr(kernels, "generate", None)
+    assert torch.equal(flex_attention(q, k, v, kept), first)
+    assert len(traces) == 2
+
+
+def test_what_is_asked_for_comes_back() -> None:
+    q, k, v = plain()
+    out, lse = flex_attention(q, k, v, return_lse=True)
+    same, aux = flex_attention(q, k, v, return_aux=of_torch.AuxRequest(lse=True))
+    assert torch.equal(out, same)
+    assert torch.equal(lse, aux.lse)
+    assert isinstance(aux, of_torch.AuxOutput)
+    options = {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 4, "num_stages": 1, "PRESCALE_QK": True}
+    torch.testing.assert_close(flex_attention(q, k, v, kernel_options=options), out)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    q, k, v = tensors(kv_heads=2)
+    with pytest.raises(ValueError, match="enable_gqa=True"):
+        flex_attention(q, k, v)
+    with pytest.raises(ValueError, match="return_aux"):
+        flex_attention(q, q, q, return_lse=True, return_aux=of_torch.AuxRequest(lse=True))
+    with pytest.raises(ValueError, match="block_mask is for lengths"):
+        flex_attention(q, k, v, None, block_mask(mods.causal, 16, LENGTH), enable_gqa=True)

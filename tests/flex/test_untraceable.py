@@ -1,0 +1,73 @@
+"""What cannot be traced is an error that names the line of the mod and what it does there."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from flashgen.errors import FlashgenError
+from flashgen.flex import to_spec
+
+
+def decides(score, b, h, q, k):
+    if score > 0:  # here
+        return score
+    return -score
+
+
+def unknown_function(score, b, h, q, k):
+    return score + torch.special.i0(score)  # here
+
+
+def inner(score):
+    return torch.cumsum(score, 0)  # here
+
+
+def calls_inner(score, b, h, q, k):
+    return inner(score)
+
+
+def whole_rows(score, b, h, q, k, rows=torch.zeros(3, 4)):  # noqa: B008  # here
+    return score + rows[h]
+
+
+def whole_tables(score, b, h, q, k, tables=torch.zeros(3, 4, 5)):  # noqa: B008
+    return score + tables[h]  # here
+
+
+def vectors(score, b, h, q, k):
+    return score + torch.tensor([1, 2, 3])[q]  # here
+
+
+def fails(score, b, h, q, k):
+    raise RuntimeError("no such thing")  # here
+
+
+def by_floats(score, b, h, q, k, table=torch.zeros(3)):  # noqa: B008
+    return score + table[score]  # here
+
+
+CASES = {
+    decides: "torch.where",
+    unknown_function: "bessel_i0",
+    calls_inner: "cumsum",
+    whole_rows: "its result has 1 dimensions",
+    whole_tables: "tables with 2 of 3 dimensions left",
+    vectors: "lift_fresh",
+    fails: "RuntimeError: no such thing",
+    by_floats: "index",
+}
+
+
+@pytest.mark.parametrize("mod", CASES, ids=lambda mod: mod.__name__)
+def test_an_error_names_the_line_and_the_operation(mod: Callable[..., Any]) -> None:
+    source, first = inspect.getsourcelines(inner if mod is calls_inner else mod)
+    line = first + next(place for place, text in enumerate(source) if "# here" in text)
+    with pytest.raises(ValueError, match=CASES[mod]) as caught:
+        to_spec(mod)
+    assert isinstance(caught.value, FlashgenError)
+    assert str(caught.value).startswith(f"{__file__}:{line}: ")
