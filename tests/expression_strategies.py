@@ -125,7 +125,8 @@ def _gathers(scope: Scope) -> dict[str, list[str]]:
     gathers: dict[str, list[str]] = {}
     for name, tensor in scope.tensors.items():
         symbol = "exact" if tensor.type is Type.FLOAT else tensor.type.value
-        gathers.setdefault(symbol, []).append(f"{name}[{', '.join(['{int}'] * tensor.rank)}]")
+        indices = f"[{', '.join(['{int}'] * tensor.rank)}]" if tensor.rank else ""
+        gathers.setdefault(symbol, []).append(f"{name}{indices}")
     return gathers
 
 

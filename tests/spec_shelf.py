@@ -35,6 +35,15 @@ SPECS: dict[str, Spec] = {
         "mask": "(k % n <= q % m) & (u[q % m, 0] < k + m)",
         "score": "score * (1 + 0.01 * m) + t[h, k % n] + 0.1 * (q // n)",
     },
+    "scalars of the caller's": {
+        "inputs": {
+            "tau": {"shape": [], "dtype": "float32", "grad": True},
+            "ahead": {"shape": [], "dtype": "int64"},
+            "on": {"shape": [], "dtype": "bool"},
+        },
+        "mask": "k <= q + ahead",
+        "score": "score * tau + 0.1 * tau * (q - k) if on else score / tau",
+    },
     "a shape reads a runtime param": {
         "params": {"W": _runtime(5), "half": _runtime(2.5)},
         "inputs": {

@@ -138,6 +138,8 @@ class _Checker:
             return self._scope.names[name]
         if name in self._scope.tensors:
             rank = self._scope.tensors[name].rank
+            if not rank:
+                return gather(name, (), self._scope.tensors[name].type)
             raise ExpressionError(
                 syntax.at, f"the input '{name}' without an index", f"'{name}[...]' with {_indices(rank)}"
             )
@@ -151,6 +153,8 @@ class _Checker:
         if tensor is None:
             kind = "the scalar" if name in self._scope.names else "the unknown input"
             raise ExpressionError(syntax.at, f"{kind} '{name}' with an index", f"an input: {self._input_names(name)}")
+        if not tensor.rank:
+            raise ExpressionError(syntax.at, f"the scalar '{name}' with an index", f"'{name}' alone")
         if len(syntax.indices) != tensor.rank:
             found = f"'{name}' with {_indices(len(syntax.indices))}"
             raise ExpressionError(syntax.at, found, f"{_indices(tensor.rank)}, one for each dimension")
@@ -158,7 +162,7 @@ class _Checker:
         return gather(name, tuple(promote(index, Type.INT) for index in indices), tensor.type)
 
     def _input_names(self, name: str) -> str:
-        known = sorted(self._scope.tensors)
+        known = sorted(name for name, tensor in self._scope.tensors.items() if tensor.rank)
         return listed(near(name, known) or known) or "there is none here"
 
     def _call(self, syntax: Call) -> Expr:

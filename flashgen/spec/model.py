@@ -105,9 +105,9 @@ class InputForm(_Form):
 
     shape: Annotated[
         list[Size],
-        Field(min_length=1, max_length=MAX_RANK),
-        sized(1, MAX_RANK, f"a list of 1 to {MAX_RANK} dimensions, such as [batch, kv_len]"),
-    ] = Field(description="Dimensions: integers, expressions of sizes and params, or new names.")
+        Field(max_length=MAX_RANK),
+        sized(0, MAX_RANK, f"a list of up to {MAX_RANK} dimensions, such as [batch, kv_len], or [] for a scalar"),
+    ] = Field(description="Dimensions: integers, expressions of sizes and params, or new names; [] is a scalar.")
     dtype: Annotated[str, choice(*INPUT_DTYPES)] = Field(description="The tensor's dtype.")
     grad: Flag = Field(False, description="Whether the input gets a gradient; floating dtypes only.")
     range: Annotated[list[End], Field(min_length=2, max_length=2), sized(2, 2, "a pair [low, high]")] | None = Field(

@@ -24,6 +24,8 @@ TENSORS = {
     "doc": Tensor((var("batch", Type.INT), var("kv_len", Type.INT)), "int32"),
     "off": Tensor((var("docs", Type.INT),), "int8"),
     "rel": Tensor((var("heads", Type.INT), var("docs", Type.INT)), "bfloat16"),
+    "gain": Tensor((), "float16"),
+    "shift": Tensor((), "int64"),
     "keep": Tensor((var("batch", Type.INT), var("kv_len", Type.INT)), "bool"),
 }
 DTYPES = {name: tensor.dtype for name, tensor in TENSORS.items()}

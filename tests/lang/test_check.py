@@ -104,6 +104,7 @@ ERRORS = [
     ("doc[b]", None, "3:8: 'doc' with 1 index; expected 2 indices, one for each dimension"),
     ("off[b, q]", None, "3:8: 'off' with 2 indices; expected 1 index, one for each dimension"),
     ("q[b]", None, "3:8: the scalar 'q' with an index; expected an input: 'doc', 'keep', 'off' or 'rel'"),
+    ("gain[0]", None, "3:8: the scalar 'gain' with an index; expected 'gain' alone"),
     ("docs_[b]", None, "3:8: the unknown input 'docs_' with an index; expected an input: 'doc'"),
     ("off[score]", None, "3:12: an index of 'off' is a float; expected an int or a bool"),
     ("abs", None, "3:8: the function 'abs' without arguments; expected 'abs(...)'"),

@@ -161,6 +161,8 @@ def environment(score: torch.Tensor, rel: torch.Tensor) -> dict[str, Any]:
         "off": torch.tensor(TENSORS["off"]),
         "rel": rel,
         "keep": torch.tensor(TENSORS["keep"]),
+        "gain": torch.tensor(TENSORS["gain"], dtype=torch.float64),
+        "shift": torch.tensor(TENSORS["shift"]),
     }
 
 

@@ -99,7 +99,7 @@ FORM = {
     ),
     "shape without a list": (
         "name: a\ninputs: {doc: {shape: kv_len, dtype: int32}}\n",
-        ":2:23: 'kv_len'; expected a list of 1 to 6 dimensions, such as [batch, kv_len]",
+        ":2:23: 'kv_len'; expected a list of up to 6 dimensions, such as [batch, kv_len], or [] for a scalar",
     ),
     "shape of size zero": (
         "name: a\nparams: {W: 0}\ninputs: {doc: {shape: [2*W], dtype: int32}}\nscore: doc[0]\n",

@@ -57,7 +57,7 @@ def test_the_gallery_fits_the_schema(path: Path) -> None:
         {"name": "a", "params": {"W": "64"}},
         {"name": "a", "params": {"W": {"valu": 64}}},
         {"name": "a", "inputs": {"doc": {"dtype": "int32"}}},
-        {"name": "a", "inputs": {"doc": {"shape": [], "dtype": "int32"}}},
+        {"name": "a", "inputs": {"doc": {"shape": [0], "dtype": "int32"}}},
         {"name": "a", "score": ["score"]},
         {"causal": True},
     ],

@@ -108,12 +108,12 @@ def _extras(s: Builder) -> None:
 
 
 def _any_input(s: Builder) -> None:
-    rank = s.random.choice([1, 1, 2, 2, 3, 4])
+    rank = s.random.choice([0, 1, 1, 1, 2, 2, 2, 3, 4])
     shape: list[str | int] = [
         s.pick("batch", "heads", "kv_heads", "q_len", "kv_len", "kv_len", 1, 3, "head_dim", "(kv_len + 15) // 16")
         for _ in range(rank)
     ]
-    if s.roll(0.25):
+    if shape and s.roll(0.25):
         shape[0] = name = s.dim(s.pick(1, 3, 8))
         s.named(name)
     if s.roll(0.35):

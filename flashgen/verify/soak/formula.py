@@ -87,6 +87,8 @@ class Formula:
             if name not in self._known:
                 self._known[name] = self.evaluate(self.lets[name])
             return self._known[name]
+        if name in self.inputs and name not in self.names:
+            return self._element(self.inputs[name], [])
         value = self.names[name]
         return value.to(self.dtype) if value.is_floating_point() else value
 
@@ -94,7 +96,7 @@ class Formula:
         """An index outside its axis reads the nearest element."""
         places = [_as_int(self._value(index)) for index in indices]
         places = [place.clamp(0, size - 1) for place, size in zip(places, tensor.shape, strict=True)]
-        found = tensor[tuple(torch.broadcast_tensors(*places))]
+        found = tensor[tuple(torch.broadcast_tensors(*places))] if places else tensor
         # Never without a dimension: an element is no bound that is the same for all pairs.
         found = found.reshape(1) if found.ndim == 0 else found
         if found.is_floating_point():

@@ -111,7 +111,7 @@ def score_limited(s: Builder) -> None:
         cap = s.param(s.pick(math.inf, 3e38, 2.0, 20.0), "cap", "limit", runtime=s.roll(0.6))
         s.scores.append(s.pick(f"min({{}}, {cap})", f"clamp({{}}, -{cap}, {cap})", f"max({{}}, -{cap})"))
     else:
-        low = s.param(s.pick(-math.inf, -1e30), "low", runtime=s.roll(0.5))
+        low = "-inf" if s.roll(0.4) else s.param(s.pick(-math.inf, -1e30), "low", runtime=s.roll(0.5))
         s.scores.append(s.pick(f"where(abs(q - k) < 30, {{}}, {low})", f"{{}} if k % 7 != 3 else {low}",
                                f"{{}} + where((q + k) % 3 == 0, 0.0, {low})"))  # fmt: skip
 
@@ -184,8 +184,10 @@ def score_kerple(s: Builder) -> None:
 def score_scaled(s: Builder) -> None:
     """Scores scaled by position, by length, by a temperature of each head."""
     if s.roll(0.5):
-        tau = s.input(["heads"], s.pick(*FLOATS), Recipe("uniform", 0.2, 3.0), "tau", grad=s.roll(0.6), exact=False)
-        s.scores.append(s.pick(f"{{}} * {tau}[h]", f"{{}} / {tau}[h]"))
+        shape = s.pick(["heads"], ["heads"], [])
+        tau = s.input(shape, s.pick(*FLOATS), Recipe("uniform", 0.2, 3.0), "tau", grad=s.roll(0.6), exact=False)
+        tau = f"{tau}[h]" if shape else tau
+        s.scores.append(s.pick(f"{{}} * {tau}", f"{{}} / {tau}"))
     else:
         c = s.param(s.pick(0.5, 1, 2, 0, -1), "c")
         s.scores.append(s.pick("{} * log(2 + max(q, 0)) / log(2.0 + kv_len)", f"{{}} * ({c} + 1.0 / (1 + abs(q)))",
