@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flashgen.errors import ExpressionError, Location
@@ -240,12 +240,11 @@ def _compare(symbol: str, left: Expr, right: Expr) -> Expr:
 def _apply_function(name: str, arguments: list[Expr]) -> Expr:
     if name in FLOAT_FUNCTIONS:
         return simplify(op(name, promote(arguments[0], Type.FLOAT)))
-    if name == "floor":
-        node = promote(arguments[0], Type.INT)
-        return simplify(op("floor", node)) if node.type is Type.FLOAT else node
+    if name == "log1p":
+        return simplify(op("log", simplify(op("add", const(1.0), promote(arguments[0], Type.FLOAT)))))
     arguments = _common(arguments, Type.INT)
-    if name == "abs":
-        return simplify(op("abs", arguments[0]))
+    if name in _OF_ONE_NUMBER:
+        return _OF_ONE_NUMBER[name](arguments[0])
     if name == "clamp":
         x, low, high = arguments
         return simplify(op("min", simplify(op("max", x, low)), high))
@@ -253,6 +252,29 @@ def _apply_function(name: str, arguments: list[Expr]) -> Expr:
     for argument in arguments[1:]:
         whole = simplify(op(name, whole, argument))
     return whole
+
+
+def _floor(x: Expr) -> Expr:
+    return simplify(op("floor", x)) if x.type is Type.FLOAT else x
+
+
+def _negated(x: Expr) -> Expr:
+    return simplify(op("neg", x))
+
+
+def _sign(x: Expr) -> Expr:
+    """1, 0 or -1, in the type of x."""
+    zero, one = (const(0.0), const(1.0)) if x.type is Type.FLOAT else (const(0), const(1))
+    below = simplify(op("where", simplify(op("lt", x, zero)), _negated(one), zero))
+    return simplify(op("where", simplify(op("gt", x, zero)), one, below))
+
+
+_OF_ONE_NUMBER: Mapping[str, Callable[[Expr], Expr]] = {
+    "abs": lambda x: simplify(op("abs", x)),
+    "floor": _floor,
+    "ceil": lambda x: _negated(_floor(_negated(x))) if x.type is Type.FLOAT else x,
+    "sign": _sign,
+}
 
 
 def _plural(count: int, noun: str) -> str:

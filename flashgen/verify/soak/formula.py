@@ -120,8 +120,10 @@ class Formula:
         if name in _REAL:
             return self._real(name, self._as_float(values[0]))
         values = self._common(*values, least=1)
-        if name == "floor":
-            return torch.floor(values[0]).to(torch.int64)
+        if name in ("floor", "ceil"):
+            return (torch.floor if name == "floor" else torch.ceil)(values[0]).to(torch.int64)
+        if name == "sign":
+            return torch.sign(values[0])
         if name == "abs":
             return values[0].abs()
         if name == "clamp":
@@ -132,7 +134,7 @@ class Formula:
         found = _REAL[name](value)
         if self.fast and name in ("exp", "exp2"):
             return _unsettled(found, value * (_LOG2E if name == "exp" else 1.0))
-        if self.fast and name in ("log", "log2"):
+        if self.fast and name in ("log", "log2", "log1p"):
             # Near 1, where the logarithm is near 0, the error is absolute.
             return found + (_unsettled(1 + found.detach().abs(), 0.0) - (1 + found.detach().abs()))
         if name != "tanh" or not self.rough:
@@ -255,7 +257,7 @@ def _divided(left: Tensor, right: Tensor, quotient: bool) -> Tensor:
 _REAL: Mapping[str, Callable[[Tensor], Tensor]] = {
     "exp": torch.exp, "exp2": torch.exp2, "log": torch.log, "log2": torch.log2, "tanh": torch.tanh,
     "sqrt": torch.sqrt, "sigmoid": torch.sigmoid, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan,
-    "erf": torch.erf,
+    "erf": torch.erf, "log1p": torch.log1p,
 }  # fmt: skip
 _BITWISE: Mapping[Kind, Callable[..., Tensor]] = {
     ast.BitAnd: torch.bitwise_and, ast.BitOr: torch.bitwise_or, ast.BitXor: torch.bitwise_xor,
