@@ -29,6 +29,7 @@ _RULES = {
         "({negate} {bool})",
         "where({bool}, {bool}, {bool})",
         "({bool} if {bool} else {bool})",
+        "{some}(i_, {few}, {int} {compare} i_)",
     ],
     "int": [
         "({int} {integral} {int})",
@@ -47,6 +48,7 @@ _RULES = {
         "sign({int})",
         "where({bool}, {int}, {int})",
         "({int} if {bool} else {int})",
+        "sum(i_, {few}, {int} * (i_ - 1))",
     ],
     "exact": [
         "({exact} {sum} {number})",
@@ -81,6 +83,7 @@ _RULES = {
         "clamp({float}, {value}, {value})",
         "where({bool}, {float}, {float})",
         "({float} if {bool} else {value})",
+        "sum(i_, {few}, {float} * (i_ + 0.5))",
     ],
     "number": ["{int}", "{exact}"],
     "value": ["{int}", "{float}"],
@@ -102,6 +105,8 @@ _WORDS = {
     "steep": ["exp", "exp2"],
     "slow": ["log", "log2", "sqrt", "log1p"],
     "exponent": ["0.5", "-1", "1.5", "-2.0"],
+    "some": ["any", "all"],
+    "few": ["0", "1", "2", "3"],
     "small": ["1", "2", "2.0", "3"],
 }
 _SYMBOL = re.compile(r"\{(\w+)\}")
@@ -120,6 +125,8 @@ def expressions(draw: st.DrawFn, kind: Type, scope: Scope, depth: int = 3) -> st
         rule = draw(st.sampled_from(_RULES[symbol] + gathers.get(symbol, [])))
         # A rule that only chooses between symbols is no level of its own.
         below = depth if symbol in ("number", "value") or rule == "{exact}" else depth - 1
+        # One reduction inside another has an index of its own.
+        rule = re.sub(r"\bi_", f"i{depth}" if depth >= 0 else f"j{-depth}", rule)
         return _SYMBOL.sub(lambda match: expand(match[1], below), rule)
 
     return expand(kind.value, depth)

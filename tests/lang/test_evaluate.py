@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from expression_strategies import expressions
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from language_world import SCOPE, TENSORS, compile, pairs
 
@@ -90,7 +91,10 @@ _PYTHON = {
 
 @given(expressions(Type.INT, _INTS_ALONE), st.integers(-50, 50), st.integers(-50, 50))
 def test_ints_agree_with_python(text: str, q: int, k: int) -> None:
-    """Python computes the same wherever it computes at all: it refuses zero divisors and negative shift counts."""
+    """Python computes the same wherever it computes at all: it refuses zero divisors and negative shift counts, and
+    writes any, all and sum otherwise.
+    """
+    assume(not re.search(r"\b(any|all|sum)\(", text))
     python = {**_PYTHON, "where": lambda test, x, y: x if test else y, "q": q, "k": k}
     try:
         expected = _by_python(text, python)

@@ -10,7 +10,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -57,6 +57,8 @@ class Formula:
                 return self._name(name)
             case ast.Subscript(value=ast.Name(id=name), slice=index):
                 return self._element(self.inputs[name], index.elts if isinstance(index, ast.Tuple) else [index])
+            case ast.Call(func=ast.Name(id="any" | "all" | "sum" as name), args=[ast.Name(id=index), length, term]):
+                return self._reduction(name, index, int(self._value(length)), term)
             case ast.Call(func=ast.Name(id=name), args=args):
                 return self._call(name, [self._value(arg) for arg in args])
             case ast.UnaryOp(op=op, operand=operand):
@@ -129,6 +131,17 @@ class Formula:
         if name == "clamp":
             return _least(_greatest(values[0], values[1]), values[2])
         return _chained(_greatest if name == "max" else _least, values)
+
+    def _reduction(self, name: str, index: str, length: int, term: ast.expr) -> Tensor:
+        """Over the values of an index from 0 on; lets do not read it."""
+        terms = []
+        for i in range(length):
+            names = {**self.names, index: torch.tensor(i, device=self.device)}
+            terms.append(replace(self, names=names)._value(term))
+        if name == "sum":
+            return _chained(torch.add, self._common(*terms, least=1)) if terms else self._constant(0)
+        join = torch.logical_or if name == "any" else torch.logical_and
+        return _chained(join, terms) if terms else self._constant(name == "all")
 
     def _real(self, name: str, value: Tensor) -> Tensor:
         found = _REAL[name](value)
