@@ -219,7 +219,7 @@ class SpecForm(_Form):
     name: Text = Field(description="The generated module's name.", examples=["alibi"])
     description: Description = Field("", description="What the variant is, and where it comes from.")
     dtype: _Dtypes = Field(["bfloat16", "float16"], description="The dtypes to tune for.")
-    head_dim: _HeadDims = Field([64, 128], description="The head dimensions to tune for; any from 1 to 256 runs.")
+    head_dim: _HeadDims = Field([64, 128], description="The head dimensions to tune for; any from 1 to 512 runs.")
     causal: Flag = Field(False, description="Mask: k <= q.")
     window: Window | None = Field(None, description="Mask: q - left <= k <= q + right.")
     bias: Annotated[Literal["alibi"] | None, choice("alibi")] = Field(

@@ -104,7 +104,7 @@ def mask_chosen(s: Builder) -> None:
     n, top = s.pick(4, 8, 16), s.param(s.pick(1, 2, 3, 5), "top", runtime=False)
     blocks = s.sizes["kv_len"] // n
     recipe = Recipe("uniform", -1 if s.roll(0.3) else 0, blocks, s.pick(*LAYOUTS))
-    shape = ["batch", "heads", f"(q_len + {n - 1}) // {n}", top]
+    shape: list[str | int] = ["batch", "heads", f"(q_len + {n - 1}) // {n}", top]
     chosen = s.input(shape, s.pick("int32", "int64", "int16"), recipe, "chosen", "picked")
     i, row = s.name("i", "j"), "q" if s.align == "top_left" else "(q - kv_len + q_len)"
     s.masks.append(s.pick(f"any({i}, {top}, {chosen}[b, h, {row} // {n}, {i}] == k // {n})",
