@@ -158,7 +158,7 @@ def _checks(variant: Variant, public: Mapping[str, str]) -> tuple[list[str], boo
     lines: list[str] = []
     emission = emit([dim.size for t in variant.inputs for dim in t.dims], inlined=True)
     sizes = iter(emission.results)
-    used = {name for t in variant.inputs for dim in t.dims for name in variables(dim.size)}
+    used = {name for t in variant.inputs for dim in t.dims if dim.binds is None for name in variables(dim.size)}
     for t in variant.inputs:
         if t.default == "alibi_slopes":
             lines += [f"if {t.name} is None:", f"    {t.name} = runtime.alibi_slopes(sizes.heads, q.device)"]

@@ -50,7 +50,7 @@ def _sizes(random: Random, large: bool) -> dict[str, int]:
                          for _ in range(2))  # fmt: skip
         kv_heads, group = random.choice([1, 1, 2, 3]), random.choice([1, 1, 2, 4])
         # Each needs kernels of its own, and those for the largest take longest to compile.
-        dims: tuple[int, ...] = (16, 16, 32, 32, 64, 64, 64, 128) * 3 + (40, 80, 96, 192, 256, random.randint(1, 256))
+        dims: tuple[int, ...] = (16, 16, 32, 32, 64, 64, 64, 128) * 3 + (40, 80, 96, 192, 256, random.randint(1, 512))
     else:
         lengths = [1, 2, 15, 16, 17, 31, 33, 64, 65]
         q_len, kv_len = (random.choice([*lengths, random.randint(1, 100), random.randint(1, 150)]) for _ in range(2))
