@@ -16,7 +16,7 @@ from flashgen.lang.show import BITWISE, SYMBOLS
 _INFIX = BITWISE | {name: SYMBOLS[name] for name in ("add", "sub", "mul", "truediv", *COMPARISONS)}
 _CALLS = {
     "min": "minimum", "max": "maximum",
-    **{name: name for name in ("abs", "where", "exp", "exp2", "log", "log2", "sqrt", "sigmoid", "erf")},
+    **{name: name for name in ("abs", "where", "exp", "exp2", "log", "log2", "sqrt", "sigmoid")},
 }  # fmt: skip
 FLOAT32_MAX, FLOAT32_TINY = (2 - 2.0**-23) * 2.0**127, 2.0**-126
 _MAY_OVERFLOW = frozenset({"add", "sub", "mul", "neg", "pow", "shl", "abs", "floordiv", "not"})
@@ -94,8 +94,8 @@ class Operators:
             return self._helper("_tanh_approx", operands)
         return self._helper("_tanh", [*operands, Text("PRECISE")])
 
-    def _wave(self, node: Op, operands: Sequence[Text]) -> Text:
-        """Triton's own sin and cos branch for each element, for numbers of any size."""
+    def _without_branches(self, node: Op, operands: Sequence[Text]) -> Text:
+        """Triton's own sin, cos and erf branch for each element."""
         return self._helper(f"_{node.name}", operands)
 
     def _to_float(self, node: Op, operands: Sequence[Text]) -> Text:
@@ -161,7 +161,7 @@ _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
     "tanh": Operators._tanh,
     "softcap": Operators._tanh,
     "sech2": lambda operators, node, operands: operators._helper("_sech2", operands),
-    **dict.fromkeys(("sin", "cos", "tan"), Operators._wave),
+    **dict.fromkeys(("sin", "cos", "tan", "erf"), Operators._without_branches),
     "tile_min": Operators._reduction,
     "tile_max": Operators._reduction,
 }
