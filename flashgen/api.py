@@ -65,8 +65,9 @@ def build(
 ) -> ModuleType:
     """Build a spec (a path, or its content as a dict) and return the imported module.
 
-    Renders `<out>/<name>.py`; `verify` proves it against the eager reference, on the GPU or under Triton's interpreter;
-    then with a GPU `tune` finds and records the best configs, without one `compile` compiles the kernels for `targets`.
+    Renders the package `<out>/<name>`; `verify` proves it against the eager reference, on the GPU or under Triton's
+    interpreter; then with a GPU `tune` finds and records the best configs, without one `compile` compiles the kernels
+    for `targets`.
     Warns of what may not be meant (SpecWarning). Raises SpecError or UsageError for a wrong spec; VerificationFailed,
     CompilationFailed or TuningFailed where a check fails.
     """

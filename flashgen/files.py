@@ -30,7 +30,7 @@ def check_target(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         mode = stat.S_IFREG
     except (OSError, ValueError) as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {_reason(error)}") from error
+        raise EnvironmentProblem(f"{path} cannot be written: {reason(error)}") from error
     if not stat.S_ISREG(mode):
         what = _KINDS.get(stat.S_IFMT(mode), "no regular file")
         raise UsageError(f"{path} is {what}; expected the path of a file, there or not")
@@ -59,7 +59,7 @@ def write_file(path: Path, content: str | bytes) -> None:
             os.unlink(temporary)
             raise
     except (OSError, ValueError) as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {_reason(error)}") from error
+        raise EnvironmentProblem(f"{path} cannot be written: {reason(error)}") from error
 
 
 def write_if_changed(path: Path, text: str) -> None:
@@ -80,7 +80,7 @@ def append_to(path: Path, text: str) -> None:
         with open(os.open(path, flags, 0o644), "a", encoding="utf-8") as file:
             file.write(text)
     except (OSError, ValueError) as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {_reason(error)}") from error
+        raise EnvironmentProblem(f"{path} cannot be written: {reason(error)}") from error
 
 
 def check_folder(path: Path) -> None:
@@ -110,5 +110,6 @@ def _is_spec(path: Path) -> bool:
         return False
 
 
-def _reason(error: OSError | ValueError) -> str:
+def reason(error: OSError | ValueError) -> str:
+    """What the system says was wrong, without the path."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -9,7 +9,6 @@ from there. Exit status 1 where that is not so.
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import random
 import signal
@@ -69,22 +68,29 @@ class Victim:
 
 
 def look_at_build(folder: Path) -> Iterator[str]:
+    from packages import files_of
+
     from flashgen.codegen import render
     from flashgen.spec import load
 
-    module = folder / "generated" / "tiny.py"
-    if module.exists():
-        ast.parse(module.read_text())
-        if module.read_text() != render(load(folder / "tiny.yaml")).replace(str(folder / "tiny.yaml"), "tiny.yaml"):
-            yield f"{module} is not what is rendered"
+    package = folder / "generated" / "tiny"
+    if package.exists():
+        expected = {
+            name: text.replace(str(folder / "tiny.yaml"), "tiny.yaml")
+            for name, text in render(load(folder / "tiny.yaml")).items()
+        }
+        if files_of(package) != expected:
+            yield f"{package} is not what is rendered"
 
 
 def look_at_search(folder: Path) -> Iterator[str]:
-    from flashgen.runtime.record_files import records_below
+    from flashgen.runtime.record_table import parse
 
-    paths = list((folder / "cache").rglob("*.json"))
-    if len(records_below(folder / "cache" / "tuned")) != len(paths):
-        yield "a record is not whole"
+    for path in (folder / "cache").rglob("*.json"):
+        try:
+            parse(path.read_text())
+        except ValueError as error:
+            yield f"{path} is not whole: {error}"
     yield from (f"{path} was set aside" for path in (folder / "cache").rglob("*.damaged"))
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SEARCH)], cwd=folder, env=environment(folder, ""), timeout=120,

@@ -40,7 +40,7 @@ def test_unknown_names_are_attribute_errors() -> None:
 def test_build_from_a_dict_returns_a_module_that_runs(tmp_path: Path) -> None:
     spec = {"name": "near", "params": {"W": 5}, "mask": "abs(q - k) < W"}
     module = flashgen.build(spec, out=tmp_path, verify=False, compile=False, tune=False)
-    assert Path(str(module.__file__)) == tmp_path / "near.py"
+    assert Path(str(module.__file__)) == tmp_path / "near" / "__init__.py"
     q, k, v = (torch.randn(1, 2, 40, 16) for _ in range(3))
     torch.testing.assert_close(module.attention(q, k, v), module.reference(q, k, v), rtol=1e-4, atol=1e-5)
 

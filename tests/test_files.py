@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,3 +101,27 @@ def test_a_folder_may_be_there_or_not_but_be_nothing_else(tmp_path: Path) -> Non
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UsageError, match="is no folder; expected the path of one, there or not"):
             check_folder(path)
+
+
+WRITES_FOREVER = """
+import sys
+from itertools import cycle
+from pathlib import Path
+from flashgen.files import write_if_changed
+for letter in cycle("ab"):
+    write_if_changed(Path(sys.argv[1]), letter * 3_000_000)
+"""
+
+
+def test_a_process_killed_while_it_writes_leaves_one_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "big.py"
+    for attempt in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITES_FOREVER, str(path)])
+        while not path.exists() and writer.poll() is None:
+            time.sleep(0.005)
+        time.sleep(0.003 * (attempt + 1))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        text = path.read_text()
+        assert text in ("a" * 3_000_000, "b" * 3_000_000)
+        path.unlink()

@@ -131,7 +131,7 @@ class Facts:
         return slope(self.gradients.score, self.variant.mask)
 
     @property
-    def bent(self) -> bool:
+    def nonlinear(self) -> bool:
         """Whether the slope differs from pair to pair, or from row to row."""
         return not is_uniform(self.slope)
 

@@ -28,7 +28,7 @@ from flashgen.bench.run import Bench, machine, rows, time_all
 from flashgen.bench.session import Measure, Session
 from flashgen.bench.techniques import CAPABILITY, COMPARISONS, PLACES, PLANS, Comparison, Kernel, Place, kernels_of
 from flashgen.bench.timing import cuda_timer, peak_bytes
-from flashgen.codegen import load_module, render
+from flashgen.codegen import load_module, render, write_package
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.problems import Call, Problem, make_inputs
@@ -50,18 +50,18 @@ class Modules:
 
     variant: Variant
     folder: Path
-    texts: dict[bool, str] = field(default_factory=dict)
+    rendered: dict[bool, Mapping[str, str]] = field(default_factory=dict)
     loaded: dict[tuple[bool, str], ModuleType] = field(default_factory=dict)
 
     def of(self, kernel: Kernel) -> ModuleType:
         """The module that the kernel is part of."""
         key = (kernel.approximate, kernel.edit)
         if key not in self.loaded:
-            text = self.texts.get(kernel.approximate) or render(replace(self.variant, approximate=kernel.approximate))
-            self.texts[kernel.approximate] = text
-            path = self.folder / str(len(self.loaded)) / f"{self.variant.name}.py"
-            path.parent.mkdir(parents=True)
-            path.write_text(edited(text, kernel.edit) if kernel.edit else text)
+            fast = kernel.approximate
+            files = self.rendered.get(fast) or render(replace(self.variant, approximate=fast))
+            self.rendered[fast] = files
+            path = self.variant.module_in(self.folder / str(len(self.loaded)))
+            write_package(path, edited(files, kernel.edit) if kernel.edit else files)
             self.loaded[key] = load_module(path)
         return self.loaded[key]
 

@@ -1,8 +1,8 @@
 """Generated kernels without one of their techniques, by edits of the generated text.
 
 A template has no switch for what no one would turn off. To measure what such a technique brings, its lines are replaced
-in the text of one module. An edit whose text is gone raises EditFailed: it never passes for a technique that brings
-nothing. After a change of templates/hopper_forward*.jinja it is mended here.
+in the files of one package. An edit whose text is gone raises EditFailed: it never passes for a technique that brings
+nothing. After a change of templates/forward_sm90*.jinja it is mended here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flashgen.errors import EditFailed
 
 @dataclass(frozen=True)
 class Edit:
-    """Text of a generated module, all of whose occurrences are replaced."""
+    """Text of a generated package, all of whose occurrences are replaced."""
 
     old: str
     new: str
@@ -30,37 +30,29 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
     ),
     # The wait for the next tile of V before the wait for P V: the compiler keeps the exponentials in front of it.
     "V awaited a tile ahead": (
-        Edit(f"{_IN_STEP}mbarrier.wait(v_full.index(last), last_phase)\n", ""),
+        Edit(f"{_IN_STEP}v_channel.wait(last)\n", ""),
         Edit(
-            f"{_IN_STEP}acc = _await_pv(product, V_REST)\n",
-            f"{_IN_STEP}mbarrier.wait(v_full.index(stage), n // STAGES & 1)\n"
-            f"{_IN_STEP}acc = _await_pv(product, V_REST)\n",
+            f"{_IN_STEP}acc = await_product(product, V_REST)\n",
+            f"{_IN_STEP}v_channel.wait(slot)\n{_IN_STEP}acc = await_product(product, V_REST)\n",
         ),
         Edit(
             "        # A finite floor for the maximum",
             # Where no tile begins, none of V comes: an unconditional wait would hang.
-            "        mbarrier.wait(v_full.index(stage), n // STAGES & 1, pred=begins)\n"
-            "        # A finite floor for the maximum",
+            "        v_channel.wait(slot, begins)\n        # A finite floor for the maximum",
         ),
     ),
     "row sums meet in each step": (
         Edit(
-            "    sums = gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), 1)\n",
-            "    total = gl.convert_layout(gl.sum(p, 1), gl.SliceLayout(1, layout), assert_trivial=True)\n"
-            "    sums = gl.zeros(l.shape, gl.float32, layout) + (total * 0.125)[:, None]\n",
-        ),
-    ),
-    "a program for each tile": (
-        Edit(
-            "runtime.hopper_programs(call, config)",
-            "-(-call.sizes.q_len // config.BM) * call.sizes.batch * call.sizes.heads",
+            "p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)\n",
+            "p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale); "
+            "total = gl.convert_layout(gl.sum(l, 1), gl.SliceLayout(1, l_layout), assert_trivial=True); "
+            "l = gl.zeros([ROWS, 8], gl.float32, l_layout) + (total * 0.125)[:, None]\n",
         ),
     ),
     "tiles in turn": (Edit("index = gl.num_programs(0) + gl.sum(answer, 0)", "index += gl.num_programs(0)"),),
     "shortest tiles first": (
         Edit("row0 = (num_q_tiles - 1 - in_group // group) * BM", "row0 = in_group // group * BM"),
     ),
-    "all heads at once": (Edit("runtime.head_group(call)", "call.sizes.batch * call.sizes.heads"),),
     "causal, all tiles": (Edit("    stop = q_last + 1\n", "    stop = kv_len\n"),),
     "causal, all masked": (Edit("full_end = gl.maximum(q_first + 1, 0) // BN * BN", "full_end = 0"),),
     "window, all tiles": (
@@ -70,13 +62,14 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
 }
 
 
-def edited(text: str, name: str) -> str:
-    """The text of a generated module after the edits of this name; EditFailed where it has no such text."""
+def edited(files: Mapping[str, str], name: str) -> dict[str, str]:
+    """The files of a generated package after the edits of this name; EditFailed where they have no such text."""
+    found = dict(files)
     for edit in EDITS[name]:
-        if edit.old not in text:
+        if not any(edit.old in text for text in found.values()):
             raise EditFailed(
-                f"the edit {name!r} did not find {edit.old.strip()!r}; expected it in the generated module: mend "
+                f"the edit {name!r} did not find {edit.old.strip()!r}; expected it in the generated package: mend "
                 f"flashgen/bench/edits.py after a change of the templates"
             )
-        text = text.replace(edit.old, edit.new)
-    return text
+        found = {file: text.replace(edit.old, edit.new) for file, text in found.items()}
+    return found

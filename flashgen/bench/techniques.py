@@ -114,11 +114,11 @@ COMPARISONS: tuple[Comparison, ...] = (
     *_rows("no mask code in full tiles", Kernel(plan="all masked"), DOCUMENTS),
     *_rows(
         "programs that take tile after tile",
-        Kernel(edit="a program for each tile"), FULL, FULL_SHORT, CAUSAL, CAUSAL_SHORT,
+        Kernel(axes=(("persistent", 0),)), FULL, FULL_SHORT, CAUSAL, CAUSAL_SHORT,
     ),
     *_rows("the next tile from a counter, not in turn", Kernel(edit="tiles in turn"), CAUSAL, CAUSAL_SHORT, DOCUMENTS),
     *_rows("the longest tiles first", Kernel(edit="shortest tiles first"), CAUSAL, CAUSAL_SHORT),
-    *_rows("as many heads at once as the L2 cache holds", Kernel(edit="all heads at once"), CAUSAL),
+    *_rows("as many heads at once as the L2 cache holds", Kernel(axes=(("all_heads", 1),)), CAUSAL),
     *_rows("tanh by the GPU's instruction (`approximate`)", Kernel(approximate=False), SOFTCAP),
 )  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +15,7 @@ from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
 from flashgen.cli.specs import read
-from flashgen.errors import UsageError
+from flashgen.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from flashgen.tuning.cache import Stored
@@ -33,7 +35,7 @@ def ls(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: J
     for entry in stored:
         output.document({"source": entry.source, "path": entry.path, **as_document(entry)})
     if not stored:
-        output.line(f"no tuned config in {folders(out)}")
+        output.line(f"no tuned config in {' or '.join(places(out))}")
         return
     rows = []
     for entry in stored:
@@ -48,7 +50,7 @@ def ls(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: J
 @cache.command("show")
 @guarded
 def show(
-    record: Annotated[str, typer.Argument(metavar="TEXT", help="A text that the path of one record contains.")],
+    record: Annotated[str, typer.Argument(metavar="TEXT", help="A text that the name of one record contains.")],
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
@@ -56,9 +58,9 @@ def show(
     from flashgen.tuning.cache import find_record
 
     output = Output.choose(json)
-    entry = find_record(record, roots(out))
-    output.line(f"{entry.path} ({entry.source})", style="bold")
-    output.line(entry.record.to_json().rstrip())
+    entry = find_record(record, folders(out))
+    output.line(f"{entry.record.key.name} in {entry.path} ({entry.source})", style="bold")
+    output.line(dumps(entry.record.as_dict(), indent=2))
     output.document({"source": entry.source, "path": entry.path, **as_document(entry)})
 
 
@@ -109,7 +111,7 @@ def clear(
 
     if not (variant or gpu or everything):
         raise UsageError("cache clear was given nothing to clear; expected --variant, --gpu or --all")
-    gone = clear_records(None, **filters(variant, gpu))
+    gone = clear_records(**filters(variant, gpu))
     output = Output.choose(json)
     output.line(f"{gone} records deleted")
     output.document({"deleted": gone})
@@ -122,21 +124,31 @@ def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, jso
     from flashgen.tuning.cache import export_records, list_records
 
     output = Output.choose(json)
-    written = export_records(list_records(None, **filters(variant, gpu)), out / "tuned")
+    chosen = list_records(None, **filters(variant, gpu))
+    written = export_records(chosen, out)
     for path in written:
         output.line(str(path))
-    output.line(f"{len(written)} records in {out / 'tuned'}")
+    output.line(f"{len(chosen)} records in {len(written)} files beside the kernels in {out}")
     output.document({"written": written})
 
 
-def roots(out: Path) -> dict[str, Path]:
-    from flashgen.runtime.lookup import record_roots, shipped_root
+def folders(out: Path) -> list[tuple[str, Path]]:
+    """The folders of records by source: the user's, as far as there is a place for these, and those of packages."""
+    from flashgen.tuning.cache import shipped_folders, user_folders
 
-    return record_roots(shipped_root(out / "module.py"))
+    try:
+        return [*user_folders(), *shipped_folders(out)]
+    except EnvironmentProblem:
+        return shipped_folders(out)
 
 
-def folders(out: Path) -> str:
-    return " or ".join(str(root) for root in roots(out).values())
+def places(out: Path) -> list[str]:
+    """Where records may be, for people."""
+    from flashgen.runtime.lookup import NoCacheFolder, user_root
+
+    with suppress(NoCacheFolder):
+        return [str(user_root()), f"{out}/*/tuned"]
+    return [f"{out}/*/tuned"]
 
 
 def filters(variant: str | None, gpu: str | None) -> dict[str, str]:
@@ -147,10 +159,8 @@ def filters(variant: str | None, gpu: str | None) -> dict[str, str]:
 def records(out: Path, variant: str | None = None, gpu: str | None = None) -> list[Stored]:
     from flashgen.tuning.cache import list_records
 
-    return list_records(roots(out), **filters(variant, gpu))
+    return list_records(folders(out), **filters(variant, gpu))
 
 
 def as_document(entry: Stored) -> dict[str, object]:
-    import json
-
-    return json.loads(entry.record.to_json())
+    return {"name": entry.record.key.name, **entry.record.as_dict()}

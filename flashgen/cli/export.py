@@ -23,14 +23,14 @@ def export(
 ) -> None:
     """Write a module, its runtime and its tuned configs as one file that needs torch and triton alone."""
     from flashgen.codegen.export import export_module
-    from flashgen.runtime.lookup import record_roots, shipped_root
+    from flashgen.runtime.lookup import record_folders, shipped_in
     from flashgen.tuning.cache import list_records
 
     output = Output.choose(json)
     check_target(target)
     variant = read(spec, output)
-    roots = record_roots(shipped_root(out / f"{variant.name}.py"))
-    records = [entry.record for entry in list_records(roots, variant=variant.name)]
+    folders = record_folders(variant.name, shipped_in(variant.module_in(out)))
+    records = [entry.record for entry in list_records(folders.items(), variant=variant.name)]
     exported = export_module(variant, records, target)
     output.line(f"{exported.path}: {exported.lines} lines, {exported.records} tuned configs, needs torch and triton")
     output.document(exported)

@@ -25,16 +25,17 @@ def list_gallery(out: Out = DEFAULT_OUT, json: Json = False) -> None:
 
     def one(path: str) -> None:
         variant = load(Path(path))
-        module = out / f"{variant.name}.py"
+        package = variant.module_in(out)
+        module = package if (package / "__init__.py").exists() else None
         summary = next(iter(variant.description.splitlines()), "")
         gpus = sorted(tuned[variant.name])
-        rows.append([variant.name, summary, module if module.exists() else "-", ", ".join(gpus) or "-"])
+        rows.append([variant.name, summary, module or "-", ", ".join(gpus) or "-"])
         output.document(
             {
                 "name": variant.name,
                 "description": variant.description,
                 "source": path,
-                "module": module if module.exists() else None,
+                "module": module,
                 "tuned": gpus,
             }
         )

@@ -1,9 +1,10 @@
-"""Rendering: from a checked Variant to a Python module of Triton kernels on disk."""
+"""Rendering: from a checked Variant to a package of Triton kernels on disk."""
 
+from flashgen.codegen.loading import load_module
 from flashgen.codegen.render import identity, render
 from flashgen.codegen.scheduled import default_of, scheduled_kernels, uses_schedule
 from flashgen.codegen.sm90.learned import inputs_summed_by_key
-from flashgen.codegen.write import generate, load_module, on_trial
+from flashgen.codegen.write import generate, on_trial, write_package
 
 __all__ = [
     "default_of",
@@ -15,4 +16,5 @@ __all__ = [
     "render",
     "scheduled_kernels",
     "uses_schedule",
+    "write_package",
 ]

@@ -26,15 +26,15 @@ Q_START = var("q_start", Type.INT)
 class BackwardView:
     """The holes that both kernels have. Every string is Triton text; names are those of the kernel.
 
-    `score` is None where the logit is the dot product times `qk_scale`. Where `bent`, it also returns d score_out /
-    d score, which differs from pair to pair; otherwise `factor` is that derivative as text to multiply with, empty
-    for 1. `mask` is None without one; `shown` is what a tile that needs it keeps. `row` is constant along a row of
-    the logits, to be taken off its log-sum-exp; both are in units of log2, or `natural`.
+    `score` is None where the logit is the dot product times `qk_scale`. Where `nonlinear`, it also returns d score_out
+    / d score, which differs from pair to pair; otherwise `factor` is that derivative as text to multiply with, empty
+    for 1. `mask` is None without one; `shown` is what a tile that needs it keeps. `row` is constant along a row of the
+    logits, to be taken off its log-sum-exp; both are in units of log2, or `natural`.
     """
 
     score: Function | None
     score_call: str
-    bent: bool
+    nonlinear: bool
     factor: str
     mask: Function | None
     shown: str
@@ -48,7 +48,6 @@ class BackwardView:
     q_offset: str
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
-    helpers: tuple[str, ...]
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -64,14 +63,14 @@ def score_function(facts: Facts, prologue: Prologue, q_first: Expr) -> tuple[Fun
     """The function for a pair's logit, whether it also gives its derivative, and else the derivative as a factor."""
     variant, found, derivative = facts.variant, facts.logits, facts.slope
     pair = substitute(found.pair, {Q_FIRST: q_first})
-    factor = "" if facts.bent or derivative is const(1.0) else prologue.name(derivative, "slope")
+    factor = "" if facts.nonlinear or derivative is const(1.0) else prologue.name(derivative, "slope")
     formula = show(variant.score, variant.lets)
     if found.scaled is not None:
         prologue.name(found.scaled, "qk_scale")
         return None, False, factor
     note = "" if found.natural else ", in units of log2"
     note += "" if found.row is None else ", less what is constant along a row"
-    if not facts.bent:
+    if not facts.nonlinear:
         return Function("_score", prologue.body(pair), f"{formula}{note}."), False, factor
     if not is_finite(derivative):
         # A score of minus infinity hides its pair, and 0 times an infinite slope is no 0.
@@ -96,9 +95,9 @@ def shown_by_key(score: Function | None, mask: Function | None) -> str:
     return " & ".join([*([] if mask is None else [mask.call]), *checks])
 
 
-def spread(facts: Facts, shape: str, bent: bool) -> str:
+def spread(facts: Facts, shape: str, nonlinear: bool) -> str:
     """A logit that ignores the keys, or the queries, is spread over the tile."""
-    if bent or facts.logit_of_pairs:
+    if nonlinear or facts.logit_of_pairs:
         return ""
     return f"tl.zeros({shape}, tl.float32) + "
 

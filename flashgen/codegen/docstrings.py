@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from flashgen.lang.nodes import TRUE
 from flashgen.printable import printable
@@ -36,29 +36,42 @@ def formula(variant: Variant) -> str:
 
 def shape_text(tensor: Input) -> str:
     """The shape of an input as its spec has it, `|1` where a dimension may be 1 instead."""
-    return "[" + ", ".join(f"{d.text}|1" if d.may_be_one else d.text for d in tensor.dims) + "]"
+    return f"[{', '.join(dims_of(tensor))}]"
+
+
+def dims_of(tensor: Input) -> list[str]:
+    """The same dimension by dimension."""
+    return [f"{d.text}|1" if d.may_be_one else d.text for d in tensor.dims]
 
 
 def input_table(variant: Variant) -> str:
     """The inputs with shapes and dtypes; empty without any."""
     if not variant.inputs:
         return ""
-    return "Inputs:\n" + "".join(f"    {t.name} {shape_text(t)} {t.dtype}\n" for t in variant.inputs)
+    return "\n".join(["Inputs:", *(f"    {t.name} {shape_text(t)} {t.dtype}" for t in variant.inputs)])
 
 
-def contents(scheduled: bool, learned: Sequence[str]) -> str:
-    """Where to find what in the module, top to bottom; `learned` are the inputs whose gradients have a kernel."""
-    callers = "attention, plan, reference" if scheduled else "attention, reference"
-    parts = {
-        "_forward, _forward_hopper": "out and lse: the portable kernel, and that for Hopper",
-        "_classify": "which tiles of queries and keys the mask leaves out, mixes or leaves whole" if scheduled else "",
-        "_delta": "what the backward kernels need of each row",
-        "_backward_q, _backward_q_hopper": "dq",
-        "_backward_kv, _backward_kv_hopper": "dk and dv, dq too where a config fuses it; _wide: for wide heads",
-        "_backward_inputs": f"the gradient{'s' * (len(learned) > 1)} of {', '.join(learned)}" if learned else "",
-        callers: "what callers use, after the launches of the kernels",
+def contents(files: Collection[str], learned: Sequence[str]) -> str:
+    """What the files of the package compute; `learned` are the inputs whose gradients have a kernel."""
+    lines = [f"    {f'{name}.py':26}{what}" for name, what in titles(learned).items() if name in files]
+    return "\n".join(["Beside this file:", *lines])
+
+
+def titles(learned: Sequence[str]) -> Mapping[str, str]:
+    """What each file computes that a variant may have, in the order in which they are best read."""
+    return {
+        "pair": "what several kernels compute of a pair of query and key",
+        "forward": "out and lse",
+        "forward_sm90": "out and lse, for Hopper",
+        "schedule": "which tiles of queries and keys the mask leaves out, mixes or leaves whole",
+        "delta": "what the backward kernels need of each row",
+        "backward_q": "dq",
+        "backward_q_sm90": "dq, for Hopper",
+        "backward_kv": "dk and dv, and dq where a config fuses it",
+        "backward_kv_sm90": "dk and dv, and dq where a config fuses it, for Hopper",
+        "backward_kv_wide_sm90": "dk and dv of wide heads, for Hopper",
+        "backward_inputs": f"the gradient{'s' * (len(learned) > 1)} of {', '.join(learned)}",
     }
-    return "In this file:\n" + "".join(f"    {name:35}{what}\n" for name, what in parts.items() if what)
 
 
 def differentiable(variant: Variant) -> str:

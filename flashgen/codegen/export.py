@@ -1,8 +1,8 @@
-"""A generated module as one file: the sources of `flashgen.runtime` that it uses, its tuned records, and itself.
+"""A generated package as one file: the sources of `flashgen.runtime` that it uses, its tuned records, its own files.
 
-The sources are moved, not changed, but for private names that two of them have: these get the module's name. Public
-top-level names are unique over the package, by them the sources reach one another. The generated module keeps saying
-`runtime.name`; a namespace of that name stands in.
+The sources are moved, not changed, but for private names that two of them or the generated module have: these get the
+module's name. Public top-level names are unique over the package, by them the sources reach one another. The generated
+module keeps saying `runtime.name`; a namespace of that name stands in.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 
 import flashgen
 from flashgen.codegen.layout import formatted
-from flashgen.codegen.render import identity, render
+from flashgen.codegen.render import MODULE, identity, render
 from flashgen.files import write_if_changed
 from flashgen.renaming import renamed
-from flashgen.runtime.records import Record
+from flashgen.runtime.record_table import to_text
+from flashgen.runtime.records import Record, gpu_slug
 from flashgen.spec.variant import Variant
 
 RUNTIME = "flashgen.runtime"
@@ -32,13 +33,15 @@ REPLACED = {"shipped_root": "embedded_root", "attention_operator": "shared_opera
 class Source:
     """A module in parts: what it imports from the runtime (module -> names), its other imports, and the rest.
 
-    `names` are those that `text` defines, `summary` is the first line of the docstring.
+    What it imports from its own package is left out. `names` are those that `text` defines, `used` those of the runtime
+    that it reads, as `runtime.name` or imported by name, `summary` is the first line of the docstring.
     """
 
     text: str
     runtime: dict[str, tuple[str, ...]]
     imports: tuple[ast.Import | ast.ImportFrom, ...]
     names: tuple[str, ...]
+    used: frozenset[str]
     summary: str
 
 
@@ -55,31 +58,40 @@ def export_module(variant: Variant, records: Iterable[Record], path: Path) -> Ex
     """Write the variant's module as one file. Records of another spec or other templates are left out."""
     own = identity(variant)
     kernels = {(kernel, own.spec, digest) for kernel, digest in own.templates.items()}
-    fitting = {r.key.path.as_posix(): r for r in records if (r.key.kernel, r.key.spec, r.key.templates) in kernels}
-    text = formatted(bundle(render(variant), [(place, record.to_json()) for place, record in sorted(fitting.items())]))
+    # Of two for one key the first counts, as the user's cache comes before what is shipped.
+    fitting = {r.key: r for r in reversed([*records]) if (r.key.kernel, r.key.spec, r.key.templates) in kernels}
+    tables: dict[str, list[Record]] = {}
+    for key, record in fitting.items():
+        tables.setdefault(f"{gpu_slug(key.gpu)}.json", []).append(record)
+    source = bundle(render(variant), [(name, to_text(table)) for name, table in sorted(tables.items())])
+    text = formatted({"exported.py": source})["exported.py"]
     write_if_changed(path, text)
     return Exported(path, text.count("\n"), len(fitting))
 
 
-def bundle(generated: str, records: Iterable[tuple[str, str]]) -> str:
+def bundle(files: Mapping[str, str], records: Iterable[tuple[str, str]]) -> str:
     """The single file's source, not yet formatted.
 
-    `generated` is a rendered module; `records` are pairs of a record's path below its root and its JSON text.
+    `files` are those of a rendered package; `records` are pairs of a file's name and its table of records.
     """
-    module = split(generated)
-    used = sorted(_used(generated, module))
+    own = {name: split(text) for name, text in files.items()}
+    module = own.pop(MODULE)
+    used = sorted({name for source in (*own.values(), module) for name in source.used})
     homes = _homes()
     public = [name for name in used if name in homes]
     # What the module imports by name need not be public.
-    order = list(_in_order([*(homes[name] for name in public), *module.runtime, "embedded"]))
-    sources = apart({name: _source(name) for name in order})
-    _refuse_clashes({**sources, "the generated module": module})
+    by_name = [name for source in (*own.values(), module) for name in source.runtime]
+    order = list(_in_order([*(homes[name] for name in public), *by_name, "embedded"]))
+    defined = [name for source in (*own.values(), module) for name in source.names]
+    sources = apart({name: _source(name) for name in order}, defined)
+    _refuse_clashes({**sources, **own, "the generated module": module})
     parts = [
-        _docstring(generated),
-        _merged([node for source in (*sources.values(), module) for node in source.imports]),
+        _docstring(files[MODULE]),
+        _merged([node for source in (*sources.values(), *own.values(), module) for node in source.imports]),
         *(f"# {RUNTIME}.{name}: {source.summary}\n{source.text}" for name, source in sources.items()),
         "\n".join(f"EMBEDDED[{path!r}] = {text!r}" for path, text in records),
         f"runtime = SimpleNamespace({', '.join(f'{name}={REPLACED.get(name, name)}' for name in public)})",
+        *(f"# {name}: {source.summary}\n{source.text}" for name, source in own.items()),
         module.text,
     ]
     return "\n\n\n".join(part for part in parts if part.strip()) + "\n"
@@ -93,8 +105,8 @@ def split(text: str) -> Source:
     imports: list[ast.Import | ast.ImportFrom] = []
     names: list[str] = []
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flashgen"):
-            if node.module != "flashgen":
+        if isinstance(node, ast.ImportFrom) and (node.level or str(node.module).split(".")[0] == "flashgen"):
+            if not node.level and node.module != "flashgen":
                 runtime[str(node.module).removeprefix(f"{RUNTIME}.")] = tuple(alias.name for alias in node.names)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             imports.append(node)
@@ -104,7 +116,8 @@ def split(text: str) -> Source:
         for number in range(node.lineno - 1, node.end_lineno or node.lineno):
             lines[number] = ""
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return Source("\n".join(lines).strip("\n"), runtime, tuple(imports), tuple(names), summary)
+    used = frozenset({*_attributes(tree), *(name for names in runtime.values() for name in names)})
+    return Source("\n".join(lines).strip("\n"), runtime, tuple(imports), tuple(names), used, summary)
 
 
 def _merged(imports: Iterable[ast.Import | ast.ImportFrom]) -> str:
@@ -122,14 +135,11 @@ def _merged(imports: Iterable[ast.Import | ast.ImportFrom]) -> str:
     return "\n\n".join([future, "\n".join(line for line in lines if line not in foreign), "\n".join(foreign)])
 
 
-def _used(text: str, module: Source) -> set[str]:
-    """The names of the runtime that a generated module reads, as `runtime.name` or imported by name."""
-    attributes = {
-        node.attr
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "runtime"
-    }
-    return attributes | {name for names in module.runtime.values() for name in names}
+def _attributes(tree: ast.Module) -> Iterator[str]:
+    """What a generated module reads as `runtime.name`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "runtime":
+            yield node.attr
 
 
 def _homes() -> dict[str, str]:
@@ -158,9 +168,9 @@ def _source(name: str) -> Source:
     return split(FOLDER.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
 
 
-def apart(sources: Mapping[str, Source]) -> dict[str, Source]:
-    """The sources with the module's name added to private names that several of them define."""
-    owners = Counter(name for source in sources.values() for name in {*source.names})
+def apart(sources: Mapping[str, Source], taken: Iterable[str] = ()) -> dict[str, Source]:
+    """The sources with the module's name added to private names that several of them define, or that are taken."""
+    owners = Counter(name for names in (*(source.names for source in sources.values()), taken) for name in {*names})
     found = {}
     for module, source in sources.items():
         suffix = module.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""The layout of a generated module: ruff's, and lines that ruff leaves too long."""
+"""The layout of generated files: ruff's, heads of functions in rows, and lines that ruff leaves too long."""
 
 from __future__ import annotations
 
@@ -6,21 +6,39 @@ import ast
 import re
 import subprocess
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from flashgen.codegen.headers import grouped
 from flashgen.errors import EnvironmentProblem
+from flashgen.files import reason
 from flashgen.processes import command, environment
 
 WIDTH = 120
 
 
-def formatted(source: str) -> str:
-    """The source as ruff lays it out, prose and the lines that it must not touch in at most 120 columns too."""
-    ruff = command("ruff", "format", "--isolated", "--line-length", str(WIDTH), "--stdin-filename", "m.py")
-    done = subprocess.run(ruff, input=source, env=environment(), capture_output=True, encoding="utf-8", check=False)
-    if done.returncode != 0:
-        raise EnvironmentProblem(f"ruff could not format the generated module: {done.stderr.strip()}")
-    return wrapped(done.stdout)
+def formatted(files: Mapping[str, str]) -> dict[str, str]:
+    """Python sources by their names as ruff lays them out, but for heads of functions, which keep their rows.
+
+    Prose and the lines that ruff must not touch have at most 120 columns too.
+    """
+    return {name: wrapped(grouped(files[name], text, WIDTH)) for name, text in _by_ruff(files).items()}
+
+
+def _by_ruff(files: Mapping[str, str]) -> dict[str, str]:
+    """All at once, in a folder of their own: a process for each file would take most of the time."""
+    try:
+        with TemporaryDirectory(prefix="flashgen-layout-") as folder:
+            for name, text in files.items():
+                Path(folder, name).write_text(text, encoding="utf-8")
+            ruff = command("ruff", "format", "--isolated", "--no-cache", "--line-length", str(WIDTH), folder)
+            done = subprocess.run(ruff, env=environment(), capture_output=True, encoding="utf-8", check=False)
+            if done.returncode != 0:
+                raise EnvironmentProblem(f"ruff could not format the generated files: {done.stderr.strip()}")
+            return {name: Path(folder, name).read_text(encoding="utf-8") for name in files}
+    except OSError as error:
+        raise EnvironmentProblem(f"the generated files could not be formatted: {reason(error)}") from error
 
 
 def wrapped(source: str) -> str:

@@ -19,8 +19,6 @@ from flashgen.lang.nodes import TRUE, Expr, Gather, const, inputs
 from flashgen.lang.show import show
 from flashgen.spec.variant import Variant
 
-_SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
-
 
 @dataclass(frozen=True)
 class SiteView:
@@ -58,7 +56,7 @@ class SiteView:
 class LearnedView:
     """All places. `functions` are the helpers of this variant, `epilogue` statements between the loop and the sums.
 
-    `adds` and `shears` say which shared helpers they call. `pointers` and `ways` are the arguments that the kernel has
+    `pointers` and `ways` are the arguments that the kernel has
     for them; `reads` all names that the text reads. `by_key`: where the Hopper kernel for dK and dV runs, it adds up
     what is one sum for all pairs or for those of a tile; `rest` is what it leaves to this kernel. `loads` counts the
     values that are read for each pair.
@@ -70,8 +68,6 @@ class LearnedView:
     pointers: tuple[str, ...]
     ways: tuple[str, ...]
     reads: frozenset[str]
-    adds: bool
-    shears: bool
     by_key: bool
     loads: int
 
@@ -80,7 +76,7 @@ class LearnedView:
         return tuple(site for site in self.sites if self.by_key and site.uniform is not None)
 
     @property
-    def in_turns(self) -> bool:
+    def several_launches(self) -> bool:
         return any(site.shared_by for site in self.sites)
 
     @property
@@ -92,51 +88,9 @@ class LearnedView:
         return "k_last" in self.reads
 
 
-@dataclass(frozen=True)
-class LearnedLaunch:
-    """The host's side. `names` are the learned inputs, `asked` says whether the gradient of any is, `gradients`
-    are these after the launch.
-
-    `lines` are statements before it, which make the arguments `sums` and the keyword arguments `ways`. `at_once` is the
-    number of heads in one launch, "" where one launch is for all.
-    """
-
-    names: tuple[str, ...]
-    asked: str
-    gradients: tuple[str, ...]
-    lines: tuple[str, ...]
-    sums: tuple[str, ...]
-    ways: tuple[str, ...]
-    at_once: str
-
-
-def learned_launch(variant: Variant, view: LearnedView | None) -> LearnedLaunch:
-    """What the launch does for the sums; sinks have no part in them."""
-    names = tuple(t.name for t in variant.inputs if t.grad and not (variant.sink and t.name == "sinks"))
-    sites = () if view is None else view.sites
-    lines = [f"{name} = call.sizes.{name}" for name in _SIZES if any(name in site.apart.reads for site in sites)]
-    at_once = "call.sizes.batch * call.sizes.heads"
-    for site in sites:
-        exact = "deterministic" if not site.writes else "False"
-        if site.way:
-            apart = [*(["deterministic"] if site.shared_by else []), *site.apart.results]
-            lines.append(f"{site.way.lower()} = {' and '.join(apart)}")
-            exact = "False" if not site.apart.results else f"deterministic and not {site.way.lower()}"
-        if site.shared_by:
-            fewer = "1" if site.shared_by == "heads" else "call.sizes.heads"
-            at_once = f"{fewer} if {site.way.lower()} else {at_once}"
-        lines.append(f"{site.name}_sums = runtime.input_sums({site.input}, {exact})")
-    sums = {name: [f"{site.name}_sums" for site in sites if site.input == name] for name in names}
-    places = {t.name: place for place, t in enumerate([t for t in variant.inputs if t.grad], start=3)}
-    return LearnedLaunch(
-        names,
-        " or ".join(f"needs[{places[name]}]" for name in names),
-        tuple(f"runtime.input_gradient({', '.join([name, *sums[name]])})" for name in names),
-        tuple(lines),
-        tuple(f"{site.name}_sums" for site in sites),
-        tuple(f"{site.way}={site.way.lower()}" for site in sites if site.way),
-        at_once if any(site.shared_by for site in sites) else "",
-    )
+def learned_inputs(variant: Variant) -> tuple[str, ...]:
+    """The inputs whose gradients are sums over pairs: all that have one but the sinks."""
+    return tuple(t.name for t in variant.inputs if t.grad and not (variant.sink and t.name == "sinks"))
 
 
 def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:
@@ -150,8 +104,6 @@ def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:
         tuple(site.pointer for site in sites),
         tuple(site.way for site in sites if site.way),
         frozenset(texts.reads | prologue.reads),
-        adds=any(not site.writes or site.way for site in sites),
-        shears=any(site.sharing == "DIAGONAL" for site in sites),
         by_key=summed_by_key(facts),
         loads=facts.loads_of_pairs,
     )
@@ -165,7 +117,7 @@ def summed_by_key(facts: Facts) -> bool:
     found = facts.placements
     walks = not facts.uses_schedule and not facts.rows_scheduled
     whole = all(each.sharing is Sharing.ALL for each in found)
-    return bool(found) and walks and not facts.bent and (whole or all(_shares_by_place(each) for each in found))
+    return bool(found) and walks and not facts.nonlinear and (whole or all(_shares_by_place(each) for each in found))
 
 
 def _shares_by_place(found: Placement) -> bool:

@@ -41,8 +41,7 @@ def clipped(text: str, bound: Expr, prologue: Prologue) -> str:
     """The text of a bound, or of what it comes to somewhere, as int32: clipped where a part of it may not fit."""
     if all(prologue.ranges.fits_int32(node) for node in walk(bound) if node.type is Type.INT):
         return text
-    prologue.helpers.add("_clip")
-    return f"_clip({text})"
+    return f"clip({text})"
 
 
 def loop_limits(facts: Facts, prologue: Prologue) -> Fragment:

@@ -26,11 +26,11 @@ from triton.compiler import ASTSource, make_backend
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from flashgen.codegen.assembler import assembler
+from flashgen.codegen.loading import load_module
 from flashgen.codegen.ptx import joined_negations
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.sass import disassembled, doubled_words
 from flashgen.codegen.words import inner_name
-from flashgen.codegen.write import load_module
 from flashgen.errors import UsageError
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.schedule import schedules

@@ -21,8 +21,6 @@ class Reference:
     lines: tuple[str, ...]
     score: str
     mask: str
-    imports_math: bool
-    imports_torch: bool
 
 
 def reference_view(variant: Variant) -> Reference:
@@ -42,8 +40,6 @@ def reference_view(variant: Variant) -> Reference:
         emission.lines,
         score,
         masks[0] if masks else "None",
-        "math" in emission.reads,
-        "torch" in emission.reads or any(map(_is_scalar, roots)),
     )
 
 

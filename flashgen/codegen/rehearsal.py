@@ -19,8 +19,8 @@ from flashgen.runtime import launching
 
 @dataclass(frozen=True)
 class Wanted:
-    """A kernel by its name and module, empty for the generated one, what it is to be compiled for, in Triton's own
-    JSON, and the GPU, such as "sm_80"."""
+    """A kernel by its name and module, empty for those of the generated package, what it is to be compiled for, in
+    Triton's own JSON, and the GPU, such as "sm_80"."""
 
     module: str
     kernel: str
@@ -34,7 +34,7 @@ def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
     wanted: dict[Wanted, None] = {}
 
     def note(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
-        name = "" if fn.module == module.__name__ else fn.module
+        name = "" if f"{fn.module}.".startswith(f"{module.__name__}.") else fn.module
         wanted[Wanted(name, fn.jit_function.__name__, compile["specialization_data"], target)] = None
         return True
 
@@ -44,7 +44,7 @@ def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
     hooks = triton.knobs.runtime
     before, hooks.jit_cache_hook = hooks.jit_cache_hook, note
     try:
-        with launching.rehearsing(ask):
+        with launching.replaced(ask):
             yield wanted
     finally:
         hooks.jit_cache_hook = before

@@ -1,38 +1,64 @@
-"""From a Variant to the text of its module: the views, the templates and the layout."""
+"""From a Variant to the files of its package: the views, the templates, the imports and the layout."""
 
 from __future__ import annotations
 
-import hashlib
-import re
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from flashgen import spec as specs
+from flashgen.codegen.digests import kernel_digests
+from flashgen.codegen.docstrings import contents, formula, input_table, quoted, titles
+from flashgen.codegen.imports import defined_names, import_block
 from flashgen.codegen.layout import formatted
+from flashgen.codegen.learned import learned_inputs
 from flashgen.codegen.module import module_view
 from flashgen.codegen.naming import inner
 from flashgen.codegen.templates import environment
-from flashgen.codegen.texts import Kernels, render_kernels
+from flashgen.codegen.texts import PAIR, Kernels, render_kernels
 from flashgen.runtime.identity import Identity
 from flashgen.spec.variant import Variant
 
+MODULE = "__init__.py"
 
-def render(variant: Variant) -> str:
-    """The text of the generated module."""
-    kernels = render_kernels(inner(variant))
+
+def render(variant: Variant) -> dict[str, str]:
+    """The text of each file of the variant's package by its path there, `__init__.py` first."""
+    kernels = _kernels(variant)
+    own, learned = _owners(kernels.texts), learned_inputs(variant)
     view = module_view(variant, kernels, _identity(variant, kernels))
-    return formatted(environment().get_template("module.py.jinja").render(v=view))
+    body = environment().get_template("module.py.jinja").render(v=view).strip()
+    parts = (formula(variant), input_table(variant), contents(kernels.texts, learned))
+    files = {MODULE: _file(variant, quoted(variant.description), parts, body, own)}
+    for name, text in kernels.texts.items():
+        named = f": {', '.join(defined_names(text))}" if name == PAIR else ""
+        title = f"{variant.name}: {titles(learned)[name]}{named}."
+        files[f"{name}.py"] = _file(variant, title, (), text, own)
+    return formatted(files)
 
 
 def identity(variant: Variant) -> Identity:
     """What the generated module says of itself, to which records refer."""
-    return _identity(variant, render_kernels(inner(variant)))
+    return _identity(variant, _kernels(variant))
 
 
 def _identity(variant: Variant, kernels: Kernels) -> Identity:
-    templates = {kernel: templates_digest(text) for kernel, text in kernels.texts.items()}
+    digests = kernel_digests(kernels.texts, _owners(kernels.texts))
     arguments = {t.name: t.dtype for t in variant.inputs} | {p.name: p.type.value for p in variant.runtime_params}
-    return Identity(variant.name, specs.digest(variant), templates, variant.source, arguments)
+    return Identity(variant.name, specs.digest(variant), digests, variant.source, arguments)
 
 
-def templates_digest(kernels: str) -> str:
-    """12 hex digits of the kernels' text: it changes with the templates and the emitters wherever that is felt."""
-    return hashlib.sha256(re.sub(r"\s+", " ", kernels).encode()).hexdigest()[:12]
+@lru_cache(maxsize=16)
+def _kernels(variant: Variant) -> Kernels:
+    return render_kernels(inner(variant))
+
+
+def _owners(texts: Mapping[str, str]) -> dict[str, str]:
+    """Which file defines each name."""
+    return {name: file for file, text in texts.items() for name in defined_names(text)}
+
+
+def _file(variant: Variant, title: str, parts: Sequence[str], body: str, own: Mapping[str, str]) -> str:
+    docstring = environment().get_template("docstring.py.jinja")
+    head = docstring.render(title=title, parts=parts, source=quoted(shlex.quote(variant.source))).strip()
+    return "\n\n".join(part for part in (head, import_block(body, own), body) if part) + "\n"

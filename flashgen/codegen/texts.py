@@ -1,12 +1,14 @@
-"""The text of a variant's kernels, and the views that it was rendered from."""
+"""The texts of a variant's files, imports and docstrings left out, and the views that they were rendered from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flashgen.analysis.facts import facts_of
-from flashgen.codegen.backward import BackwardView
+from flashgen.codegen.imports import free_names
 from flashgen.codegen.kernels.backward_kv import BackwardKvView, backward_kv_view
 from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
 from flashgen.codegen.kernels.backward_q import BackwardQView, backward_q_view
@@ -20,101 +22,112 @@ from flashgen.codegen.pairs import Function
 from flashgen.codegen.templates import environment
 from flashgen.spec.variant import Variant
 
+# The file of what several kernels of a variant share.
+PAIR = "pair"
+
 
 @dataclass(frozen=True)
 class Kernels:
-    """`texts` has a text for each tuned kernel, in the order of the file; `rows` is that of what the backward kernels
-    need first, `inputs` that of the gradients of learned inputs. `schedule` and `backward_inputs` are None where
-    there is none.
-    """
+    """The views, None for a kernel that a variant does not have; `texts` has that of each file by its name."""
 
     forward: ForwardView
     forward_sm90: ForwardSm90View
+    schedule: ScheduleView | None
     delta: DeltaView
     backward_q: BackwardQView
     backward_q_sm90: BackwardQSm90View
     backward_kv: BackwardKvView
     backward_kv_sm90: BackwardKvSm90View
     backward_inputs: BackwardQView | None
-    schedule: ScheduleView | None
-    rows: str
-    inputs: str
     texts: Mapping[str, str]
-
-    @property
-    def text(self) -> str:
-        """The whole, as it stands in the module."""
-        forward, *backward = (text.strip() for text in self.texts.values())
-        return "\n\n\n".join([forward, self.rows.strip(), *backward, self.inputs.strip()])
 
 
 def render_kernels(variant: Variant) -> Kernels:
-    """Work out the views and render all kernels. A function that two kernels share is in the text of the first."""
+    """Work out the views and render a text for each kernel, and one for what several of them share."""
     facts = facts_of(variant)
     forward = forward_view(facts)
     sm90 = forward_sm90_view(facts, forward)
-    own = [f for f in sm90.functions if f not in forward.functions]
-    by_rows = facts.uses_schedule
-    schedule = schedule_view(facts, [*forward.functions, *own]) if by_rows or facts.rows_scheduled else None
-    ahead = schedule if by_rows else None
-    defined = [*forward.functions, *own]
-    of_schedule = [f for f in ahead.functions if f.name not in {g.name for g in defined}] if ahead else []
-    first = (
-        environment()
-        .get_template("kernels.py.jinja")
-        .render(
-            forward=forward,
-            forward_sm90=sm90,
-            forward_sm90_functions=own,
-            schedule=ahead,
-            schedule_functions=of_schedule,
-        )
-    )
-    helpers = {*forward.helpers, *sm90.helpers, *(ahead.helpers if ahead else ())}
-    known = _Known(helpers, [*defined, *of_schedule])
-    for_q = backward_q_view(facts, forward)
-    q = known.render("backward_q", for_q)
-    for_q_sm90 = backward_q_sm90_view(facts, sm90, tuple(known.functions))
-    q_sm90 = known.render("backward_q_sm90", for_q_sm90)
-    for_kv = backward_kv_view(facts, forward, tuple(known.functions))
-    kv = known.render("backward_kv", for_kv, None if ahead else schedule)
-    for_kv_sm90 = backward_kv_sm90_view(facts, tuple(known.functions))
-    kv_sm90 = known.render("backward_kv_sm90", for_kv_sm90)
-    wide_kv = known.render("backward_kv_wide_sm90", for_kv_sm90.wide)
-    texts = {
-        "forward": first,
-        "backward_q": "\n\n\n".join(text.strip() for text in (q, q_sm90)),
-        "backward_kv": "\n\n\n".join(text.strip() for text in (kv, kv_sm90, wide_kv)),
+    known = _Known([*forward.functions, *sm90.functions])
+    schedule = schedule_view(facts, known.functions) if facts.uses_schedule or facts.rows_scheduled else None
+    known.add(schedule)
+    for_q = known.add(backward_q_view(facts, forward))
+    for_q_sm90 = known.add(backward_q_sm90_view(facts, sm90, known.functions))
+    for_kv = known.add(backward_kv_view(facts, forward, known.functions))
+    for_kv_sm90 = known.add(backward_kv_sm90_view(facts, known.functions))
+    for_inputs = known.add(backward_inputs_view(facts, forward, known.functions))
+    delta = delta_view(facts)
+    # A kernel stands after those whose functions it calls.
+    views = {
+        "forward": ("forward", forward),
+        "forward_sm90": ("forward_sm90", sm90),
+        "schedule": ("schedule", schedule),
+        "delta": ("delta", delta),
+        "backward_q": ("backward_q", for_q),
+        "backward_q_sm90": ("backward_q_sm90", for_q_sm90),
+        "backward_kv": ("backward_kv", for_kv),
+        "backward_kv_sm90": ("backward_kv_sm90", for_kv_sm90),
+        "backward_kv_wide_sm90": ("backward_kv_wide_sm90", for_kv_sm90.wide),
+        "backward_inputs": ("backward_q", for_inputs),
     }
-    for_inputs = backward_inputs_view(facts, forward, tuple(known.functions))
-    inputs = known.render("backward_q", for_inputs) if for_inputs else ""
-    for_rows = delta_view(facts)
-    rows = known.render("delta", for_rows)
+    present = {name: (template, view) for name, (template, view) in views.items() if view is not None}
+    pieces = tuple(map(_function, known.functions))
+    texts = {name: _macro(template, "text", view) for name, (template, view) in present.items()}
     return Kernels(
-        forward, sm90, for_rows, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, schedule, rows, inputs, texts
+        forward, sm90, schedule, delta, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, placed(texts, pieces)
     )  # fmt: skip
 
 
-@dataclass
 class _Known:
-    """What the text so far defines."""
+    """The functions of the views so far, by whose names no others go."""
 
-    helpers: set[str]
-    functions: list[Function]
+    def __init__(self, functions: Iterable[Function]) -> None:
+        self._functions = {function.name: function for function in functions}
 
-    def render(
-        self,
-        kernel: str,
-        view: BackwardView | BackwardKvSm90View | BackwardQSm90View | DeltaView,
-        schedule: ScheduleView | None = None,
-    ) -> str:
-        """A kernel of the backward pass, in front of it what it needs and the text so far does not define."""
-        wanted = {*view.helpers, *(schedule.helpers if schedule else ())}
-        called = {f.name: f for f in (*(schedule.functions if schedule else ()), *view.functions)}
-        functions = [f for name, f in called.items() if name not in {g.name for g in self.functions}]
-        text = environment().get_template("backward_kernels.py.jinja").render(
-            kernel=kernel, view=view, schedule=schedule, functions=functions, helpers=sorted(wanted - self.helpers)
-        )  # fmt: skip
-        self.helpers |= wanted
-        self.functions += functions
-        return text
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return tuple(self._functions.values())
+
+    def add(self, view: Any) -> Any:
+        """Know a view's functions too; returns the view."""
+        for function in view.functions if view is not None else ():
+            self._functions.setdefault(function.name, function)
+        return view
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A function, or several, that kernels call: what it defines, and its text."""
+
+    names: tuple[str, ...]
+    text: str
+
+
+def placed(kernels: Mapping[str, str], pieces: Sequence[Piece]) -> dict[str, str]:
+    """Each kernel's text with the pieces that it alone calls in front, and a text of those that several call."""
+    called = {name: _called(text, pieces) for name, text in kernels.items()}
+    callers = Counter(piece for found in called.values() for piece in found)
+    texts = {PAIR: [piece.text for piece in pieces if callers[piece] > 1]}
+    for name, text in kernels.items():
+        texts[name] = [*(piece.text for piece in pieces if piece in called[name] and callers[piece] == 1), text]
+    return {name: "\n\n\n".join(parts) for name, parts in texts.items() if parts}
+
+
+def _called(text: str, pieces: Iterable[Piece]) -> set[Piece]:
+    """The pieces that a text calls, and that these call."""
+    found: set[Piece] = set()
+    waiting = [text]
+    while waiting:
+        names = free_names(waiting.pop())
+        new = {piece for piece in pieces if names & {*piece.names}} - found
+        waiting += [piece.text for piece in new]
+        found |= new
+    return found
+
+
+def _function(function: Function) -> Piece:
+    return Piece((function.name,), _macro("forward", "function", function))
+
+
+def _macro(template: str, name: str, *arguments: object) -> str:
+    """What a macro of a template writes."""
+    return str(getattr(environment().get_template(f"{template}.py.jinja").module, name)(*arguments)).strip()

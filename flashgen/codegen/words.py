@@ -1,7 +1,7 @@
 """The words that generated code is made of, so that no name of a spec is one of them.
 
-They are read off what generated code comes from: the texts of the templates, and the strings of the modules that write
-statements. Comments and docstrings are no code.
+They are read off what generated code comes from: the texts of the templates, the strings of the modules that write
+statements, and what both may import. Comments and docstrings are no code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path
 from jinja2 import nodes
 
 from flashgen import analysis, emit, lang
+from flashgen.codegen.imports import importable_names
 from flashgen.codegen.templates import environment
+from flashgen.runtime.differentiable import OPERATOR_WORDS
 
 _WORD = re.compile(r"[A-Za-z]\w*")
 # What templates call an input of sugar by, where the spec has that sugar: then it has no other input of this name.
@@ -25,15 +27,17 @@ _OF_SUGAR = frozenset({"sinks", "sinks_ptr"})
 # Docstrings, comments, and what inline assembly says of registers.
 _NO_CODE = re.compile(r'""".*?"""|(?<![^\s])#[^\n]*|"=[^"\n]*"', re.DOTALL)
 # Modules whose strings are not emitted.
-_NOT_EMITTED = frozenset({"templates.py", "words.py", "layout.py", "offline.py", "write.py", "rehearsal.py"})
+_NOT_EMITTED = frozenset({
+    "headers.py", "layout.py", "loading.py", "offline.py", "rehearsal.py", "templates.py", "words.py", "write.py",
+})  # fmt: skip
 # Arguments that torch's operators, and Python's own functions, take for something else.
-_OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device"})
+_OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device", *OPERATOR_WORDS})
 
 
 @cache
 def words() -> frozenset[str]:
     """All of them, those of expressions that kernels are worked out from included."""
-    found = {*_of_templates(), *keyword.kwlist, *dir(builtins), *_OTHERS}
+    found = {*_of_templates(), *importable_names(), *keyword.kwlist, *dir(builtins), *_OTHERS}
     for folder in (Path(__file__).parent, *(Path(*package.__path__) for package in (lang, analysis, emit))):
         found.update(_of_modules(folder))
     return frozenset(found - _OF_SUGAR)

@@ -1,80 +1,188 @@
-"""Generated modules on disk: written only when they change, set aside where a proof fails, and imported afresh."""
+"""Generated packages on disk: written only when they change, and set aside where a proof fails."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.machinery import SourceFileLoader
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import CodeType, ModuleType
 
-from flashgen.codegen.render import render
-from flashgen.errors import UsageError, VerificationFailed
-from flashgen.files import write_file, write_if_changed
+from flashgen.codegen.render import MODULE, render
+from flashgen.errors import EnvironmentProblem, UsageError, VerificationFailed
+from flashgen.files import check_folder, reason
 from flashgen.spec.variant import Variant
+
+# Beside the kernels: what was tuned for them.
+RECORDS = "tuned"
+# What each file of ours says in its first lines.
+MARK = "\n    flashgen build "
+# What a package is called while it is being written; no name of a variant.
+NEW = ".new"
 
 
 def generate(variant: Variant, out: Path) -> Path:
-    """Render a variant to `<out>/<name>.py` and return the path. An unchanged file is not touched."""
+    """Render a variant to the package `<out>/<name>` and return its path. Unchanged files are not touched."""
     path = variant.module_in(out)
-    write_if_changed(path, render(variant))
+    write_package(path, render(variant))
     return path
+
+
+def write_package(path: Path, files: Mapping[str, str]) -> None:
+    """Replace the package at `path` by one of these files, by name, in one step; its tuned records stay.
+
+    So do files that are not ours. UsageError where something else is in the way, EnvironmentProblem, with the old
+    package intact, where the folder or the disk does not let us.
+    """
+    with _replaced(path, files):
+        pass
 
 
 @contextmanager
 def on_trial(variant: Variant, out: Path) -> Iterator[Path]:
     """Render a variant as `generate` does, to be proven in the block; yields the path.
 
-    Where the proof fails the module is set aside as `<name>.failed.py`, which no import finds, and what stood in its
+    Where the proof fails the package is set aside as `<name>.failed`, which no import finds, and what stood in its
     place comes back, unless that was the same. So it is where the proof does not end, as by Ctrl-C, but for what stood
     there before.
     """
     path = variant.module_in(out)
-    before = path.read_bytes() if path.is_file() else None
-    failed = path.with_name(f"{path.stem}.failed.py")
-    try:
-        generate(variant, out)
-        yield path
-    except VerificationFailed as error:
-        is_back = _set_aside(path, failed, before)
-        what = f"{path} is what it was before" if is_back else f"there is no {path} now"
-        raise VerificationFailed(f"{error}\nthe module that failed is {failed}; {what}") from error
-    except BaseException:
-        if path.is_file() and path.read_bytes() != before:
-            _set_aside(path, failed, before)
-        raise
-    failed.unlink(missing_ok=True)
+    failed = failed_place(path)
+    with _replaced(path, render(variant)) as earlier:
+        try:
+            yield path
+        except VerificationFailed as error:
+            is_back = _set_aside(path, failed, earlier)
+            what = f"{path} is what it was before" if is_back else f"there is no {path} now"
+            raise VerificationFailed(f"{error}\nthe package that failed is {failed}; {what}") from error
+        except BaseException:
+            if earlier is not None:
+                _set_aside(path, failed, earlier)
+            raise
+    shutil.rmtree(failed, ignore_errors=True)
+    path.with_name(f"{path.name}.failed.py").unlink(missing_ok=True)
 
 
-def _set_aside(path: Path, failed: Path, before: bytes | None) -> bool:
+def failed_place(path: Path) -> Path:
+    """Where a package goes that fails its proof."""
+    return path.with_name(f"{path.name}.failed")
+
+
+def _set_aside(path: Path, failed: Path, earlier: Path | None) -> bool:
     """Whether what was there before, something else, is there again."""
-    now = path.read_bytes()
-    os.replace(path, failed)
-    if before is None or before == now:
+    shutil.rmtree(failed, ignore_errors=True)
+    os.rename(path, failed)
+    return earlier is not None and _bring_back(path, earlier)
+
+
+@contextmanager
+def _replaced(path: Path, files: Mapping[str, str]) -> Iterator[Path | None]:
+    """Put a package of these files at `path`.
+
+    Yields the folder in which what stood there lies until the end of the block; None where that was the same.
+    """
+    _refuse_others(path)
+    if _is_current(path, files):
+        yield None
+        return
+    beside: Path | None = None
+    try:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=".flashgen-"))
+            _fill(beside / NEW, path, files)
+            _swap(path, beside)
+        except OSError as error:
+            raise EnvironmentProblem(f"{path} cannot be written: {reason(error)}") from error
+        yield beside
+    finally:
+        if beside is not None:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def _fill(new: Path, path: Path, files: Mapping[str, str]) -> None:
+    """Write the package, taking over from `path` what has not changed, the tuned records and what is not ours."""
+    new.mkdir()
+    for entry in path.iterdir() if path.is_dir() else ():
+        if not (entry.name in files or _is_ours(entry) or entry.name == "__pycache__"):
+            _take_over(entry, new / entry.name)
+    records = failed_place(path) / RECORDS
+    if not path.exists() and records.is_dir():
+        _take_over(records, new / RECORDS)
+    for name, text in files.items():
+        if _says(path / name, text):
+            _take_over(path / name, new / name)
+            continue
+        with (new / name).open("xb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _swap(path: Path, beside: Path) -> None:
+    """The new package for what stands at `path`, and for a module of one file as flashgen once made them."""
+    try:
+        for place in (path, path.with_name(f"{path.name}.py")):
+            if place.is_dir() or _is_ours(place):
+                os.rename(place, beside / place.name)
+        os.rename(beside / NEW, path)
+    except OSError:
+        _bring_back(path, beside)
+        raise
+
+
+def _bring_back(path: Path, beside: Path) -> bool:
+    """Whether there was something to bring back."""
+    found = [place for name in (path.name, f"{path.name}.py") if (place := beside / name).exists()]
+    for place in found:
+        os.rename(place, path.with_name(place.name))
+    return bool(found)
+
+
+def _refuse_others(path: Path) -> None:
+    """UsageError where something stands at `path` that is no package of ours."""
+    try:
+        check_folder(path)
+    except UsageError as error:
+        raise UsageError(f"{path} is no place for a package: {error}") from error
+    entries = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    if path.is_symlink() or (entries - {RECORDS, "__pycache__"} and not _is_ours(path / MODULE)):
+        raise UsageError(f"{path} is not of flashgen's making; expected a generated package there, or nothing")
+
+
+def _is_current(path: Path, files: Mapping[str, str]) -> bool:
+    """Whether the package is there already, with nothing of an earlier one beside it."""
+    if not path.is_dir() or _is_ours(path.with_name(f"{path.name}.py")):
         return False
-    write_file(path, before)
-    return True
+    stale = any(_is_ours(entry) for entry in path.iterdir() if entry.name not in files)
+    return not stale and all(_says(path / name, text) for name, text in files.items())
 
 
-def load_module(path: Path) -> ModuleType:
-    """Import a generated file afresh, under its own name below a package of its own."""
-    path = Path(path).resolve()
-    if path.suffix != ".py" or not path.is_file():
-        raise UsageError(f"no generated module at {path}; expected one made by `flashgen build`")
-    loader = _SourceLoader(f"flashgen_generated.{path.stem}", str(path))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[loader.name] = module
-    loader.exec_module(module)
-    return module
+def _says(path: Path, text: str) -> bool:
+    with suppress(OSError):
+        return path.is_file() and not path.is_symlink() and path.read_bytes() == text.encode()
+    return False
 
 
-class _SourceLoader(SourceFileLoader):
-    """Ignores bytecode, which counts as current for any text of the same length within a second."""
+def _is_ours(path: Path) -> bool:
+    """Whether flashgen generated this file: that stands in its docstring."""
+    with suppress(OSError, UnicodeError):
+        if path.suffix == ".py" and path.is_file() and not path.is_symlink():
+            return MARK in path.read_text(encoding="utf-8")
+    return False
 
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
+
+def _take_over(old: Path, new: Path) -> None:
+    """The same file, or folder of files, under another path."""
+    if old.is_dir() and not old.is_symlink():
+        shutil.copytree(old, new, symlinks=True, copy_function=_link)
+    else:
+        _link(old, new)
+
+
+def _link(old: str | Path, new: str | Path) -> None:
+    try:
+        os.link(old, new, follow_symlinks=False)
+    except OSError:  # A file system without links.
+        shutil.copy2(old, new, follow_symlinks=False)

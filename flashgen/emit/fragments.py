@@ -10,14 +10,13 @@ class Fragment:
     """Statements and the values that they lead to.
 
     `reads` are the names that both take from outside, in their order, `q` and `k` included; `defines` those that the
-    statements make, `helpers` the functions of templates that they call.
+    statements make. Functions that they call are in neither: a file imports those by its text.
     """
 
     lines: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
-    helpers: frozenset[str] = frozenset()
 
     @property
     def result(self) -> str:

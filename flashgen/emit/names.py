@@ -47,13 +47,11 @@ def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
 @dataclass
 class Statements:
     """Assignments under way. `names` maps what is at hand to its name, `defines` has those that the assignments made,
-    `reads` those that they read from outside, `taken` those that they may not make; `helpers` are the helper functions
-    that they call.
+    `reads` those that they read from outside, `taken` those that they may not make.
     """
 
     taken: set[str]
     reads: set[str] = field(default_factory=set)
-    helpers: set[str] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     defines: list[str] = field(default_factory=list)
     names: dict[Expr | str, str] = field(default_factory=dict)

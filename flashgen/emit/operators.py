@@ -26,7 +26,7 @@ _LARGEST_PRODUCT = 8
 
 @dataclass
 class Operators:
-    """Writes operations whose operands are text already; `helpers` collects the helper functions that they call.
+    """Writes operations whose operands are text already, some as calls of runtime/device/arithmetic.py.
 
     `several_tiles`: a vector of keys is several tiles of them, each with a minimum and maximum of its own.
     `approximate`: functions that the GPU has an approximation of are taken from there.
@@ -34,7 +34,6 @@ class Operators:
 
     dialect: Dialect
     ranges: Ranges
-    helpers: set[str]
     several_tiles: bool = True
     approximate: bool = False
 
@@ -84,19 +83,15 @@ class Operators:
             return self.dialect.call("cast", number(value), self.dialect.name("float32"))
         return number(value)
 
-    def _helper(self, function: str, operands: Sequence[Text]) -> Text:
-        self.helpers.add(function)
-        return call(function, *operands)
-
     def _tanh(self, node: Op, operands: Sequence[Text]) -> Text:
         """Exact for float32 inputs, fast for the others: the kernel knows PRECISE; or the GPU's own for a cap."""
         if self.approximate and node.name == "softcap":
-            return self._helper("_tanh_approx", operands)
-        return self._helper("_tanh", [*operands, Text("PRECISE")])
+            return call("tanh_approx", *operands)
+        return call("tanh", *operands, Text("PRECISE"))
 
     def _without_branches(self, node: Op, operands: Sequence[Text]) -> Text:
         """Triton's own sin, cos and erf branch for each element."""
-        return self._helper(f"_{node.name}", operands)
+        return call(node.name, *operands)
 
     def _to_float(self, node: Op, operands: Sequence[Text]) -> Text:
         return self.converted(operands[0], "float32")
@@ -111,7 +106,7 @@ class Operators:
         """floordiv and mod. Triton's own truncate, so they serve only where both operands are natural numbers."""
         is_quotient = node.name == "floordiv"
         if node.type is Type.FLOAT:
-            return self._helper("_floor_divide" if is_quotient else "_floor_remainder", operands)
+            return call("floor_divide" if is_quotient else "floor_remainder", *operands)
         dividend, divisor = node.args
         known = int(divisor.value) if isinstance(divisor, Const) else 0
         if known > 0 and self.ranges.of(dividend).low >= 0:
@@ -120,12 +115,12 @@ class Operators:
             # A power of two: shifts and masks round toward minus infinity.
             right = known.bit_length() - 1 if is_quotient else known - 1
             return binary(">>" if is_quotient else "&", operands[0], self.literal(right))
-        return self._helper(("_floor_div" if is_quotient else "_floor_mod") + ("" if known else "_or_zero"), operands)
+        return call(("floor_div" if is_quotient else "floor_mod") + ("" if known else "_or_zero"), *operands)
 
     def _shift(self, node: Op, operands: Sequence[Text]) -> Text:
         if self.ranges.of(node.args[1]).within(0, 31):
             return binary(SYMBOLS[node.name], *operands)
-        shifted = self._helper("_shift_left" if node.name == "shl" else "_shift_right", operands)
+        shifted = call("shift_left" if node.name == "shl" else "shift_right", *operands)
         return self.converted(shifted, "int32") if self.ranges.fits_int32(node) else shifted
 
     def _pow(self, node: Op, operands: Sequence[Text]) -> Text:
@@ -137,7 +132,7 @@ class Operators:
             return product
         if isinstance(base, Const) and base.value == 2:
             return self.dialect.call("exp2", operands[1])
-        return self._helper("_power" if node.type is Type.FLOAT else "_integer_power", operands)
+        return call("power" if node.type is Type.FLOAT else "integer_power", *operands)
 
     def _reduction(self, node: Op, operands: Sequence[Text]) -> Text:
         """One number, or one for each tile of keys."""
@@ -160,7 +155,7 @@ _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
     "pow": Operators._pow,
     "tanh": Operators._tanh,
     "softcap": Operators._tanh,
-    "sech2": lambda operators, node, operands: operators._helper("_sech2", operands),
+    "sech2": lambda operators, node, operands: call("sech2", *operands),
     **dict.fromkeys(("sin", "cos", "tan", "erf"), Operators._without_branches),
     "tile_min": Operators._reduction,
     "tile_max": Operators._reduction,

@@ -83,11 +83,6 @@ class Prologue:
         """The names that the statements read from outside."""
         return self._statements.reads
 
-    @property
-    def helpers(self) -> set[str]:
-        """The names of the helper functions that any text from here calls."""
-        return self._statements.helpers
-
     def name(self, expr: Expr, preferred: str | None = None) -> str:
         """The name under which an expression that the loop does not change is at hand; computes it first if need be."""
         return self._writer.name(self._setting.plain(expr), preferred)
@@ -119,9 +114,7 @@ class Prologue:
         # Written twice: once all that the body takes from the prologue has a name, none of its own may hide it.
         avoid = {*self._written(setting, roots, given).reads, *hidden}
         avoid |= self.reads | self._statements.taken if inlined else set()
-        fragment = self._written(setting, roots, given, avoid)
-        self.helpers.update(fragment.helpers)
-        return fragment
+        return self._written(setting, roots, given, avoid)
 
     def fork(self, spelled: Mapping[str, str] = _NOTHING) -> Prologue:
         """A further place for statements, such as the epilogue, where everything computed here is at hand.
@@ -129,7 +122,7 @@ class Prologue:
         `spelled`: variables that it has under other names.
         """
         here, there = self._statements, Prologue.__new__(Prologue)
-        statements = Statements({*here.taken}, here.reads, here.helpers, names={**here.names})
+        statements = Statements({*here.taken}, here.reads, names={**here.names})
         there._begin(self._spelling(spelled), statements)
         return there
 
@@ -149,5 +142,4 @@ class Prologue:
             results,
             tuple(sorted(statements.reads)),
             tuple(statements.defines),
-            frozenset(statements.helpers),
         )

@@ -61,9 +61,7 @@ class Writer(ABC):
 
     def __init__(self, setting: Setting, statements: Statements) -> None:
         self.setting, self.statements = setting, statements
-        self._operators = Operators(
-            setting.dialect, setting.ranges, statements.helpers, setting.walked == COL, setting.approximate
-        )
+        self._operators = Operators(setting.dialect, setting.ranges, setting.walked == COL, setting.approximate)
 
     def text(self, expr: Expr) -> Text:
         """The text of an expression: a literal, a name, or the expression written out."""

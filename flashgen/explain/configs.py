@@ -10,8 +10,8 @@ import torch
 
 from flashgen.codegen import default_of, identity
 from flashgen.problems import Problem
-from flashgen.runtime import Config, Lookup, shipped_root
-from flashgen.runtime.lookup import current_device
+from flashgen.runtime import Config, Lookup
+from flashgen.runtime.lookup import current_device, shipped_in
 from flashgen.runtime.records import Bucket
 from flashgen.runtime.registry import FAMILIES
 from flashgen.spec.variant import Variant
@@ -48,7 +48,7 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
             for kernel, default in defaults.items()
             for p in asked
         )
-    shipped = shipped_root(out / f"{variant.name}.py")
+    shipped = shipped_in(variant.module_in(out))
     device = current_device(0)
     found = []
     with warnings.catch_warnings():

@@ -13,9 +13,8 @@ import triton
 from flashgen.codegen import default_of, identity
 from flashgen.errors import EnvironmentProblem
 from flashgen.problems import Problem
-from flashgen.runtime import shipped_root
-from flashgen.runtime.lookup import Choice, current_device, lookup, record_roots
-from flashgen.runtime.record_files import records_below
+from flashgen.runtime.lookup import Choice, current_device, lookup, record_folders, shipped_in
+from flashgen.runtime.record_files import records_in, table_path
 from flashgen.runtime.records import Device, Key, Record
 from flashgen.runtime.registry import FAMILIES
 from flashgen.spec.variant import Variant
@@ -82,7 +81,7 @@ def traced(
     `out` has the generated modules.
     """
     own = identity(variant)
-    roots = record_roots(shipped_root(out / f"{variant.name}.py"))
+    folders = record_folders(variant.name, shipped_in(variant.module_in(out)))
     found = []
     for workload in workloads(asked, own, device, kernels):
         key = workload.key
@@ -90,26 +89,26 @@ def traced(
         with warnings.catch_warnings():
             # What a lookup warns of is what is said here.
             warnings.simplefilter("ignore")
-            choice = lookup(key, roots, default, variant.source)
-            steps = _steps(key, roots, choice)
+            choice = lookup(key, folders, default, variant.source)
+            steps = _steps(key, folders, choice)
         found.append(Traced(workload.problem, key, choice, steps))
     return tuple(found)
 
 
-def _steps(key: Key, roots: Mapping[str, Path], choice: Choice) -> tuple[Step, ...]:
+def _steps(key: Key, folders: Mapping[str, Path], choice: Choice) -> tuple[Step, ...]:
     steps: list[Step] = []
-    for source in (*roots, *TOLERATED, "default"):
+    for source in (*folders, *TOLERATED, "default"):
         if source == choice.source:
             return (*steps, Step(source, True, choice.detail))
-        folders = [roots[source]] if source in roots else list(roots.values())
-        steps.append(_miss(source, key, folders))
+        asked = [folders[source]] if source in folders else list(folders.values())
+        steps.append(_miss(source, key, asked))
     return tuple(steps)
 
 
 def _miss(source: str, key: Key, folders: list[Path]) -> Step:
     """Why a source has no answer."""
     tolerated = TOLERATED.get(source, ())
-    records = [record for root in folders for record in records_below(root, variant=key.variant)]
+    records = [record for folder in folders for record in records_in(folder)]
     differing = [(differences(key, record, tolerated), record) for record in records]
     # For a neighbour the very record of the key would be no miss.
     closest = min(
@@ -117,8 +116,9 @@ def _miss(source: str, key: Key, folders: list[Path]) -> Step:
         key=lambda e: (e[1].key.kernel != key.kernel, len(e[0]), key.bucket.distance(e[1].key.bucket)),
         default=None,
     )
-    damaged = [path for root in folders if (path := Path(f"{root / key.path}.damaged")).exists()]
-    text = f"no file {folders[0] / key.path}" if source not in TOLERATED else f"no record of {_reach(source, key)}"
+    tables = [table_path(folder, key.gpu) for folder in folders]
+    damaged = [path for table in tables if (path := Path(f"{table}.damaged")).exists()]
+    text = f"no record of it in {tables[0]}" if source not in TOLERATED else f"no record of {_reach(source, key)}"
     if damaged:
         text += f" ({damaged[0].name} is damaged and was set aside)"
     if closest is None:

@@ -64,7 +64,9 @@ def key_range(mask: Expr, ranges: Ranges | None = None) -> KeyRange:
     `ranges` tells where integers may pass 64 bits; without it those of inputs are taken to have 32 bits.
     """
     found = _Solver(ranges or assumed()).range_of(mask)
-    return KeyRange(tuple(map(fold, found.lower)), tuple(map(fold, found.upper)), fold(found.residual))
+    # No bound: the mask may hold for every key, and not ask for one that there is.
+    upper = tuple(bound for bound in map(fold, found.upper) if bound != fold(LAST_KEY))
+    return KeyRange(tuple(map(fold, found.lower)), upper, fold(found.residual))
 
 
 def row_range(mask: Expr, bottom_right: bool, ranges: Ranges | None = None) -> KeyRange:

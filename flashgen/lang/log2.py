@@ -111,7 +111,7 @@ def _is_beyond(limit: float, node: Expr) -> bool:
 
 
 @dataclass(frozen=True)
-class Tilted:
+class AffineInK:
     """pair = qk * scaled + column: the column's part is affine in k and grows by `per_key` from one key to the next.
 
     All three are uniform but for k in `column`; `scaled` is as in Logits.
@@ -122,7 +122,7 @@ class Tilted:
     per_key: Expr
 
 
-def tilted(pair: Expr) -> Tilted | None:
+def affine_in_k(pair: Expr) -> AffineInK | None:
     """The parts of such a pair, as of ALiBi's; None for any other."""
     terms = _terms(pair)
     products = [term for term in terms if "qk" in variables(term)]
@@ -131,7 +131,7 @@ def tilted(pair: Expr) -> Tilted | None:
     column, per_key = _sum([term for term in terms if term not in products]), _sum([s for s in steps if s is not None])
     if scaled is None or column is None or per_key is None or None in steps:
         return None
-    return Tilted(scaled, column, per_key)
+    return AffineInK(scaled, column, per_key)
 
 
 def factored(pair: Expr) -> tuple[Expr, Const | None]:

@@ -47,14 +47,15 @@ def keywords(given: Mapping[str, object], defaults: Mapping[str, object]) -> tup
 
 
 def check_types(
-    q: object, k: object, v: object, scale: object = None, deterministic: object = None, **inputs: object
-) -> None:
+    q: object, k: object, v: object, scale: object = None, deterministic: object = None, names: Sequence[str] = (),
+    inputs: Sequence[object] = (),
+) -> None:  # fmt: skip
     """Refuse what a torch operator would not take, before it says so less clearly. An input of None is judged later."""
     if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
         _refuse_all_but_tensors(q=q, k=k, v=v)
-    for name, tensor in inputs.items():
+    for place, tensor in enumerate(inputs):
         if tensor is not None and not isinstance(tensor, torch.Tensor):
-            _refuse_all_but_tensors(**{name: tensor})
+            _refuse_all_but_tensors(**{names[place]: tensor})
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
         raise TypeError(f"scale is {type(scale).__name__}; expected a float")
     if deterministic is not None and not isinstance(deterministic, bool):

@@ -14,6 +14,10 @@ LOG2E = 1.4426950408889634
 LARGEST_TILE = 256
 
 
+# Those of q, k and v; None for one that is made elsewhere.
+Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+
+
 class Incoming(NamedTuple):
     """What comes from the output's side, as kernels read it.
 
@@ -41,6 +45,16 @@ class Incoming(NamedTuple):
     def num_rows(self) -> int:
         """Rows of lse and delta for each head."""
         return self.lse.shape[2]
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of rows, by the names of kernels' parameters."""
+        return {"num_rows": self.num_rows, **d_out_strides(self.strides)}
+
+
+def d_out_strides(strides: tuple[int, ...]) -> dict[str, int]:
+    """Strides of batch, heads and length as kernels know those of d_out."""
+    return dict(zip(("stride_ob", "stride_oh", "stride_om"), strides, strict=True))
 
 
 def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from flashgen.runtime.arguments import Sizes, kernel_ready, refuse_unstrided, row_strides, shown, sizes_of
-from flashgen.runtime.config import Config
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.memory import remember
-from flashgen.runtime.widths import tile_widths
 
 FLOAT32 = torch.finfo(torch.float32)
 
@@ -32,20 +30,37 @@ class Layout:
     strides: tuple[int, ...]
     # heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, as kernels take them.
     lengths: tuple[int, ...]
-    # head_dim and v_head_dim rounded up to the sizes of tiles.
-    HEAD_DIM: int
-    V_HEAD_DIM: int
     # Whether kernels read other tensors than were given.
     copies: bool
 
 
+@dataclass(frozen=True, eq=False)
+class OwnLayout:
+    """The same of a variant's own inputs: their strides and the dimensions that they bind, by name."""
+
+    numbers: Mapping[str, int]
+    # Whether kernels read other tensors than were given.
+    copies: bool = False
+
+
+NOTHING_OWN = OwnLayout({})
+_STRIDES = tuple(
+    f"stride_{tensor}{axis}" for tensor, axes in (("q", "bhm"), ("k", "bhn"), ("v", "bhn")) for axis in axes
+)
+
+
 class Call(NamedTuple):
-    """One call of attention(), checked: tensors as a kernel reads them, and what else there is to know of them."""
+    """One call of attention(), checked: tensors as a kernel reads them, and what else there is to know of them.
+
+    `given` are the variant's own inputs and runtime params, by the names of kernels' parameters.
+    """
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
     layout: Layout
+    given: Mapping[str, Any] = {}
+    own: OwnLayout = NOTHING_OWN
 
     @property
     def sizes(self) -> Sizes:
@@ -63,10 +78,11 @@ class Call(NamedTuple):
     def lengths(self) -> tuple[int, ...]:
         return self.layout.lengths
 
-    def blocks(self, config: Config) -> dict[str, int]:
-        """The tile sizes that a kernel is compiled for."""
-        head_dim, v_head_dim = self.layout.HEAD_DIM, self.layout.V_HEAD_DIM
-        return {"BM": config.BM, "BN": config.BN, "HEAD_DIM": head_dim, "V_HEAD_DIM": v_head_dim}
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The numbers that follow from the layout, by the names of kernels' parameters."""
+        strides = zip(_STRIDES, self.strides, strict=True)
+        return {"scale": self.scale, **vars(self.sizes), **dict(strides), **self.own.numbers}
 
 
 _layouts: dict[Hashable, Layout] = {}
@@ -111,9 +127,8 @@ def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
     q, k, v = kernel_ready("q", q), kernel_ready("k", k), kernel_ready("v", v)
     copies = any(ready is not each for ready, each in zip((q, k, v), given, strict=True))
     lengths = (sizes.heads, sizes.kv_heads, sizes.q_len, sizes.kv_len, sizes.head_dim, sizes.v_head_dim)
-    width, v_width = tile_widths(sizes.head_dim, sizes.v_head_dim)
     strides = (*row_strides(q), *row_strides(k), *row_strides(v))
-    return Call(q, k, v, Layout(float(scale), sizes, strides, lengths, width, v_width, copies))
+    return Call(q, k, v, Layout(float(scale), sizes, strides, lengths, copies))
 
 
 def outputs(call: Call, residue: bool = False) -> tuple[torch.Tensor, ...]:

@@ -37,6 +37,7 @@ class Config:
     # In the order in which they are written, which makes no difference.
     axes: tuple[tuple[str, int], ...] = field(compare=False)
     _axes: frozenset[tuple[str, int]] = field(init=False)
+    _hash: int = field(init=False, compare=False)
 
     def __init__(
         self, BM: int, BN: int, num_warps: int, num_stages: int, backend: str = PORTABLE,
@@ -53,6 +54,15 @@ class Config:
         pairs = tuple(chosen.items())
         for name, value in {**values, "backend": backend, "axes": pairs, "_axes": frozenset(pairs)}.items():
             object.__setattr__(self, name, value)
+        # It is asked for on each launch.
+        object.__setattr__(self, "_hash", hash((BM, BN, num_warps, num_stages, backend, self._axes)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A hash is of its process."""
+        return Config, (self.BM, self.BN, self.num_warps, self.num_stages, self.backend, self.axes)
 
     def __getattr__(self, name: str) -> Any:
         """An axis that this config does not have is None."""
@@ -100,11 +110,6 @@ class Config:
     def further(self) -> dict[str, Any]:
         """What it says beyond tiles and launch options: the axes and, unless it is the portable one, the backend."""
         return {**({} if self.backend == PORTABLE else {"backend": self.backend}), **dict(self.axes)}
-
-    @property
-    def wide(self) -> bool:
-        """Which of two kernels for dK and dV the launch in a generated module takes: that with tiles of 64 keys."""
-        return self.BN == 64
 
     @property
     def label(self) -> str:

@@ -40,7 +40,9 @@ class Described:
         floats = any(isinstance(value, float) for value in addresses)
         return Described(compiled) if tilings and not own and not floats and _launcher(run.launch) is not None else None
 
-    def __call__(self, programs: int, stream: int, addresses: list[Any], arguments: Callable[[], list[Any]]) -> None:
+    def __call__(
+        self, programs: int, stream: int, addresses: list[Any], arguments: Callable[[], Sequence[Any]]
+    ) -> None:
         """Launch as `compiled.run` does; `arguments` are asked for where these addresses, and numbers, are new."""
         place = (self, stream, *addresses)
         made = _handed.get(place)
@@ -49,7 +51,7 @@ class Described:
             remember(_handed, place, made)
         self._launch(*made)
 
-    def _make(self, programs: int, stream: int, arguments: list[Any]) -> tuple[Any, ...]:
+    def _make(self, programs: int, stream: int, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """What Triton hands to the launcher in C."""
         made: list[tuple[Any, ...]] = []
         compiled, run = self._compiled, copy(self._compiled.run)

@@ -14,57 +14,58 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from flashgen.runtime.arguments import say_once, sizes_of
-from flashgen.runtime.identity import Identity
-from flashgen.runtime.operator import Function, Operator, operator
+from flashgen.runtime.backward_pass import attention_backward
+from flashgen.runtime.forward_pass import attention_forward
+from flashgen.runtime.operator import Operator, operator
+from flashgen.runtime.own import check_inputs
+from flashgen.runtime.variant import Variant
 
-_PLAN = ", Tensor? counts, Tensor? tiles"
-_KEY_PLAN = ", Tensor? key_counts, Tensor? key_tiles"
+_PLAN = ("counts", "tiles")
+_KEY_PLAN = ("key_counts", "key_tiles")
+# What the operators call their own arguments: no input or param of a variant may be called so.
+OPERATOR_WORDS = (
+    "d_out", "d_lse", "q", "k", "v", "out", "lse", "residue", "scale", "config", *_PLAN, *_KEY_PLAN, "deterministic",
+    "backward_config", "needs",
+)  # fmt: skip
 
 
-def attention_operator(
-    identity: Identity, extra: str, launch: Function, launch_backward: Function, *,
-    inputs: Function | None = None, sized_by: Sequence[str] = (), learned: Sequence[str] = (), planned: bool = False,
-    residue: bool = False, shared: bool = False,
-) -> Operator:  # fmt: skip
+def attention_operator(variant: Variant, shared: bool = False) -> Operator:
     """Register flashgen::<variant>_<digests> and flashgen::<variant>_<digests>_backward; returns the former.
 
-    `extra` is the part of the signature that is the variant's own, such as "Tensor? slopes, float cap"; `inputs(q,
-    sizes, *tensors, *params)` checks those of it that are tensors, their shapes by the params named in `sized_by`;
-    `learned` names those that have gradients. `launch` and `launch_backward` are the generated functions; the latter
-    may return None for a gradient that is not asked for. `residue`: there is one. `shared`: operators of this name that
-    exist already are the same, and are used.
+    `shared`, for a module that was exported: operators of this name that exist already are the same, and are used.
     """
-    name = "_".join([identity.variant, identity.spec, *identity.templates.values()])
-    parts = [part.split() for part in extra.split(", ")] if extra else []
-    names = ["q", "k", "v", *(part[1] for part in parts)]
-    places = tuple(names.index(each) for each in ("q", "k", "v", *learned))
-    sizing = tuple(names.index(each) for each in sized_by)
-    tensors = sum(part[0].startswith("Tensor") for part in parts)
-    common = f"Tensor q, Tensor k, Tensor v, {extra}{', ' if extra else ''}"
-    plan, key_plan = (_PLAN, _KEY_PLAN) if planned else ("", "")
+    signature, identity = variant.signature, variant.identity
+    place = [identity.variant, *(["exported"] if shared else [])]
+    name = "_".join([*place, identity.spec, *identity.templates.values()])
+    common = f"Tensor q, Tensor k, Tensor v, {signature.schema}{', ' if signature.schema else ''}"
+    planned, residue = variant.planned, variant.natural
+    plan, key_plan = (_optional(names if planned else ()) for names in (_PLAN, _KEY_PLAN))
+    own = len(signature.names)
 
-    def forward(*arguments: Any) -> Any:
-        return launch(*arguments[: -4 if planned else -2])
+    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+        inputs, params = signature.split(rest[:own])
+        if planned:
+            return attention_forward(variant, q, k, v, inputs, params, *rest[own : own + 4])
+        return attention_forward(variant, q, k, v, inputs, params, rest[own], rest[own + 1])
 
     def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
         sizes = sizes_of(q, k, v)
-        if inputs is not None:
-            inputs(q, sizes, *rest[:tensors], *(rest[place - 3] for place in sizing))
+        check_inputs(variant, q, sizes, *signature.split(rest[:own]))
         of_rows = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2 if residue else 1))
         return q.new_empty((*q.shape[:3], v.shape[3])), *of_rows
 
-    called = ("q", "k", "v", *identity.arguments)
-    gradients = _Gradients(name, tuple(names), called, 3 + tensors, places, planned, residue, launch_backward)
+    gradients = _Gradients(name, variant)
     backward = operator(
         f"{name}_backward",
         f"(Tensor d_out, Tensor? d_lse, {common}Tensor out, Tensor lse, {'Tensor residue, ' * residue}"
         "float? scale, str? config, "
-        f"bool? deterministic{key_plan}, bool[] needs) -> ({', '.join(['Tensor'] * len(places))})",
+        f"bool? deterministic{key_plan}, bool[] needs) -> ({', '.join(['Tensor'] * len(gradients.places))})",
         gradients.launch,
         gradients.fake,
         backward=gradients.differentiated_again,
@@ -82,35 +83,49 @@ def attention_operator(
     )
 
 
+def _optional(names: Sequence[str]) -> str:
+    return "".join(f", Tensor? {name}" for name in names)
+
+
 @dataclass(frozen=True)
 class _Gradients:
-    """How gradients come about: `names` of q, k, v and extra, of which the first are `tensors`, and what callers call
-    them; `places` of those among them that have a gradient. `planned`: there may be a schedule for the backward pass.
-    `residue`: lse has one.
-    """
+    """How the gradients of a variant come about."""
 
     operator_name: str
-    names: tuple[str, ...]
-    called: tuple[str, ...]
-    tensors: int
-    places: tuple[int, ...]
-    planned: bool
-    residue: bool
-    launch_backward: Function
+    variant: Variant
+
+    @cached_property
+    def tensors(self) -> int:
+        """How many of the first arguments are tensors: q, k, v and the inputs."""
+        return 3 + len(self.variant.inputs)
+
+    @cached_property
+    def own(self) -> int:
+        """How many of the first arguments are q, k, v and what is the variant's."""
+        return 3 + len(self.variant.signature.names)
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Which of these have a gradient."""
+        return (0, 1, 2, *(place for place, each in enumerate(self.variant.inputs, start=3) if each.grad))
+
+    @cached_property
+    def results(self) -> int:
+        return 3 if self.variant.natural else 2
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: tuple[torch.Tensor, ...]) -> None:
         """Keep what the backward pass reads: the arguments, out and lse, with its residue."""
         tensors = inputs[: self.tensors]
         for place in range(3, self.tensors):
             if place not in self.places and tensors[place] is not None and tensors[place].requires_grad:
-                name = self.called[place]
+                name = self.variant.inputs[place - 3].public
                 say_once(name, f"{name} requires a gradient and gets none; `grad: true` in the spec gives it one")
         ctx.set_materialize_grads(False)
-        if self.residue:
+        if self.variant.natural:
             ctx.mark_non_differentiable(output[2])
-        ctx.save_for_backward(*tensors, *(inputs[-4:-2] if self.planned else ()), *output)
-        ctx.params = inputs[self.tensors : len(self.names)]
-        ctx.scale, ctx.deterministic, ctx.config = inputs[len(self.names)], *inputs[-2:]
+        ctx.save_for_backward(*tensors, *(inputs[-4:-2] if self.variant.planned else ()), *output)
+        ctx.params = inputs[self.tensors : self.own]
+        ctx.scale, ctx.deterministic, ctx.config = inputs[self.own], *inputs[-2:]
 
     def backward(
         self, backward: Operator, ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None
@@ -121,7 +136,7 @@ class _Gradients:
         if d_out is None and d_lse is None:
             return tuple(gradients)
         saved = ctx.saved_tensors
-        results = 3 if self.residue else 2
+        results = self.results
         tensors, key_plan, output = saved[: self.tensors], saved[self.tensors : -results], saved[-results:]
         needs = [asked[place] for place in self.places]
         d_out = torch.zeros_like(output[0]) if d_out is None else d_out
@@ -137,8 +152,15 @@ class _Gradients:
 
     def launch(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         """The backward operator. A gradient that is not asked for is an empty tensor: an operator cannot give None."""
-        q, needs = arguments[2], arguments[-1]
-        found = self.launch_backward(*arguments)
+        d_out, d_lse, q, k, v = arguments[:5]
+        inputs, params = self.variant.signature.split(arguments[5 : 2 + self.own])
+        first = 2 + self.own
+        last = first + self.results
+        scale, config, deterministic, *plan, needs = arguments[last:]
+        found: Any = attention_backward(
+            self.variant, d_out, d_lse, q, k, v, inputs, params, arguments[first:last], scale, config, deterministic,
+            (plan[0], plan[1]) if plan else (None, None), needs,
+        )  # fmt: skip
         if all(needs):
             return found
         return tuple(gradient if needed else q.new_empty(0) for gradient, needed in zip(found, needs, strict=True))

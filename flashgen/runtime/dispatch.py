@@ -32,11 +32,15 @@ def is_direct(arguments: Iterable[object]) -> bool:
     ):
         return False
     for value in arguments:
-        if isinstance(value, torch.Tensor) and (
-            type(value) not in _PLAIN_TYPES
-            or not (value.is_cuda or value.is_cpu)
-            or value.is_neg()
-            or torch._is_functional_tensor(value)
+        if (
+            value is not None
+            and isinstance(value, torch.Tensor)
+            and (
+                type(value) not in _PLAIN_TYPES
+                or not (value.is_cuda or value.is_cpu)
+                or value.is_neg()
+                or torch._is_functional_tensor(value)
+            )
         ):
             return False
     return True

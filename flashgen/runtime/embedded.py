@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
 
 from flashgen.runtime.differentiable import attention_operator
-from flashgen.runtime.identity import Identity
 from flashgen.runtime.operator import Operator
+from flashgen.runtime.variant import Variant
 
-# The text of each tuned record by its path below the root.
+# The text of each table of tuned records by its name, `<gpu>.json`.
 EMBEDDED: dict[str, str] = {}
 
 
@@ -20,7 +18,7 @@ class EmbeddedRoot(PurePosixPath):
 
     def read_bytes(self) -> bytes:
         if str(self) not in EMBEDDED:
-            raise FileNotFoundError(f"no record {self} in this file")
+            raise FileNotFoundError(f"no records {self} in this file")
         return EMBEDDED[str(self)].encode()
 
     def glob(self, pattern: str) -> Iterator[EmbeddedRoot]:
@@ -32,10 +30,9 @@ def embedded_root(_: object) -> EmbeddedRoot:
     return EmbeddedRoot()
 
 
-def shared_operator(identity: Identity, *arguments: Any, **options: Any) -> Operator:
+def shared_operator(variant: Variant) -> Operator:
     """In the place of `attention_operator`: copies of one exported file in one process share their operators.
 
     The name has the digests of spec and templates, so they are the same kernels.
     """
-    exported = replace(identity, variant=f"{identity.variant}_exported")
-    return attention_operator(exported, *arguments, **options, shared=True)
+    return attention_operator(variant, shared=True)

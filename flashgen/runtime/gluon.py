@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from triton._C.libtriton import ir
+from triton.experimental import gluon
 from triton.experimental.gluon.language._core import builtin, shared_memory_descriptor
 from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.language import core
 
+# Classes of values of a kernel, with methods that are functions of the kernel.
+aggregate = getattr(gluon, "aggregate", None) or core._aggregate
 # Global memory to shared memory by TMA, by its name before and after Triton 3.7.
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 # The way back.

@@ -11,9 +11,11 @@ found there whose function is not loaded yet): of these there is one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -39,66 +41,93 @@ class Found(NamedTuple):
     kernel: object
 
 
+@dataclass(frozen=True)
 class Rest:
-    """What a launch has beside its first arguments: how many programs, the numbers that come after them, constants.
+    """What a launch has beside the arguments that change from one to the next: programs, and more arguments by name.
 
-    `tilings` are for the first arguments, None where an argument is no descriptor.
+    `numbers` are what a kernel may be compiled for, `constants` the values of its compile-time arguments; both may have
+    names that the kernel does not ask for. `tilings` are how tensors among the first arguments are seen by tiles.
     """
 
-    def __init__(self, programs: int, *numbers: Any, tilings: Sequence[Tiling | None] = (), **constants: Any) -> None:
-        self.programs = programs
-        self.numbers = flat_arguments(numbers)
-        self.tilings = [(place, tiling) for place, tiling in enumerate(tilings) if tiling is not None]
-        self.constants = constants
+    programs: int
+    numbers: Mapping[str, Any]
+    constants: Mapping[str, Any]
+    options: Mapping[str, Any]
+    tilings: Mapping[str, Tiling] = field(default_factory=dict)
 
-    def arguments(self, first: tuple[Any, ...]) -> tuple[Any, ...]:
-        """All arguments, descriptors in the place of tensors."""
-        tiled = list(first)
-        for place, tiling in self.tilings:
-            tiled[place] = tiling.of(tiled[place])
-        return (*tiled, *self.numbers)
+    def arguments(self, kernel: Any, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a kernel in its order, descriptors in the place of tensors; and its constants by name."""
+        arguments, constants = [], {}
+        for name in kernel.arg_names:
+            if name in given:
+                arguments.append(self.tilings[name].of(given[name]) if name in self.tilings else given[name])
+            elif name in self.numbers:
+                arguments.append(self.numbers[name])
+            elif name in self.constants:
+                constants[name] = self.constants[name]
+            else:
+                raise TypeError(
+                    f"{kernel.__name__} takes {name!r}; expected what its launch gives: {self._names(given)}"
+                )
+        return tuple(arguments), constants
+
+    def _names(self, given: Mapping[str, Any]) -> str:
+        return ", ".join([*given, *self.numbers, *self.constants])
+
+
+class Order(NamedTuple):
+    """Which arguments a kernel takes of those that are given, in its order, and where they stand among all of its own.
+
+    The kernel is here to stay alive: it is found by its id.
+    """
+
+    kernel: Any
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+    take: Callable[[Mapping[str, Any]], Sequence[Any]]
 
 
 class Known(NamedTuple):
-    """What a launch needs beside its first arguments, `numbers` and the values of compile-time arguments in one."""
+    """What a launch needs beside the arguments that are given: `last` are the others, numbers and constants.
+
+    `order` brings both, one after the other, into the kernel's order; None where they are in it. `tilings` are those
+    of given arguments by their places.
+    """
 
     compiled: CompiledKernel
     programs: int
     tilings: list[tuple[int, Tiling]]
     last: tuple[Any, ...]
+    order: Callable[[list[Any]], Sequence[Any]] | None
     described: Described | None
-    kernel: object
 
-    def tiled(self, passed: list[Any], arguments: tuple[Any, ...]) -> list[Any]:
-        """What is passed for arguments, descriptors in the place of addresses."""
-        if self.tilings:
-            passed = [*passed]
-            for place, tiling in self.tilings:
-                passed[place] = tiling.of(arguments[place])
-        return passed
+    def arguments(self, passed: list[Any], given: Sequence[Any]) -> Sequence[Any]:
+        """All arguments as Triton's launcher takes them, descriptors in the place of addresses."""
+        everything = [*passed, *self.last]
+        for place, tiling in self.tilings:
+            everything[place] = tiling.of(given[place])
+        return everything if self.order is None else self.order(everything)
 
 
 # Reentrant: hooks that Triton calls on a launch may launch kernels.
 _first_launch = RLock()
 _found: dict[Hashable, Found] = {}
 _known: dict[Hashable, Known] = {}
+_orders: dict[Hashable, Order] = {}
 # What is called with a kernel, the number of programs, its arguments and constants instead of launching it.
-_instead: Callable[[Any, int, tuple[Any, ...], dict[str, Any]], None] | None = None
+Instead = Callable[[Any, int, tuple[Any, ...], dict[str, Any]], None]
+_instead: Instead | None = None
 
 
 @contextmanager
-def rehearsing(instead: Callable[[Any, int, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
-    """Within the block nothing is launched on a GPU: `instead` is called with what would be.
-
-    A kernel that is known already does not run either: what it reads was not written.
-    """
-    global _instead, _known
-    known, before = _known, _instead
-    _known, _instead = {}, instead
+def replaced(instead: Instead) -> Iterator[None]:
+    """Within the block no kernel is launched: `instead` is called with what would be."""
+    global _instead
+    before, _instead = _instead, instead
     try:
         yield
     finally:
-        _known, _instead = known, before
+        _instead = before
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
@@ -109,7 +138,9 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
     last, and the launch options.
     """
     gpu = getattr(arguments[0], "base", arguments[0]).get_device()
-    if gpu < 0:
+    if _instead is not None:
+        _instead(kernel, programs, flat_arguments(arguments), constants)
+    elif gpu < 0:
         kernel[(programs,)](*flat_arguments(arguments), **constants)
     elif torch._C._cuda_getDevice() == gpu:
         _launch_here(kernel, programs, gpu, arguments, constants)
@@ -118,35 +149,48 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
             _launch_here(kernel, programs, gpu, arguments, constants)
 
 
-def relaunch(kernel: Any, key: tuple[Hashable, ...], *arguments: Any, rest: Callable[[], Rest]) -> None:
-    """The same for launches that are repeated: what follows from `key`, `rest`, is asked for once.
+def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], rest: Callable[[], Rest]) -> None:
+    """Launch a kernel by the names of its parameters, again and again: what follows from `key`, `rest`, is asked once.
 
-    `arguments` are those in front of the numbers of `rest`, as `launch` takes them; the first is a tensor.
+    `given` are the arguments that change, tensors, numbers and None; for one kernel the same names each time, of which
+    it takes those that it has.
     """
+    order = _orders.get(id(kernel)) or _order(kernel, given)
+    arguments = order.take(given)
     gpu = arguments[0].get_device()
-    if gpu < 0:
+    if _instead is not None or gpu < 0:
         found = rest()
-        kernel[(found.programs,)](*found.arguments(flat_arguments(arguments)), **found.constants)
+        positional, constants = found.arguments(kernel, given)
+        launch(kernel, found.programs, *positional, **constants, **found.options)
     elif torch._C._cuda_getDevice() == gpu:
-        _relaunch_here(kernel, gpu, key, arguments, rest)
+        _relaunch_here(order, gpu, key, arguments, given, rest)
     else:
         with torch.cuda.device(gpu):
-            _relaunch_here(kernel, gpu, key, arguments, rest)
+            _relaunch_here(order, gpu, key, arguments, given, rest)
+
+
+def _order(kernel: Any, given: Mapping[str, Any]) -> Order:
+    names = tuple(name for name in kernel.arg_names if name in given)
+    places = tuple(kernel.arg_names.index(name) for name in names)
+    order = Order(kernel, names, places, itemgetter(*names) if len(names) > 1 else lambda given: (given[names[0]],))
+    remember(_orders, id(kernel), order)
+    return order
 
 
 def _relaunch_here(
-    kernel: Any, gpu: int, key: tuple[Hashable, ...], arguments: tuple[Any, ...], rest: Callable[[], Rest]
-) -> None:
+    order: Order, gpu: int, key: tuple[Hashable, ...], arguments: Sequence[Any], given: Mapping[str, Any],
+    rest: Callable[[], Rest],
+) -> None:  # fmt: skip
+    kernel = order.kernel
     described, passed = _describe(kernel, gpu, arguments, key)
     known = _known.get(described)
     hooks = triton.knobs.runtime
     if known is None or kernel.pre_run_hooks or hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
         asked = rest()
-        found = _launch_here(kernel, asked.programs, gpu, asked.arguments(arguments), asked.constants)
+        positional, constants = asked.arguments(kernel, given)
+        found = _launch_here(kernel, asked.programs, gpu, positional, {**constants, **asked.options})
         if found is not None:
-            last = (*asked.numbers, *found.values)
-            again = Described.of(found.compiled, [tiling for _, tiling in asked.tilings], passed)
-            remember(_known, described, Known(found.compiled, asked.programs, asked.tilings, last, again, kernel))
+            remember(_known, described, _know(order, found, asked, (*positional, *found.values), passed))
         return
     stream = driver.active.get_current_stream(gpu)
     if known.described is None:
@@ -154,19 +198,30 @@ def _relaunch_here(
         compiled = known.compiled
         compiled.run(
             known.programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
-            *known.tiled(passed, arguments), *known.last,
+            *(known.arguments(passed, arguments) if known.order or known.tilings else (*passed, *known.last)),
         )  # fmt: skip
     else:
-        known.described(known.programs, stream, passed, lambda: [*known.tiled(passed, arguments), *known.last])
+        known.described(known.programs, stream, passed, lambda: known.arguments(passed, arguments))
+
+
+def _know(order: Order, found: Found, asked: Rest, everything: tuple[Any, ...], passed: list[Any]) -> Known:
+    others = [place for place in range(len(everything)) if place not in order.places]
+    now = [*order.places, *others]
+    tilings = [(place, asked.tilings[name]) for place, name in enumerate(order.names) if name in asked.tilings]
+    return Known(
+        found.compiled,
+        asked.programs,
+        tilings,
+        tuple(everything[place] for place in others),
+        None if now == sorted(now) else itemgetter(*(now.index(place) for place in range(len(now)))),
+        Described.of(found.compiled, [tiling for _, tiling in tilings], passed),
+    )
 
 
 def _launch_here(
     kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]
 ) -> Found | None:
     """Launch; the kernel that was found for it, if it is to be remembered."""
-    if _instead is not None:
-        _instead(kernel, programs, flat_arguments(arguments), constants)
-        return None
     triton.set_allocator(scratch)
     description, passed = _describe(kernel, gpu, arguments, (*constants, *constants.values()))
     found = _found.get(description)
@@ -189,7 +244,7 @@ def _launch_here(
 
 
 def _describe(
-    kernel: Any, gpu: int, arguments: tuple[Any, ...], others: tuple[Hashable, ...]
+    kernel: Any, gpu: int, arguments: Sequence[Any], others: tuple[Hashable, ...]
 ) -> tuple[tuple[object, ...], list[Any]]:
     """All that Triton may compile a kernel of its own for, and the arguments with addresses instead of tensors.
 
@@ -202,9 +257,10 @@ def _describe(
         knobs.compilation.instrumentation_mode, *others,
     ]  # fmt: skip
     passed: list[Any] = []
+    plain = torch.Tensor
     for value in arguments:
         kind = value.__class__
-        if isinstance(value, torch.Tensor):
+        if kind is plain or isinstance(value, plain):
             address = value.data_ptr()
             described.append(value.dtype if address % 16 == 0 else (value.dtype,))
             passed.append(address)

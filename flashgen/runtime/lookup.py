@@ -6,7 +6,7 @@ The order in which a call's config is found:
 |-------------------|-----------------------------------------------------------|-------------------|
 | argument          | the caller's `config=`                                    |                   |
 | user cache        | a record for this very key, in the user's cache folder    |                   |
-| shipped           | a record for this very key, beside the generated module   |                   |
+| shipped           | a record for this very key, beside the kernels            |                   |
 | nearest           | same GPU, the nearest shape bucket                        | once              |
 | same capability   | another GPU of this capability, the nearest shape bucket  | once              |
 | default           | the built-in default                                      | once for each key |
@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,8 +29,8 @@ from typing import Any
 from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.memory import remember
-from flashgen.runtime.record_files import read_record, records_below, warn_once
-from flashgen.runtime.records import Bucket, Device, Key, Record, gpu_slug
+from flashgen.runtime.record_files import read_record, records_in, report_old, warn_once
+from flashgen.runtime.records import Bucket, Device, Key, Record
 
 
 class NoCacheFolder(OSError):
@@ -64,19 +64,24 @@ def _cache_folder() -> Path:
 
 
 def user_root() -> Path:
-    """The folder of the user's own records."""
+    """The folder of the user's own records, which has one for each variant."""
     return cache_folder() / "tuned"
 
 
 def shipped_root(module_file: str | os.PathLike[str]) -> Path:
-    """The folder of the records that are shipped beside a generated module."""
-    return Path(module_file).parent / "tuned"
+    """The folder of the records that are shipped with a package, by the path of its `__init__.py`."""
+    return shipped_in(Path(module_file).parent)
 
 
-def record_roots(shipped: Path) -> dict[str, Path]:
-    """The folders in which a record is looked for, by the name of the source, in this order."""
+def shipped_in(package: Path) -> Path:
+    """The same by the path of the package."""
+    return package / "tuned"
+
+
+def record_folders(variant: str, shipped: Path) -> dict[str, Path]:
+    """The folders in which a variant's records are looked for, by the name of the source, in this order."""
     try:
-        return {"user cache": user_root(), "shipped": shipped}
+        return {"user cache": user_root() / variant, "shipped": shipped}
     except NoCacheFolder as error:
         warn_once(("no cache folder",), str(error))
         return {"shipped": shipped}
@@ -105,35 +110,34 @@ class Choice:
     detail: str
 
 
-def neighbours(key: Key, roots: Sequence[Path], gpu: str = "*") -> list[Record]:
+def neighbours(key: Key, folders: Iterable[Path]) -> list[Record]:
     """Records that differ from `key` in the bucket or the GPU model alone, the nearest bucket first."""
-    name = f"{key.family}*{key.suffix}"
-    found = [record for root in roots for record in records_below(root, gpu, key.variant, name)]
-    same = (key.capability, key.spec, key.templates)
-    found = [r for r in found if (r.key.capability, r.key.spec, r.key.templates) == same and r.key != key]
+    found = [record for folder in folders for record in records_in(folder)]
+    found = [r for r in found if r.key != key and r.key.in_bucket_of(key) == key]
     return sorted(found, key=lambda record: key.bucket.distance(record.key.bucket))
 
 
-def lookup(key: Key, roots: Mapping[str, Path], default: Config, spec: str = "SPEC") -> Choice:
+def lookup(key: Key, folders: Mapping[str, Path], default: Config, spec: str = "SPEC") -> Choice:
     """The config for `key`.
 
-    `roots` maps a source's name to its folder, in the order in which they are asked. `spec` is the path for the
-    command that a warning names.
+    `folders` maps a source's name to its folder of the variant's records, in the order in which they are asked. `spec`
+    is the path for the command that a warning names.
     """
-    for source, root in roots.items():
-        record = read_record(root / key.path)
-        if record is not None and record.key == key:
+    for source, folder in folders.items():
+        record = read_record(folder, key)
+        if record is not None:
             return Choice(record.config, source, f"tuned for {key}: {record.median_us:.1f} us")
-    folders = list(roots.values())
+    for folder in folders.values():
+        report_old(folder, key.variant)
     mend = f"`flashgen tune {shlex.quote(spec)}` finds the best config for it"
-    slug = gpu_slug(key.gpu)
-    for source, gpu in (("nearest", slug), ("same capability", "*")):
-        for record in neighbours(key, folders, gpu):
-            if gpu == slug and record.key.gpu != key.gpu:
-                continue
-            detail = f"no record for {key}; using the one for {record.key.bucket} on {record.key.gpu}"
+    near = neighbours(key, folders.values())
+    same_gpu = [record for record in near if record.key.gpu == key.gpu]
+    for source, records in (("nearest", same_gpu), ("same capability", near)):
+        if records:
+            nearest = records[0]
+            detail = f"no record for {key}; using the one for {nearest.key.bucket} on {nearest.key.gpu}"
             warn_once((source, key.gpu, key.variant, key.family), f"{detail}; {mend}")
-            return Choice(record.config, source, detail)
+            return Choice(nearest.config, source, detail)
     detail = f"no record for {key}; using the built-in default {default}"
     warn_once(("default", str(key), key.suffix), f"{detail}; {mend}")
     return Choice(default, "default", detail)
@@ -153,7 +157,7 @@ class Lookup:
     """Finds the configs of one kernel of one generated module; a bucket's second question costs one dict lookup.
 
     `identity` is the module's, `kernel` one of those that it has the digests of. `default` gives the built-in config
-    from (capability, dtype, head_dim, v_head_dim). `shipped` is the folder of the records beside the module.
+    from (capability, dtype, head_dim, v_head_dim). `shipped` is the folder of the records beside the kernels.
     """
 
     identity: Identity
@@ -189,7 +193,14 @@ class Lookup:
         key = self.key(device, dtype, head_dim, v_head_dim, bucket)
         return lookup(
             key,
-            record_roots(self.shipped),
+            record_folders(self.identity.variant, self.shipped),
             self.default(device.capability, dtype, head_dim, v_head_dim),
             self.identity.source,
         )
+
+
+def lookups(
+    identity: Identity, shipped: Path, **defaults: Callable[[str, str, int, int], Config]
+) -> dict[str, Lookup]:  # fmt: skip
+    """What finds the configs of each family of kernels, by its name; each is given by its built-in default."""
+    return {family: Lookup(identity, family, default, shipped) for family, default in defaults.items()}

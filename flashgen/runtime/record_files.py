@@ -1,4 +1,4 @@
-"""Reading the files of records. A call survives whatever lies in their place: it has a config without them too.
+"""Reading records: `<gpu>.json` in a variant's folder. A call survives whatever lies there: it has a config anyway.
 
 What was read whole and is malformed is set aside, so that it is reported once and its place is free. All else stays:
 what cannot be read now may be good, and what a newer flashgen wrote is good for that one.
@@ -16,10 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from flashgen.runtime.records import NewerFormat, Record
+from flashgen.runtime.record_table import NewerFormat, parse
+from flashgen.runtime.records import Key, Record, gpu_slug
 
-# No record is that long; more of a file is not read.
-MOST_BYTES = 1 << 18
+# No table is that long; more of a file is not read.
+MOST_BYTES = 1 << 22
 # Opening waits for nobody, as it would for the other end of a pipe.
 _OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -41,8 +42,8 @@ def warn_once(mark: tuple[str, ...], message: str) -> None:
         warnings.warn(message, RecordWarning, stacklevel=3)
 
 
-def read_record(path: Path, strict: bool = False) -> Record | None:
-    """The record in this file; None where there is none, or none that can be used, which is said once.
+def read_table(path: Path, strict: bool = False) -> tuple[Record, ...]:
+    """The records in this file; none where there is no file, or none that can be used, which is said once.
 
     A malformed one is set aside. `strict` raises what else there is to say, OSError or NewerFormat.
     """
@@ -50,33 +51,58 @@ def read_record(path: Path, strict: bool = False) -> Record | None:
         with _opened(path) as file:
             content = file.read(MOST_BYTES + 1)
             if len(content) > MOST_BYTES:
-                raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES} bytes, as no record has")
+                raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES} bytes, as no table of records has")
             try:
-                return _placed(Record.from_json(content.decode()), path)
+                return _placed(parse(content.decode()), path)
             except NewerFormat:
                 raise
             except ValueError as error:
-                return None if _set_aside(path, file, error) else read_record(path, strict)
+                return () if _set_aside(path, file, error) else read_table(path, strict)
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return ()
     except (OSError, NewerFormat, RecursionError) as error:
         if strict:
             raise
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        warn_once(("unread", str(path)), f"the tuned record {path} cannot be read ({why}); it is left there, unused")
-        return None
+        warn_once(
+            ("unread", str(path)), f"the tuned records {path} cannot be read ({why}); they are left there, unused"
+        )
+        return ()
 
 
-def records_below(root: Path, gpu: str = "*", variant: str = "*", name: str = "*.json") -> list[Record]:
-    """The readable records of a root, in the order of their paths. The last three are patterns for its three levels."""
-    found = []
+def table_path(folder: Path, gpu: str) -> Path:
+    """Where the records of a variant, whose folder this is, lie for a GPU model."""
+    return folder / f"{gpu_slug(gpu)}.json"
+
+
+def read_record(folder: Path, key: Key) -> Record | None:
+    """The record of this very key in a variant's folder; None where there is none."""
+    return next((record for record in read_table(table_path(folder, key.gpu)) if record.key == key), None)
+
+
+def records_in(folder: Path) -> list[Record]:
+    """The readable records of a variant's folder, of all GPU models."""
+    found: list[Path] = []
     try:
-        for path in root.glob(f"{gpu}/{variant}/{name}"):
-            found.append(path)
+        found += folder.glob("*.json")
     except OSError as error:
-        warn_once(("unread", str(root)), f"the folder of tuned records {root} cannot be read ({error.strerror})")
-    records = (read_record(path) for path in sorted(found))
-    return [record for record in records if record is not None]
+        warn_once(("unread", str(folder)), f"the folder of tuned records {folder} cannot be read ({error.strerror})")
+    return [record for path in sorted(found) for record in read_table(path)]
+
+
+def report_old(folder: Path, variant: str) -> None:
+    """Say once where a variant, whose folder this is, has records as an earlier flashgen wrote them, a file each."""
+    if not isinstance(folder, Path):  # of an exported module
+        return
+    # They lay in folders by GPU and variant: in the cache beside the variants', or beside the generated modules.
+    for root in (folder.parent, folder.parent.parent / folder.name):
+        with suppress(OSError):
+            if next(root.glob(f"*/{variant}/*.json"), None) is not None:
+                warn_once(
+                    ("old", str(root)),
+                    f"{root} has tuned records in the form of an earlier flashgen, a file each, which this one does "
+                    "not read; `flashgen tune` measures anew, and what is there may be deleted",
+                )
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -99,16 +125,17 @@ def _expect_file(status: os.stat_result) -> None:
         raise OSError(errno.EINVAL, "it is not a file")
 
 
-def _placed(record: Record, path: Path) -> Record:
-    """A record, if it lies where its key says."""
-    if record.key.path.parts != path.parts[-3:]:
-        raise ValueError(f"its key is not the one that its path names, but that of {record.key.path.as_posix()}")
-    return record
+def _placed(records: tuple[Record, ...], path: Path) -> tuple[Record, ...]:
+    """The records, if they lie where their keys say."""
+    for record in records:
+        if f"{gpu_slug(record.key.gpu)}.json" != path.name:
+            raise ValueError(f"it has a record of {record.key.gpu!r}, whose file is {gpu_slug(record.key.gpu)}.json")
+    return records
 
 
 def _set_aside(path: Path, file: BinaryIO, error: Exception) -> bool:
     """Move what was read from `path` out of the way, and say so. False where another file has taken its place."""
-    outcome = "it is skipped"
+    outcome = "they are skipped"
     if isinstance(path, Path):
         aside = path.with_name(path.name + ".damaged")
         try:
@@ -116,17 +143,17 @@ def _set_aside(path: Path, file: BinaryIO, error: Exception) -> bool:
             if not os.path.samestat(os.fstat(file.fileno()), os.stat(aside)):
                 _put_back(aside, path)
                 return False
-            outcome = f"it was set aside as {aside.name}"
+            outcome = f"the file was set aside as {aside.name}"
         except FileNotFoundError:
             return False
         except OSError:
-            outcome = "it could not be set aside and is skipped"
-    warn_once(("damaged", str(path)), f"the tuned record {path} cannot be read ({str(error)[:300]}); {outcome}")
+            outcome = "the file could not be set aside and is skipped"
+    warn_once(("damaged", str(path)), f"the tuned records {path} cannot be read ({str(error)[:300]}); {outcome}")
     return True
 
 
 def _put_back(aside: Path, path: Path) -> None:
-    """What a writer has just put in the place of a damaged record, unless the next writer has by now."""
+    """What a writer has just put in the place of damaged records, unless the next writer has by now."""
     with suppress(FileExistsError):
         os.link(aside, path)
     os.unlink(aside)

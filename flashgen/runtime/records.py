@@ -1,27 +1,14 @@
-"""Tuned configs on disk: what a record says, what it depends on, and how it is written as JSON.
-
-One record is one file, `<gpu>/<variant>/<kernel>-<dtype>-d<head_dim>x<v_head_dim>-<bucket>-<triton>-<digest>.json`
-below a root.
-"""
+"""Tuned configs: what a record says, and what it depends on."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.registry import checked
-
-RECORD_FORMAT = 1
-
-
-class NewerFormat(ValueError):
-    """A record of a flashgen that is newer than this one, which can tell nothing else of it."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +75,23 @@ class Key:
 
     @property
     def family(self) -> str:
-        """The start of the file names of the records that differ from this one in the bucket alone."""
+        """The start of the names of the records that differ from this one in the bucket alone."""
         return f"{self.kernel}-{self.dtype}-d{self.head_dim}x{self.v_head_dim}-"
 
     @property
     def suffix(self) -> str:
-        """The end of those file names: the Triton series, and a digest of spec and templates."""
+        """The end of those names: the Triton series, and a digest of spec and templates."""
         digest = hashlib.sha256(f"{self.spec}/{self.templates}".encode()).hexdigest()[:8]
-        return f"-{self.triton}-{digest}.json"
+        return f"-{self.triton}-{digest}"
 
     @property
-    def path(self) -> Path:
-        """Where the record lies below a root."""
-        return Path(gpu_slug(self.gpu), self.variant, f"{self.family}{self.bucket}{self.suffix}")
+    def name(self) -> str:
+        """What it is called where it needs a name, as a path is written: GPU, variant, and the rest."""
+        return f"{gpu_slug(self.gpu)}/{self.variant}/{self.family}{self.bucket}{self.suffix}"
+
+    def in_bucket_of(self, other: Key) -> Key:
+        """The same on the GPU and in the bucket of another one."""
+        return replace(self, gpu=other.gpu, bucket=other.bucket)
 
     def __str__(self) -> str:
         return (
@@ -131,113 +122,13 @@ class Record:
     measured_at: str = ""
     note: str = ""
 
-    def to_json(self) -> str:
-        fields = {**asdict(self), "config": self.config.as_dict(), "format": RECORD_FORMAT}
-        fields["key"]["bucket"] = str(self.key.bucket)
-        return json.dumps(fields, indent=2, sort_keys=True) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Record:
-        """Read what `to_json` wrote. NewerFormat for what a newer flashgen wrote, ValueError for anything else."""
-        if _depth(text) > _MOST_DEPTH:
-            raise ValueError("JSON that is nested too deeply")
-        fields = json.loads(text, parse_constant=_no_number)
-        written = fields.get("format") if isinstance(fields, dict) else None
-        if isinstance(written, int) and written > RECORD_FORMAT:
-            raise NewerFormat(f"its format is {_shown(written)}, of a newer flashgen; this one reads {RECORD_FORMAT}")
-        _expect(fields, {name: kind for name, (kind, _) in _RECORD_FIELDS.items()} | {"format": int}, "the record")
-        if fields.pop("format") != RECORD_FORMAT:
-            raise ValueError(f"the record's format is not {RECORD_FORMAT}")
-        _expect(fields["key"], _KEY_FIELDS, "key")
-        for name, (kind, values) in _RECORD_FIELDS.items():
-            inner = fields[name] if kind is dict else {}
-            if values and not all(isinstance(each, values) and not isinstance(each, bool) for each in inner.values()):
-                raise ValueError(f"a value of {name} has the wrong type")
-            for each in (*inner, *inner.values()) if kind is dict else (fields[name],):
-                _expect_plain(each, name)
-        _expect_words(fields["key"])
-        if not fields["median_us"] > 0:
-            raise ValueError(f"median_us is {fields['median_us']}; expected a positive time")
-        key = Key(**{**fields["key"], "bucket": Bucket.parse(fields["key"]["bucket"])})
-        try:
-            config = checked(key.kernel, Config.of(fields["config"]))
-        except TypeError as error:
-            raise ValueError(str(error)) from error
-        return cls(**{**fields, "key": key, "config": config})
-
-
-_NUMBER = (int, float)
-_MOST_NUMBER = 1e18
-_RECORD_FIELDS: dict[str, tuple[Any, Any]] = {
-    "key": (dict, None),
-    "config": (dict, None),
-    "median_us": (_NUMBER, None),
-    "spread": (_NUMBER, None),
-    "tried": (int, None),
-    "failed": (dict, int),
-    "dropped": (dict, int),
-    "versions": (dict, str),
-    "clocks": (dict, _NUMBER),
-    "measured_at": (str, None),
-    "note": (str, None),
-}
-_KEY_FIELDS: dict[str, Any] = {
-    "gpu": str, "capability": str, "triton": str, "variant": str, "kernel": str, "dtype": str,
-    "head_dim": int, "v_head_dim": int, "bucket": str, "spec": str, "templates": str,
-}  # fmt: skip
-
-
-# What a file's name is made of, and names of folders: nothing that leads elsewhere.
-_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
-_WORDS = ("variant", "kernel", "dtype", "triton", "capability")
-_SIZES = ("head_dim", "v_head_dim")
-_MOST_LETTERS, _MOST_SIZE, _MOST_DEPTH = 2000, 1 << 20, 32
-
-
-def _expect_words(key: Mapping[str, Any]) -> None:
-    for name in _WORDS:
-        if not (len(key[name]) <= 100 and _WORD.fullmatch(key[name])):
-            raise ValueError(f"{name} of key is {key[name]!r}; expected letters, digits, '_', '.', '+' and '-'")
-    for name in _SIZES:
-        if not 0 < key[name] <= _MOST_SIZE:
-            raise ValueError(f"{name} of key is {_shown(key[name])}; expected a size")
-
-
-def _expect_plain(value: object, name: str) -> None:
-    """Texts that a terminal shows as they are, numbers that are finite and, as all that is counted, not negative."""
-    if isinstance(value, str) and not (len(value) <= _MOST_LETTERS and value.isprintable()):
-        raise ValueError(f"a text of {name} is {_shown(value)}; expected one line of at most {_MOST_LETTERS} letters")
-    if isinstance(value, _NUMBER) and not 0 <= value < _MOST_NUMBER:
-        raise ValueError(f"a number of {name} is {_shown(value)}; expected one from 0 to {_MOST_NUMBER:g}")
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
-
-
-def _depth(text: str) -> int:
-    """How deeply brackets are nested, those within texts included."""
-    deepest = depth = 0
-    for sign in re.findall(r"[][{}]", text):
-        depth += 1 if sign in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def _shown(value: object) -> str:
-    try:
-        text = ascii(value)
-    except ValueError:  # An integer of more digits than Python writes.
-        return "a long number"
-    return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-def _expect(fields: object, kinds: Mapping[str, Any], what: str) -> None:
-    if not isinstance(fields, dict) or set(fields) != set(kinds):
-        raise ValueError(f"{what} does not have the fields {', '.join(sorted(kinds))}")
-    for name, kind in kinds.items():
-        if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
-            raise ValueError(f"{name} of {what} is {_shown(fields[name])}, which has the wrong type")
+    def as_dict(self) -> dict[str, Any]:
+        """All that it says as JSON has it, the config by its axes."""
+        return {
+            **{name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()},
+            "key": {**asdict(self.key), "bucket": str(self.key.bucket)},
+            "config": self.config.as_dict(),
+        }
 
 
 def _exponent(size: int) -> int:
@@ -245,5 +136,5 @@ def _exponent(size: int) -> int:
 
 
 def gpu_slug(gpu: str) -> str:
-    """A GPU's name as a folder: "NVIDIA H200" gives "nvidia-h200"."""
+    """A GPU's name as one of a file: "NVIDIA H200" gives "nvidia-h200"."""
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") or "unnamed"

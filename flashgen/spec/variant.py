@@ -104,8 +104,8 @@ class Variant:
     approximate: bool = True
 
     def module_in(self, out: str | os.PathLike[str]) -> Path:
-        """Where the module that is generated of it lies in the folder `out`."""
-        return Path(out) / f"{self.name}.py"
+        """Where the package that is generated of it lies in the folder `out`."""
+        return Path(out) / self.name
 
     @property
     def runtime_params(self) -> tuple[Param, ...]:

@@ -1,8 +1,9 @@
 """Whether another tuning run agrees with tables of measurements: `python -m flashgen.tuning.agreement TABLES RECORDS`.
 
-TABLES is a folder that `flashgen tune --table` wrote, RECORDS a root of records, of the user's cache or of a gallery.
-Each record's config is looked up in the table of the same workload, whatever the kernel's text: 1.02 means that the
-table has a config that is 2 % faster. The exit status is 1 where one is beyond that, or no table has a record.
+TABLES is a folder that `flashgen tune --table` wrote, RECORDS that of the user's records, `tuned` in the cache, or
+one of generated packages. Each record's config is looked up in the table of the same workload, whatever the kernel's
+text: 1.02 means that the table has a config that is 2 % faster. The exit status is 1 where one is beyond that, or no
+table has a record.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.record_files import records_below
 from flashgen.runtime.records import Key, Record
+from flashgen.tuning.cache import list_records, shipped_folders
 from flashgen.tuning.outcome import timed
 from flashgen.tuning.table import Table, load
 
@@ -65,10 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print all agreements; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m flashgen.tuning.agreement", description=__doc__.split(":", 1)[0])
     parser.add_argument("tables", type=Path, metavar="TABLES", help="a folder that `flashgen tune --table` wrote")
-    parser.add_argument("records", type=Path, metavar="RECORDS", help="a root of records")
+    parser.add_argument(
+        "records", type=Path, metavar="RECORDS", help="a folder of packages, or that of the user's records"
+    )
     chosen = parser.parse_args(arguments)
     tables = [load(path) for path in sorted(chosen.tables.glob("*.json"))]
-    found = list(agreements(tables, records_below(chosen.records)))
+    folders = shipped_folders(chosen.records) or [("", path) for path in sorted(chosen.records.glob("*"))]
+    records = [entry.record for entry in list_records(folders)]
+    found = list(agreements(tables, records))
     for one in found:
         print(one)
     print(f"{sum(one.ok for one in found)} of {len(found)} within {LIMIT - 1:.0%}")

@@ -1,14 +1,15 @@
 """Writing, listing, clearing and exporting tuned records.
 
-A record is written whole or not at all, and concurrent writers lose nothing: each holds a lock beside the record
-while it compares its own with the one on disk. Reading needs no lock, because a file is only ever replaced.
+A table of records is written whole or not at all, and concurrent writers lose nothing: each holds a lock beside the
+file while it reads it, merges its own and replaces it. Reading needs no lock, because a file is only ever replaced.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,38 +18,73 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from flashgen.errors import EnvironmentProblem, UsageError
-from flashgen.files import write_file
-from flashgen.runtime.lookup import NoCacheFolder, forget, user_root
-from flashgen.runtime.record_files import read_record, records_below
-from flashgen.runtime.records import NewerFormat, Record
+from flashgen.runtime.lookup import NoCacheFolder, forget, shipped_in, user_root
+from flashgen.runtime.record_files import read_table, records_in, table_path
+from flashgen.runtime.record_table import NewerFormat, to_text
+from flashgen.runtime.records import Key, Record
 
 LOCK_SECONDS = 60.0
+Table = dict[Key, Record]
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A record and where it lies. `source` is "user cache" or "shipped"."""
+    """A record and the file in which it lies. `source` is "user cache" or "shipped"."""
 
     record: Record
     path: Path
     source: str
 
 
-def write_record(record: Record, root: Path | None = None, replace: bool = False) -> Record:
-    """Store a record under `root` (the user's cache when None) and return the one that is there afterwards.
+def write_record(record: Record, folder: Path | None = None, replace: bool = False) -> Record:
+    """Store a record in its variant's folder (that of the user's cache when None); return the one that is there then.
 
     Where two writers have measured the same key, the lower median stays, then the newer measurement; `replace`
     stores this one whatever was there, but for what a newer flashgen wrote. Raises EnvironmentProblem, with what is
     there intact, when that cannot be read or the folder not be written.
     """
-    path = (user_folder() if root is None else root) / record.key.path
+    path = table_path(user_folder(record.key.variant) if folder is None else folder, record.key.gpu)
+
+    def merged(table: Table) -> Table:
+        present = table.get(record.key)
+        kept = record if present is None or replace else min(present, record, key=_rank)
+        return {**table, record.key: kept}
+
+    return _rewrite(path, merged)[record.key]
+
+
+def user_folder(variant: str) -> Path:
+    """The folder of the user's own records of a variant; EnvironmentProblem where there is none."""
+    return _user_root() / variant
+
+
+def _user_root() -> Path:
+    try:
+        return user_root()
+    except NoCacheFolder as error:
+        raise EnvironmentProblem(str(error)) from error
+
+
+def _rewrite(path: Path, change: Callable[[Table], Table]) -> Table:
+    """Replace a table by what `change` makes of it, alone with it; nothing is written where that is the same."""
+    with _locked(path):
+        before = {record.key: record for record in read_table(path, strict=True)}
+        after = change(before)
+        if not after:
+            path.unlink(missing_ok=True)
+        elif after != before:
+            _replace(path, to_text(after.values()))
+    forget()
+    return after
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """EnvironmentProblem for what goes wrong within the block too."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=LOCK_SECONDS):
-            present = read_record(path, strict=True)
-            if present is not None and present.key == record.key and not replace and _rank(present) <= _rank(record):
-                return present
-            _replace(path, record.to_json())
+            yield
     except Timeout as error:
         raise EnvironmentProblem(
             f"the lock {path}.lock has been held for {LOCK_SECONDS:.0f} s; end the process that holds it"
@@ -58,36 +94,22 @@ def write_record(record: Record, root: Path | None = None, replace: bool = False
             f"{path} stays as it is: {error}; tune with that one, or name another folder in FLASHGEN_CACHE_DIR"
         ) from error
     except OSError as error:
-        raise _unwritable(path, error) from error
-    forget()
-    return record
-
-
-def user_folder() -> Path:
-    """The folder of the user's own records; EnvironmentProblem where there is none."""
-    try:
-        return user_root()
-    except NoCacheFolder as error:
-        raise EnvironmentProblem(str(error)) from error
-
-
-def _unwritable(path: Path, error: OSError) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"the tuned record {path} cannot be written: {error.strerror or error}; "
-        "free or unlock the folder, or name another one in FLASHGEN_CACHE_DIR"
-    )
+        raise EnvironmentProblem(
+            f"the tuned records {path} cannot be written: {error.strerror or error}; "
+            "free or unlock the folder, or name another one in FLASHGEN_CACHE_DIR"
+        ) from error
 
 
 def _rank(record: Record) -> tuple:
     """Lower is better; among equal times the newer, among equal ages the smaller text, so that order never matters."""
     newest_first = [-ord(letter) for letter in record.measured_at]
-    return record.median_us, newest_first, record.to_json()
+    return record.median_us, newest_first, json.dumps(record.as_dict(), sort_keys=True)
 
 
 def _replace(path: Path, text: str) -> None:
     """Write a file through a temporary one beside it, which never stays behind."""
     # Readable for whom the user's other files are, which tempfile's are not.
-    temporary = path.with_name(f".record-{uuid4().hex}.tmp")
+    temporary = path.with_name(f".records-{uuid4().hex}.tmp")
     try:
         with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -100,36 +122,53 @@ def _replace(path: Path, text: str) -> None:
         raise
 
 
-def list_records(roots: Mapping[str, Path] | None = None, **filters: str) -> list[Stored]:
-    """The records below the roots (the user's cache when None), in the order of their paths.
+def list_records(folders: Iterable[tuple[str, Path]] | None = None, **filters: str) -> list[Stored]:
+    """The records in these folders of variants, pairs of source and path; those of the user's cache when None.
 
     Each filter names a field of Key and a pattern for its text: `list_records(variant="alibi", gpu="*H200*")`.
     """
-    roots = {"user cache": user_folder()} if roots is None else roots
-    stored = [
-        Stored(record, root / record.key.path, source)
-        for source, root in roots.items()
-        for record in records_below(root)
+    folders = user_folders() if folders is None else folders
+    return [
+        Stored(record, table_path(folder, record.key.gpu), source)
+        for source, folder in folders
+        for record in records_in(folder)
+        if _matches(record, filters)
     ]
-    return [entry for entry in stored if _matches(entry.record, filters)]
 
 
-def find_record(text: str, roots: Mapping[str, Path] | None = None) -> Stored:
-    """The one record whose path contains `text`; UsageError where there is none, or more than one."""
-    found = [entry for entry in list_records(roots) if text in entry.path.as_posix()]
+def user_folders() -> list[tuple[str, Path]]:
+    """The folders of the user's own records, one for each variant."""
+    return [("user cache", path) for path in _folders(_user_root(), "*")]
+
+
+def shipped_folders(out: Path) -> list[tuple[str, Path]]:
+    """Those of the packages in a folder."""
+    return [("shipped", path) for path in _folders(out, str(shipped_in(Path("*"))))]
+
+
+def _folders(root: Path, pattern: str) -> list[Path]:
+    with suppress(OSError):
+        return sorted(path for path in root.glob(pattern) if path.is_dir())
+    return []
+
+
+def find_record(text: str, folders: Iterable[tuple[str, Path]] | None = None) -> Stored:
+    """The one record whose name contains `text`; UsageError where there is none, or more than one."""
+    found = [entry for entry in list_records(folders) if text in entry.record.key.name]
     if len(found) != 1:
-        names = ", ".join(entry.record.key.path.as_posix() for entry in found[:5]) or "none"
-        raise UsageError(f"{len(found)} records match {text!r} ({names}); expected a text that one record's path has")
+        names = ", ".join(entry.record.key.name for entry in found[:5]) or "none"
+        raise UsageError(f"{len(found)} records match {text!r} ({names}); expected a text that one record's name has")
     return found[0]
 
 
-def clear_records(root: Path | None = None, **filters: str) -> int:
-    """Delete the records that match, and what was set aside as damaged; return how many records went."""
-    root = user_folder() if root is None else root
-    gone = list_records({"": root}, **filters)
-    leftovers = [] if filters else [*root.rglob("*.json.damaged"), *root.rglob("*.json.lock")]
+def clear_records(**filters: str) -> int:
+    """Delete the user's records that match, and without a filter all else there; return how many records went."""
+    root, gone = _user_root(), list_records(None, **filters)
+    for path in sorted({entry.path for entry in gone}):
+        keys = {entry.record.key for entry in gone if entry.path == path}
+        _rewrite(path, lambda table, keys=keys: {key: table[key] for key in table if key not in keys})  # type: ignore[misc]
     try:
-        for path in [*(entry.path for entry in gone), *(path for path in leftovers if path.is_file())]:
+        for path in [] if filters else _leftovers(root):
             path.unlink(missing_ok=True)
     except OSError as error:
         raise EnvironmentProblem(f"the cache {root} cannot be cleared: {error}; check who owns it") from error
@@ -137,15 +176,20 @@ def clear_records(root: Path | None = None, **filters: str) -> int:
     return len(gone)
 
 
-def export_records(records: Iterable[Stored], folder: Path) -> list[Path]:
-    """Copy records into `folder`, from where they are shipped (`generated/tuned`); return their new paths."""
+def _leftovers(root: Path) -> list[Path]:
+    """What is no table: damaged ones that were set aside, locks, and records that an earlier flashgen wrote."""
+    found = [*root.glob("*/*.json.damaged"), *root.glob("*/*.json.lock"), *root.glob("*/*/*.json*")]
+    return [path for path in found if path.is_file()]
+
+
+def export_records(records: Iterable[Stored], out: Path) -> list[Path]:
+    """Copy records beside the kernels of the packages in `out`; return the files that have them, each once."""
     paths = []
     for entry in records:
-        path = folder / entry.record.key.path
-        write_file(path, entry.record.to_json())
-        paths.append(path)
-    forget()
-    return paths
+        folder = shipped_in(out / entry.record.key.variant)
+        write_record(entry.record, folder, replace=True)
+        paths.append(table_path(folder, entry.record.key.gpu))
+    return list(dict.fromkeys(paths))
 
 
 def _matches(record: Record, filters: Mapping[str, str]) -> bool:

@@ -25,14 +25,14 @@ Group = tuple[str, str, int, int]
 class Candidates:
     """Chooses for one workload after another; what it is told of one helps the next.
 
-    `scheduled` are the kernels that walk a schedule of tiles, `default` gives a kernel's built-in default, `roots` are
-    the folders of records.
+    `scheduled` are the kernels that walk a schedule of tiles, `default` gives a kernel's built-in default, `folders`
+    are those of the variant's records.
     """
 
     def __init__(
-        self, preset: Preset, roots: Sequence[Path], scheduled: frozenset[str], default: Callable[[str], Default]
+        self, preset: Preset, folders: Sequence[Path], scheduled: frozenset[str], default: Callable[[str], Default]
     ) -> None:
-        self._preset, self._roots, self._scheduled, self._default = preset, roots, scheduled, default
+        self._preset, self._folders, self._scheduled, self._default = preset, folders, scheduled, default
         # What was chosen of a space, what the compiler said of it, the rankings of the searches, and the winners
         # whatever the dtype.
         self._chosen: dict[tuple[Group, frozenset[Config]], list[Config]] = {}
@@ -102,8 +102,8 @@ class Candidates:
         """The built-in default, also with what its kernel wants tried at once. Then this run's winners for other
         dtypes and shapes, neighbours' records, and in between the default of the other kernel."""
         key = workload.key
-        own = [record for root in self._roots if (record := read_record(root / key.path)) is not None]
-        near = [record.config for record in own + neighbours(key, self._roots)[:4]]
+        own = [record for folder in self._folders if (record := read_record(folder, key)) is not None]
+        near = [record.config for record in own + neighbours(key, self._folders)[:4]]
         winners = self._winners.get((key.kernel, key.head_dim, key.v_head_dim), [])[-2:]
         here, *others = self._defaults(workload)
         at_once = kernel_of(key.kernel, here).tried_at_once

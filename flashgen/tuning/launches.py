@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import cached_property
 from types import ModuleType
@@ -12,9 +11,14 @@ import torch
 
 from flashgen import runtime
 from flashgen.codegen import inputs_summed_by_key
-from flashgen.codegen.naming import inner_names
 from flashgen.problems import Call
+from flashgen.runtime.backward import Incoming
+from flashgen.runtime.backward_pass import key_gradients_of, query_gradient_of
+from flashgen.runtime.call import Call as PreparedCall
 from flashgen.runtime.config import Config
+from flashgen.runtime.input_gradients import input_gradients, sums_of_inputs
+from flashgen.runtime.kernels.delta import launch_delta
+from flashgen.runtime.own import prepare_own
 from flashgen.runtime.registry import kernel_of
 from flashgen.spec.variant import Variant
 from flashgen.tuning.concord import Result, Results, beside_dk, beside_dq
@@ -27,9 +31,9 @@ class Launches:
 
     def __init__(self, module: ModuleType, variant: Variant, call: Call) -> None:
         self._module: Any = module
+        self._variant: runtime.Variant = module.VARIANT
         self._call = call
-        self._inner = inner_names(variant)
-        self._summed = [call.inputs[name] for name in inputs_summed_by_key(variant)]
+        self._adds_to_sums = bool(inputs_summed_by_key(variant))
 
     def of(self, kernel: str, config: Config) -> Launch:
         """A launch of `kernel` in this config."""
@@ -69,9 +73,8 @@ class Launches:
         return lambda: self._module.attention(q, k, v, **keywords)
 
     def _backward_q(self, config: Config) -> Launch:
-        launch, own = self._backward("backward_q", config)
         rows = self._rows(config)(None)
-        return lambda: launch(self._prepared, rows, *own, config)
+        return lambda: query_gradient_of(self._variant, self._prepared, config, rows)
 
     def _backward_kv(self, config: Config) -> Launch:
         """With the kernel before it, which clears the sums of a fused dQ, and the one that turns them into dQ.
@@ -79,41 +82,32 @@ class Launches:
         Where it adds up gradients of learned inputs itself, also with what makes these, or what is left of them: how
         much that is depends on the config.
         """
-        launch, own = self._backward("backward_kv", config)
-        rows, query_sums = self._rows(config), kernel_of("backward_kv", config).query_sums
-        learned = self._learned(config)
+        variant, call, rows_of = self._variant, self._prepared, self._rows(config)
+        query_sums = kernel_of("backward_kv", config).query_sums
 
         def launched() -> object:
-            dq_sums = () if query_sums is None else (query_sums(self._prepared, config),)
-            incoming, input_sums = rows(*(dq_sums or (None,))), self._input_sums()
-            further = {"input_sums": input_sums} if dq_sums and input_sums else {}
-            gradients = launch(self._prepared, incoming, *dq_sums, *own, config, **further)
-            learned(incoming, input_sums)
+            dq_sums = query_sums(call, config)
+            rows = rows_of(dq_sums)
+            sums = sums_of_inputs(variant, call, exact=False) if self._adds_to_sums else None
+            gradients = key_gradients_of(variant, call, config, rows, dq_sums, sums)
+            if sums is not None:
+                input_gradients(variant, call, rows, sums, config)
             return gradients
 
         return launched
 
-    def _input_sums(self) -> tuple[torch.Tensor, ...]:
-        return tuple(runtime.input_sums(tensor, exact=False) for tensor in self._summed)
-
-    def _learned(self, config: Config) -> Callable[[Any, tuple[torch.Tensor, ...]], object]:
-        """The launch for the gradients of learned inputs after that in `config`, from the rows and the sums."""
-        if not self._summed:
-            return lambda incoming, input_sums: None
-        launch = self._module._launch_backward_inputs
-        own = self._own(launch)
-        by_key = config if kernel_of("backward_kv", config).sums_inputs else None
-        return lambda incoming, input_sums: launch(self._prepared, incoming, *own, input_sums, by_key)
-
-    def _backward(self, family: str, config: Config) -> tuple[Callable[..., object], list[Any]]:
-        """A launch of the module, and the variant's own arguments as it takes them."""
-        launch = getattr(self._module, kernel_of(family, config).launcher)
-        return launch, self._own(launch)
+    def _rows(self, config: Config) -> Callable[[torch.Tensor | None], Incoming]:
+        """What the backward needs of each row, by where sums are to be cleared; the forward pass is done before."""
+        variant, call, output, d_out = self._variant, self._prepared, self._done, self.d_out
+        return lambda dq_sums: launch_delta(variant, call, config, output, d_out, None, dq_sums)
 
     @cached_property
-    def _prepared(self) -> Any:
+    def _prepared(self) -> PreparedCall:
         """The call as kernels take it."""
-        return runtime.prepare(self._call.q, self._call.k, self._call.v, None)
+        given, own = self._call, self._variant
+        inputs = [given.inputs.get(each.public) for each in own.inputs]
+        params = {each.name: given.keywords[each.public] for each in own.params}
+        return prepare_own(own, given.q, given.k, given.v, None, inputs, params)
 
     @cached_property
     def d_out(self) -> torch.Tensor:
@@ -126,26 +120,4 @@ class Launches:
         q, k, v = self._call.q, self._call.k, self._call.v
         with torch.no_grad():
             out, lse = self._module.attention(q, k, v, **self._call.keywords, return_lse=True)
-        takes = inspect.signature(self._module._incoming).parameters
-        return (out, lse, torch.zeros_like(lse)) if "residue" in takes else (out, lse)
-
-    def _rows(self, config: Config) -> Callable[[torch.Tensor | None], Any]:
-        """What the backward needs of each row, by where sums are to be cleared."""
-        incoming = self._module._incoming
-        given = (self._prepared, *self._done, self.d_out, None)
-        own = self._own(incoming)
-        return lambda dq_sums: incoming(*given, dq_sums, *own, config)
-
-    def _own(self, function: Callable[..., object]) -> list[Any]:
-        """The variant's own arguments, in the order in which a function of the module takes them."""
-        own = {self._inner[name]: value for name, value in self._call.keywords.items()}
-
-        def taken(by: Callable[..., object]) -> list[Any]:
-            return [own[name] for name in inspect.signature(by).parameters if name in own]
-
-        if self._call.inputs:
-            check, call = self._module._inputs, self._prepared
-            ready = check(call.q, call.sizes, *taken(check))
-            names = (self._inner[name] for name in self._call.inputs)
-            own |= zip(names, ready if isinstance(ready, tuple) else (ready,), strict=True)
-        return taken(function)
+        return (out, lse, torch.zeros_like(lse)) if self._variant.natural else (out, lse)

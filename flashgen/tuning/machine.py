@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 import torch
 
+import flashgen
 from flashgen.codegen.assembler import assembler
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime.lookup import current_device
@@ -47,17 +48,10 @@ def versions(index: int) -> dict[str, str]:
 
     Of the assembler also whether it is another one than Triton's own, named by a variable.
     """
-    names = ("triton", "torch", "flashgen")
-    found = {name: _package_version(name) for name in names}
+    # Of flashgen that of these sources, installed or not.
+    found = {"triton": version("triton"), "torch": version("torch"), "flashgen": flashgen.__version__}
     found["toolkit"] = f"cuda {torch.version.cuda}" if torch.version.cuda else f"rocm {torch.version.hip}"
     ptxas = assembler(current_device(index).capability)
     found |= {"ptxas": str(ptxas)} if ptxas else {}
     driver = query(index, ["driver_version"])
     return found | ({"driver": driver["driver_version"]} if driver else {})
-
-
-def _package_version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"

@@ -62,26 +62,26 @@ class Options:
 class Session:
     """Tunes workloads of one variant one after another; what it learns of one helps the next.
 
-    `roots` are the folders of records, the one to write to first.
+    `folders` are those of the variant's records, the one to write to first.
     """
 
     def __init__(
-        self, tools: Tools, preset: Preset, roots: Sequence[Path], options: Options = Options(),
+        self, tools: Tools, preset: Preset, folders: Sequence[Path], options: Options = Options(),
         watch: Watch = lambda workload, trial, dropped: None,
     ) -> None:  # fmt: skip
-        self._tools, self._preset, self._roots = tools, preset, roots
+        self._tools, self._preset, self._folders = tools, preset, folders
         self._options, self._watch = options, watch
         self._begun, self._likely = set[Group](), set[Group]()
-        self._candidates = Candidates(preset, roots, options.scheduled, options.default)
+        self._candidates = Candidates(preset, folders, options.scheduled, options.default)
         self._dq_us: dict[Problem, float] = {}
         self._right: set[tuple[Hashable, ...]] = set()
 
     def existing(self, workload: Workload) -> Outcome | None:
         """What the caches have for this very key; None with `force`."""
         start = time.monotonic()
-        for root in self._roots if not self._options.force else ():
-            record = read_record(root / workload.key.path)
-            if record is not None and record.key == workload.key:
+        for folder in self._folders if not self._options.force else ():
+            record = read_record(folder, workload.key)
+            if record is not None:
                 self._learn(workload, record)
                 return Outcome(workload, "found", record, time.monotonic() - start)
         return None
@@ -276,7 +276,7 @@ class Session:
             outcome.failed, outcome.dropped, dict(self._tools.versions()), dict(clocks),
             datetime.now(timezone.utc).isoformat(timespec="seconds"), "; ".join(note),
         )  # fmt: skip
-        return write_record(record, self._roots[0], replace=self._options.force)
+        return write_record(record, self._folders[0], replace=self._options.force)
 
     def _place(self, workload: Workload) -> Place:
         return self._options.storage or journal_path(workload)
@@ -291,7 +291,7 @@ class Session:
 
 def journal_path(workload: Workload) -> Path:
     """Where this host keeps the study of a workload."""
-    return cache_folder() / "studies" / workload.key.path.with_suffix(".log")
+    return cache_folder() / "studies" / f"{workload.key.name}.log"
 
 
 def _entries(trials: Sequence[Trial], pruned: Pruned) -> tuple[Entry, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from flashgen.codegen import default_of, load_module, scheduled_kernels
 from flashgen.errors import TuningFailed
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import forget, shipped_root
+from flashgen.runtime.lookup import forget, shipped_in
 from flashgen.runtime.registry import FAMILIES
 from flashgen.spec.variant import TuneShape, Variant
 from flashgen.tuning import machine
@@ -100,10 +100,10 @@ class Tuner:
         self._open = ExitStack()
         crew = crew or self._open.enter_context(Crew(variant, module_path, indices))
         self._tools = Host(indices, self._device, crew)
-        roots = (user_folder(), shipped_root(module_path))
+        folders = (user_folder(variant.name), shipped_in(Path(module_path)))
         defaults = {kernel: default_of(variant, kernel) for kernel in kernels}
         options = Options(scheduled_kernels(variant), defaults, seed, storage, force)
-        self._session = Session(self._tools, self._effort, roots, options, self._watch)
+        self._session = Session(self._tools, self._effort, folders, options, self._watch)
         self._watcher: _Watcher | None = None
         self._found = {task: found for task in self._tasks if (found := self._session.existing(task)) is not None}
 

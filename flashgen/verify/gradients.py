@@ -12,7 +12,8 @@ from flashgen.problems import Call
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict
 from flashgen.verify.cases import Backward, Case
-from flashgen.verify.gradient_budget import Loss, gradients_of, judge_gradients, leaves_of
+from flashgen.verify.eager_gradients import Loss, gradients_of, leaves_of
+from flashgen.verify.gradient_budget import judge_gradients
 from flashgen.verify.poison import poisoned
 
 

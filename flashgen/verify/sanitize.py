@@ -35,6 +35,7 @@ from pathlib import Path
 
 from flashgen import processes
 from flashgen.codegen import generate
+from flashgen.codegen.render import MODULE
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.files import append_to
 from flashgen.runtime.lookup import current_device
@@ -51,20 +52,21 @@ NAME = "compute-sanitizer"
 
 @dataclass(frozen=True)
 class Job:
-    """A module and the part of it that runs, one of `exercise.parts`."""
+    """A generated package and the part of it that runs, one of `exercise.parts`."""
 
     spec: Path
     module: Path
     part: str
 
     @property
-    def source(self) -> str:
-        return self.module.read_text() if self.module.is_file() else ""
+    def sources(self) -> Mapping[str, str]:
+        """The text of each file of the package, by name."""
+        return {path.name: path.read_text(encoding="utf-8") for path in sorted(self.module.glob("*.py"))}
 
     @property
     def digest(self) -> str:
         """Changes with the spec and the kernels."""
-        identity = re.findall(r"^    (?:spec|templates)=.*", self.source, re.MULTILINE)
+        identity = re.findall(r"^    (?:spec|templates)=.*", self.sources.get(MODULE, ""), re.MULTILINE)
         return hashlib.sha256("".join(identity).encode()).hexdigest()[:12]
 
     @property
@@ -162,7 +164,7 @@ class Runs:
                 clean, found = False, f"not done within {self.limit:.0f} s"
             else:
                 output.seek(0)
-                clean, found = judge(output.read(), status, tool, job.source)
+                clean, found = judge(output.read(), status, tool, job.sources)
         return Outcome(job.module.stem, job.part, tool, job.digest, clean, found, time.monotonic() - start)
 
 
@@ -178,11 +180,12 @@ def read(path: Path | None) -> list[Outcome]:
 
 
 def kernels_of(source: str) -> set[str]:
-    """The kernels that a module launches: the first arguments of runtime.launch and runtime.relaunch."""
+    """The kernels that a module has launched: those that it declares."""
     return {
-        ast.unparse(node.args[0])
+        ast.unparse(kernel)
         for node in ast.walk(parsed(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("runtime.launch", "runtime.relaunch")
+        if isinstance(node, ast.keyword) and node.arg == "kernels" and isinstance(node.value, ast.Dict)
+        for kernel in node.value.values
     }
 
 
@@ -276,7 +279,7 @@ def show(
         )
         if rows is not None:
             append_to(rows, json.dumps(asdict(each)) + "\n")
-    expected = {kernel for job in jobs for kernel in kernels_of(job.source or "")}
+    expected = {kernel for job in jobs for kernel in kernels_of(job.sources.get(MODULE, ""))}
     print()
     for cells in by_kernel(found, expected, tools):
         print(f"{cells[0]:28} {' '.join(f'{cell:10}' for cell in cells[1:-1])} {cells[-1]}", flush=True)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from threading import Lock
 
+from flashgen.runtime import device
 from flashgen.runtime.registry import REGISTRY
 
 KERNELS = "kernels: "
+DEVICE = Path(*device.__path__)
 # Python 3.11 counts the depth of all threads that parse as one, and stumbles over the sum.
 _PARSING = Lock()
 
 
-def judge(log: str, status: int, tool: str, source: str) -> tuple[bool, str]:
+def judge(log: str, status: int, tool: str, sources: Mapping[str, str]) -> tuple[bool, str]:
     """Whether a run was clean, and its summary: what the tool counted, or why it did not.
 
-    `tool` is "" for a run without one, whose summary is the names of its kernels. `source` is the text of the module,
+    `tool` is "" for a run without one, whose summary is the names of its kernels. `sources` are the texts of the files
     whose lines the log names.
     """
     lines = [line.removeprefix("=========").strip() for line in log.splitlines() if line.strip(" =")]
@@ -27,7 +30,7 @@ def judge(log: str, status: int, tool: str, source: str) -> tuple[bool, str]:
     if kernels and not tool and status == 0:
         return True, kernels[0]
     if kernels and summaries:
-        found = races(lines, source)
+        found = races(lines, sources)
         # The functions whose accesses mbarriers or warp_specialize order, which racecheck does not follow.
         ordered = {name for kernel in REGISTRY for name in kernel.barriers}
         hazards = re.search(r"SUMMARY: (\d+) hazards", summaries[0])
@@ -40,23 +43,32 @@ def judge(log: str, status: int, tool: str, source: str) -> tuple[bool, str]:
     return False, f"status {status}: {(complaints or lines or ['no output'])[-1]}"
 
 
-def races(lines: Sequence[str], source: str) -> list[tuple[str, ...]]:
-    """The functions of the module whose accesses are in each reported race, "" for one that is not known."""
+def races(lines: Sequence[str], sources: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """The functions of these files, or of the device, whose accesses are in each reported race, "" for one that is not
+    known.
+    """
+    of_device = {path.name: path.read_text(encoding="utf-8") for path in DEVICE.rglob("*.py")}
     spans = {
-        number: node.name
+        (file, number): node.name
+        for file, source in {**of_device, **sources}.items()
         for node in ast.walk(parsed(source))
         if isinstance(node, ast.FunctionDef)
-        for number in range(node.lineno - len(node.decorator_list), (node.end_lineno or node.lineno) + 1)
+        for number in range(min(_lines(node)), (node.end_lineno or node.lineno) + 1)
     }
     found: list[tuple[str, ...]] = []
     for line in lines:
-        accesses = re.findall(r"access at \S+ in \S+?:(\d+)", line)
+        accesses = re.findall(r"access at \S+ in (?:\S*/)?(\S+?):(\d+)", line)
         if line.startswith("Error: Race reported"):
             found.append(())
         if found:
-            found[-1] += tuple(spans.get(int(number), "") for number in accesses)
+            found[-1] += tuple(spans.get((file, int(number)), "") for file, number in accesses)
     # A race of nothing that is known is one of something unknown.
     return [race or ("",) for race in found]
+
+
+def _lines(function: ast.FunctionDef) -> list[int]:
+    """Where it begins, and its decorators."""
+    return [function.lineno, *(decorator.lineno for decorator in function.decorator_list)]
 
 
 def parsed(source: str) -> ast.Module:

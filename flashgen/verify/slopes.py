@@ -1,4 +1,4 @@
-"""What kernels count a score from that is linear in the distance: the first query of a tile, some rows away."""
+"""What kernels take out of the scores of a row and count apart, in magnitude."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ _DEFAULT_SLOPE = 1.0
 
 
 def counted_apart(variant: Variant, call: Call) -> torch.Tensor:
-    """What the slopes of each head come to over the rows of a tile, [batch, heads, 1]; 0 where there is no slope."""
+    """What the terms of a row come to for each head, [batch, heads, 1]; 0 where there are none.
+
+    A bias that is linear in the distance is counted from the first query of a tile, some rows away. Where there is a
+    sink, what all scores of a row have in common counts too: its log-sum-exp may be the sink's, far from the scores'.
+    """
     batch, heads = call.q.shape[:2]
     found = torch.zeros((batch, heads, 1), dtype=torch.float64, device=call.q.device)
     row = facts_of(variant).logits.row
-    if row is None or "q_first" not in variables(row):
+    if row is None or not (variant.sink or "q_first" in variables(row)):
         return found
     if not inputs(row) <= call.inputs.keys():
         return found + ROWS_OF_A_TILE * _DEFAULT_SLOPE
@@ -33,6 +37,9 @@ def counted_apart(variant: Variant, call: Call) -> torch.Tensor:
             place = {**sizes, "b": b, "h": h, "kv_h": h // (heads // call.k.shape[1]), "q": 0}
             ends = [float(at({**place, "q_first": first}, tensors)) for first in (0, ROWS_OF_A_TILE)]
             found[b, h] = abs(ends[1] - ends[0]) * math.log(2)
+            if variant.sink:
+                common = [float(at({**place, "q": q, "q_first": q}, tensors)) for q in (0, call.k.shape[2] - 1)]
+                found[b, h] += max(map(abs, common)) * math.log(2)
     return found
 
 

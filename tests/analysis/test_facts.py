@@ -96,9 +96,9 @@ def test_what_a_mask_differs_by() -> None:
 
 
 def test_slopes_that_differ_from_pair_to_pair() -> None:
-    assert facts(softcap=30.0).bent
-    assert not facts(bias="alibi").bent
-    assert not facts(score="3 * score").bent
+    assert facts(softcap=30.0).nonlinear
+    assert not facts(bias="alibi").nonlinear
+    assert not facts(score="3 * score").nonlinear
 
 
 def test_where_learned_inputs_are_read() -> None:

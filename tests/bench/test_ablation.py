@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from offline_compiler import Compile
+from packages import whole
 
 from flashgen.bench import ablation
 from flashgen.bench.ablation import Modules, ablate, table, variant_of
@@ -40,11 +41,12 @@ def place_of(variant: str) -> Place:
 
 @pytest.mark.parametrize(("variant", "edit"), EDITED)
 def test_an_edit_changes_its_lines_and_leaves_a_module(variant: str, edit: str) -> None:
-    text = render(variant_of(place_of(variant)))
-    changed = edited(text, edit)
-    ast.parse(changed)
-    kept = set(changed.splitlines())
-    gone = [line for line in text.splitlines() if line not in kept]
+    files = render(variant_of(place_of(variant)))
+    changed = edited(files, edit)
+    for text in changed.values():
+        ast.parse(text)
+    kept = set(whole(changed).splitlines())
+    gone = [line for line in whole(files).splitlines() if line not in kept]
     assert 1 <= len(gone) <= 4
     with pytest.raises(EditFailed, match="did not find"):
         edited(changed, edit)
@@ -53,9 +55,9 @@ def test_an_edit_changes_its_lines_and_leaves_a_module(variant: str, edit: str) 
 def test_an_edit_without_its_text_is_an_error_not_a_technique_that_brings_nothing() -> None:
     for name, edits in EDITS.items():
         with pytest.raises(
-            EditFailed, match=r"the edit .* did not find .*; expected it in the generated module"
+            EditFailed, match=r"the edit .* did not find .*; expected it in the generated package"
         ) as error:
-            edited("m = 1\n", name)
+            edited({"__init__.py": "m = 1\n"}, name)
         assert edits[0].old.strip() in str(error.value)
     assert {edit for _, edit in EDITED} == set(EDITS)
 

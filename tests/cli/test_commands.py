@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from packages import files_of
 
 import flashgen.compiling
 import flashgen.verify
@@ -19,7 +20,6 @@ from flashgen.cli import doctor, main
 from flashgen.codegen import load_module
 from flashgen.compiling import Compiled, Job
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import user_root
 from flashgen.runtime.records import Bucket, Key, Record
 from flashgen.tuning import presets
 from flashgen.tuning.cache import write_record
@@ -89,16 +89,16 @@ def test_build_renders_alone_when_asked_to(run: Run) -> None:
     ended = run("build", "band", *RENDER_ONLY, "--json")
     assert ended.code == 0
     (document,) = ended.documents
-    assert document["path"] == "generated/band.py"
+    assert document["path"] == "generated/band"
     assert (document["verification"], document["compiled"], document["tuned"]) == (None, [], [])
-    assert load_module(Path("generated/band.py")).IDENTITY.variant == "band"
+    assert load_module(Path("generated/band")).IDENTITY.variant == "band"
 
 
 def test_build_goes_on_after_a_wrong_spec_and_leaves_no_part_of_it(run: Run) -> None:
     Path("wrong.yaml").write_text("name: wrong\nmask: q <= kk\n")
     ended = run("build", "wrong.yaml", "band", "missing.yaml", *RENDER_ONLY, "--out", "made")
     assert ended.code == 2
-    assert [path.name for path in Path("made").iterdir()] == ["band.py"]
+    assert [path.name for path in Path("made").iterdir()] == ["band"]
     lines = ended.err.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("error: wrong.yaml:2:12: the unknown name 'kk'; expected ")
@@ -159,16 +159,16 @@ def test_a_failed_verification_exits_with_1(run: Run, monkeypatch: pytest.Monkey
     for command in ("build", "verify"):
         ended = run(command, "band")
         assert ended.code == 1
-        assert "error: generated/band.py does not compute its formula: 1 of 1 cases failed" in ended.err
+        assert "error: generated/band does not compute its formula: 1 of 1 cases failed" in ended.err
         assert "odd lengths" in ended.err
-        assert "the module that failed is generated/band.failed.py; there is no generated/band.py now" in ended.err
-        assert not Path("generated/band.py").exists()
+        assert "the package that failed is generated/band.failed; there is no generated/band now" in ended.err
+        assert not Path("generated/band").exists()
 
 
 def test_a_failed_proof_leaves_an_earlier_module_in_its_place(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("build", "band", *RENDER_ONLY)
-    module, failed = Path("generated/band.py"), Path("generated/band.failed.py")
-    earlier = module.read_text()
+    module, failed = Path("generated/band"), Path("generated/band.failed")
+    earlier = files_of(module)
     spec = Path("variants/band.yaml")
     spec.write_text(spec.read_text().replace("W: 100", "W: 90"))
     with monkeypatch.context() as patch:
@@ -176,11 +176,11 @@ def test_a_failed_proof_leaves_an_earlier_module_in_its_place(run: Run, monkeypa
         for command in ("build", "verify"):
             ended = run(command, "band")
             assert ended.code == 1
-            assert f"the module that failed is {failed}; {module} is what it was before" in ended.err
-            assert module.read_text() == earlier != failed.read_text()
+            assert f"the package that failed is {failed}; {module} is what it was before" in ended.err
+            assert files_of(module) == earlier != files_of(failed)
     monkeypatch.setattr(flashgen.verify, "verify", passed_report)
     assert run("verify", "band").code == 0
-    assert module.read_text() != earlier
+    assert files_of(module) != earlier
     assert not failed.exists()
 
 
@@ -188,18 +188,18 @@ def test_a_proof_that_does_not_end_leaves_what_was_there(run: Run, monkeypatch: 
     def interrupted(*args: object, **kwargs: object) -> Report:
         raise KeyboardInterrupt
 
-    module, failed = Path("generated/band.py"), Path("generated/band.failed.py")
+    module, failed = Path("generated/band"), Path("generated/band.failed")
     monkeypatch.setattr(flashgen.verify, "verify", interrupted)
     run("build", "band")
     assert not module.exists()
     assert failed.exists()
     run("build", "band", *RENDER_ONLY)
-    earlier = module.read_text()
+    earlier = files_of(module)
     run("verify", "band")
-    assert module.read_text() == earlier
+    assert files_of(module) == earlier
     Path("variants/band.yaml").write_text(Path("variants/band.yaml").read_text().replace("W: 100", "W: 90"))
     run("build", "band")
-    assert module.read_text() == earlier != failed.read_text()
+    assert files_of(module) == earlier != files_of(failed)
 
 
 def test_a_target_that_does_not_compile_exits_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,16 +285,16 @@ def record() -> Record:
 def test_list_shows_what_is_rendered_and_tuned(run: Run) -> None:
     (before,) = run("list", "--json").documents
     run("build", "band", *RENDER_ONLY)
-    write_record(record(), user_root())
+    write_record(record())
     (after,) = run("list", "--json").documents
     assert (before["module"], before["tuned"]) == (None, [])
-    assert (after["module"], after["tuned"]) == ("generated/band.py", ["NVIDIA H200"])
+    assert (after["module"], after["tuned"]) == ("generated/band", ["NVIDIA H200"])
     assert "A band." in run("list").out
 
 
 def test_cache_lists_shows_ships_and_clears(run: Run) -> None:
     assert "no tuned config in" in run("cache", "ls").out
-    write_record(record(), user_root())
+    write_record(record())
     assert "64x32 w4 s2" in run("cache", "ls", "--gpu", "*h200*").out
     assert run("cache", "ls", "--variant", "other", "--json").documents == []
     (shown,) = run("cache", "show", "band", "--json").documents

@@ -1,15 +1,15 @@
 """The commands that read caches, over caches that somebody has filled with what they like."""
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "runtime"))
-from hostile_records import FIELDS, LEFT, MALFORMED_BYTES, RECORD
+from hostile_records import FIELDS, LEFT, MALFORMED_BYTES, RECORD, TEXT, table
 
 from flashgen.cli import main
+from flashgen.runtime.record_files import table_path
 
 READING = (("cache", "ls"), ("cache", "show", "alibi"), ("cache", "export"), ("list",))
 
@@ -28,8 +28,8 @@ def run(tmp_path, monkeypatch, capsys):
     return call
 
 
-def folder_of(record):
-    path = Path("cache", "tuned", record.key.path)
+def place_of(record):
+    path = table_path(Path("cache", "tuned", record.key.variant), record.key.gpu)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -37,8 +37,8 @@ def folder_of(record):
 @pytest.mark.filterwarnings("ignore::flashgen.runtime.record_files.RecordWarning")
 @pytest.mark.parametrize("arguments", READING, ids=" ".join)
 def test_commands_show_the_one_good_record_among_all_that_is_hostile(run, arguments):
-    good = folder_of(RECORD)
-    good.write_text(RECORD.to_json())
+    good = place_of(RECORD)
+    good.write_text(TEXT)
     for number, content in enumerate(MALFORMED_BYTES.values()):
         good.with_name(f"hostile-{number}.json").write_bytes(content)
     for number, make in enumerate(LEFT.values()):
@@ -47,7 +47,7 @@ def test_commands_show_the_one_good_record_among_all_that_is_hostile(run, argume
     assert code == 0 and "Traceback" not in printed.err
     if arguments[0] == "cache":
         assert "alibi" in printed.out
-    assert good.read_text() == RECORD.to_json()
+    assert good.read_text() == TEXT
     code, _ = run("cache", "clear", "--all")
     assert code == 0 and not good.exists()
     kept = {path.name for path in good.parent.iterdir() if not path.name.endswith(".damaged")}
@@ -58,9 +58,9 @@ def test_commands_show_the_one_good_record_among_all_that_is_hostile(run, argume
 @pytest.mark.parametrize("field", ["variant", "kernel", "dtype", "triton"])
 @pytest.mark.parametrize("astray", ["../../escaped", "/tmp/escaped", "..", "a/../../../escaped"])
 def test_export_writes_nowhere_but_below_its_folder(run, tmp_path, field, astray):
-    """Where a record lies is not where its key says: its name is the one that would be written."""
-    hostile = folder_of(RECORD).with_name("hostile.json")
-    hostile.write_text(json.dumps({**FIELDS, "key": {**FIELDS["key"], field: astray}}))
+    """Its variant's name is that of the folder that would be written."""
+    hostile = place_of(RECORD)
+    hostile.write_text(table({**FIELDS, field: astray}))
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     code, printed = run("cache", "export")
     assert code == 0 and "0 records" in printed.out
@@ -75,9 +75,9 @@ def test_without_a_home_a_command_says_what_to_do(run, monkeypatch, arguments):
 
 
 def test_without_a_home_what_is_shipped_is_listed(run, monkeypatch):
-    shipped = Path("generated", "tuned", RECORD.key.path)
+    shipped = table_path(Path("generated", "alibi", "tuned"), RECORD.key.gpu)
     shipped.parent.mkdir(parents=True)
-    shipped.write_text(RECORD.to_json())
+    shipped.write_text(TEXT)
     monkeypatch.setenv("FLASHGEN_CACHE_DIR", "~nobody-of-this-name/cache")
     code, printed = run("cache", "ls")
     assert code == 0 and "alibi" in printed.out

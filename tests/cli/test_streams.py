@@ -88,4 +88,4 @@ def test_an_ascii_terminal_gets_escapes_and_json_stays_json(folder: Path) -> Non
 def test_a_module_is_utf8_whatever_the_locale(folder: Path) -> None:
     ended = run(folder, "", "build", "band", "--no-verify", "--no-tune", "--no-compile", **ASCII)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "café – 漢字" in (folder / "generated" / "band.py").read_text(encoding="utf-8")
+    assert "café – 漢字" in (folder / "generated" / "band" / "__init__.py").read_text(encoding="utf-8")

@@ -10,12 +10,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import make_backend
 from triton.runtime import driver
 
-from flashgen import runtime
 from flashgen.codegen import load_module, offline
 from flashgen.codegen.rehearsal import rehearsal
 from flashgen.problems import make_inputs
 from flashgen.runtime import call as calls
-from flashgen.runtime import choosing, launching, schedule
+from flashgen.runtime import choosing, launching
 from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90
 from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.launches import Launches
@@ -39,6 +38,8 @@ class Driver:
 
 # The kernels that Triton is asked for: name, and what it is compiled from and for.
 asked = []
+# What stays replaced as long as the process runs.
+kept = []
 
 
 def pretend():
@@ -50,22 +51,16 @@ def pretend():
         asked.append((source.fn.__name__, source.hash(), parsed.hash()))
         return SimpleNamespace(asm={"amdgcn": ""}, metadata=SimpleNamespace(shared=0))
 
-    def launch(kernel, programs, *arguments, **constants):
-        launching._launch_here(kernel, programs, 0, arguments, constants)
-
     def ask(kernel, programs, arguments, constants):
         kernel.warmup(*arguments, grid=(programs,), **constants)
 
-    def relaunch(kernel, key, *arguments, rest):
-        rest = rest()
-        launch(kernel, rest.programs, *rest.arguments(arguments), **rest.constants)
-
     driver.set_active(Driver())
     triton.compiler.compile = triton.compile = offline.triton.compile = record
-    runtime.launch = schedule.launch = launch
-    launching._instead = ask
-    runtime.relaunch = relaunch
-    runtime.tile_counter = lambda call: torch.zeros(2, dtype=torch.int32)
+    replaced = launching.replaced(ask)
+    replaced.__enter__()
+    kept.append(replaced)
+    for module in (forward_sm90, backward_kv_sm90):
+        module.tile_counter = lambda call: torch.zeros(2, dtype=torch.int32)
     calls.interpreted = lambda: True
     choosing._capability = lambda call: "sm_90"
     forward_sm90.multiprocessors = backward_kv_sm90.multiprocessors = lambda gpu: 132

@@ -17,8 +17,8 @@ from packaging.version import Version
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen import default_of, generate, scheduled_kernels
 from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
+from flashgen.codegen.loading import load_module
 from flashgen.codegen.pairwise import make
-from flashgen.codegen.write import load_module
 from flashgen.runtime import Config, default_backward_kv_config
 from flashgen.runtime.choosing import unfused
 from flashgen.runtime.gpus import shared_limit
@@ -59,7 +59,7 @@ def tiles(view: BackwardKvSm90View, col0: int, q_len: int, kv_len: int) -> Itera
     gl = SimpleNamespace(
         maximum=np.maximum, minimum=np.minimum, where=np.where, min=np.min, max=np.max, cdiv=lambda a, b: -(-a // b)
     )  # fmt: skip
-    names = {"gl": gl, "_clip": int, "col0": col0, "q_len": q_len, "kv_len": kv_len, "BM": BM, "BN": BN}
+    names = {"gl": gl, "clip": int, "col0": col0, "q_len": q_len, "kv_len": kv_len, "BM": BM, "BN": BN}
     names |= {"k_first": col0, "k_last": min(col0 + BN, kv_len) - 1}
     names["k"] = np.minimum(col0 + np.arange(BN), kv_len - 1)[:, None]
     exec("\n".join(view.queries.lines), names)  # noqa: S102 - the kernel's own lines, on numbers
@@ -183,7 +183,7 @@ def test_sums_for_learned_inputs_that_take_an_addition_a_pair_are_its_own(name: 
 
 
 @pytest.mark.parametrize(
-    ("shape", "score", "is_flat"),
+    ("shape", "score", "is_uniform"),
     [
         ([17], "score + t[clamp(q - k, -8, 8) + 8]", True),
         (["heads", 4, 4], "score + t[h, min(q // 64, 3), min(k // 64, 3)]", True),
@@ -193,17 +193,17 @@ def test_sums_for_learned_inputs_that_take_an_addition_a_pair_are_its_own(name: 
         ([17], "tanh(score + t[clamp(q - k, -8, 8) + 8])", False),
     ],
 )
-def test_what_whole_tiles_share_is_read_once_a_tile(shape, score: str, is_flat: bool) -> None:
+def test_what_whole_tiles_share_is_read_once_a_tile(shape, score: str, is_uniform: bool) -> None:
     view = backward_kv_sm90_view(facts_of(learned_variant(shape, score)))
-    assert (view.flat is not None) == is_flat
-    if view.flat is not None:
-        assert not {"q", "k"} & {*view.flat.test.body.reads, *view.flat.score.body.reads}
+    assert (view.uniform is not None) == is_uniform
+    if view.uniform is not None:
+        assert not {"q", "k"} & {*view.uniform.test.body.reads, *view.uniform.score.body.reads}
 
 
-def test_flat_tiles_may_read_positions_besides(tmp_path: Path, compiled: Compile) -> None:
+def test_uniform_tiles_may_read_positions_besides(tmp_path: Path, compiled: Compile) -> None:
     variant = learned_variant([17], "score + t[clamp(q - k, -8, 8) + 8] + abs(q - k) / 50")
     view = backward_kv_sm90_view(facts_of(variant))
-    assert {"q", "rows"} <= view.tile_reads("flat")
+    assert {"q", "rows"} <= view.tile_reads("uniform")
     config = default_backward_kv_config("sm_90", "bfloat16", 64, 64)
     found = compiled(generate(variant, tmp_path), "backward_kv", "sm_90", "bfloat16", 64, 64, config)
     assert found.error is None
@@ -240,24 +240,24 @@ def test_wide_heads_have_a_kernel_that_leaves_dq_alone(head_dim: int, v_head_dim
 def test_programs_take_tiles_of_keys_in_turn_by_a_schedule_or_where_the_variant_leaves_registers(
     tmp_path: Path,
 ) -> None:
-    in_turn = {name for name, variant in VARIANTS.items() if backward_kv_sm90_view(facts_of(variant)).in_turn}
+    persistent = {name for name, variant in VARIANTS.items() if backward_kv_sm90_view(facts_of(variant)).persistent}
     by_schedule = {"document", "block_sparse", "dilated", "global_window"}
-    assert in_turn == {"full", "causal", "sink", "alibi", "sliding_window", *by_schedule}
+    assert persistent == {"full", "causal", "sink", "alibi", "sliding_window", *by_schedule}
     for name in ("causal", "prefix_lm"):
-        kernel = load_module(generate(VARIANTS[name], tmp_path))._backward_kv_hopper
-        assert ("counter_ptr" in kernel.arg_names) == (name in in_turn)
+        kernel = load_module(generate(VARIANTS[name], tmp_path))._backward_kv_sm90
+        assert ("counter_ptr" in kernel.arg_names) == (name in persistent)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "score", "in_turn"),
+    ("inputs", "score", "persistent"),
     [({}, "score + q * k % 7", False), ({}, "score - (q - k) / 50", True), ({"t": ["heads"]}, "score * t[h]", True),
      ({"t": ["kv_len"]}, "score + t[k]", False), ({"t": ["q_len"]}, "score + t[q]", False),
      ({"t": ["heads"]}, "tanh(score) * t[h]", False)],
 )  # fmt: skip
-def test_what_a_pair_reads_takes_the_registers_of_a_loop_over_tiles(inputs, score: str, in_turn: bool) -> None:
+def test_what_a_pair_reads_takes_the_registers_of_a_loop_over_tiles(inputs, score: str, persistent: bool) -> None:
     tensors = {name: {"shape": shape, "dtype": "float32"} for name, shape in inputs.items()}
     variant = load({"name": "some", "causal": True, "inputs": tensors, "score": score})
-    assert backward_kv_sm90_view(facts_of(variant)).in_turn == in_turn
+    assert backward_kv_sm90_view(facts_of(variant)).persistent == persistent
 
 
 def test_dq_of_a_tile_waits_but_where_all_there_is_is_a_mask_of_positions() -> None:

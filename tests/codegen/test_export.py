@@ -102,10 +102,10 @@ def test_it_carries_the_records_of_its_own_kernel_alone(tmp_path: Path, monkeypa
     assert done.records == 1
     module = load_module(done.path)
     device = module.Device(*astuple(DEVICE))
-    choice = module.CONFIGS.find(device, "float16", 64, 64, module.Bucket(*astuple(BUCKET)))
+    choice = module.VARIANT.configs["forward"].find(device, "float16", 64, 64, module.Bucket(*astuple(BUCKET)))
     assert (choice.config, choice.source) == (module.Config(128, 32, 8, 3), "shipped")
     with pytest.warns(module.RecordWarning, match="no record for"):
-        near = module.CONFIGS.find(device, "float16", 64, 64, module.Bucket(64, 1, 64, 64))
+        near = module.VARIANT.configs["forward"].find(device, "float16", 64, 64, module.Bucket(64, 1, 64, 64))
     assert (near.config, near.source) == (choice.config, "nearest")
 
 
@@ -118,4 +118,4 @@ def test_copies_in_one_process_share_an_operator(tmp_path: Path) -> None:
 
 def test_a_name_that_two_modules_define_is_refused() -> None:
     with pytest.raises(AssertionError, match="Config is defined in config and in the generated module"):
-        bundle("from flashgen import runtime\n\nruntime.Config\n\nConfig = 3\n", [])
+        bundle({"__init__.py": "from flashgen import runtime\n\nruntime.Config\n\nConfig = 3\n"}, [])

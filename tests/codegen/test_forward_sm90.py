@@ -9,9 +9,10 @@ import pytest
 import triton
 from covering import covering, two_of_three
 from offline_compiler import Compile
+from packages import files_of, whole
 
 from flashgen.analysis.facts import facts_of
-from flashgen.codegen import default_of, generate
+from flashgen.codegen import default_of, generate, render
 from flashgen.codegen.kernels.forward import forward_view
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View, forward_sm90_view
 from flashgen.runtime import Config, default_config
@@ -171,10 +172,10 @@ def test_a_mask_that_reads_each_key_has_narrower_tiles() -> None:
 
 
 def test_what_a_score_gains_from_key_to_key_goes_into_the_products(tmp_path: Path, compiled: Compile) -> None:
-    spec = {"name": "tilting", "params": {"s": {"value": 0.1, "runtime": True}}, "score": "score + s * (k - 2 * q) - k"}
+    spec = {"name": "affine", "params": {"s": {"value": 0.1, "runtime": True}}, "score": "score + s * (k - 2 * q) - k"}
     path = generate(load(spec), tmp_path)
     # One quotient of the whole sum.
-    assert "tilt = (s__scaled + -1.4426950408889634) / qk_scale" in path.read_text()
+    assert "per_key = (s__scaled + -1.4426950408889634) / qk_scale" in whole(files_of(path))
     found = compiled(path, "forward", "sm_90", "bfloat16", 128, 128, default("causal", 128))
     assert found.error is None
     assert not found.serialized_wgmma
@@ -186,10 +187,10 @@ def test_programs_wait_for_their_next_tile_where_tiles_differ_in_length(name: st
     assert view.uneven == (name not in ("full", "relative_bias", "sliding_window", "gemma2"))
 
 
-def test_tanh_comes_from_the_gpu_unless_the_spec_says_no(tmp_path: Path) -> None:
+def test_tanh_comes_from_the_gpu_unless_the_spec_says_no() -> None:
     spec = {"name": "capped", "softcap": 30.0}
-    assert "tanh.approx" in generate(load(spec), tmp_path).read_text()
-    assert "tanh.approx" not in generate(load({**spec, "approximate": False}), tmp_path).read_text()
+    assert "tanh_approx(" in whole(render(load(spec)))
+    assert "tanh_approx(" not in whole(render(load({**spec, "approximate": False})))
 
 
 def test_what_hopper_does_not_serve_goes_to_the_portable_kernel() -> None:

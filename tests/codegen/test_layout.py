@@ -9,7 +9,7 @@ import pytest
 
 from flashgen.codegen.layout import WIDTH, formatted, wrapped
 
-GALLERY = sorted((Path(__file__).parents[2] / "generated").glob("*.py"))
+GALLERY = sorted((Path(__file__).parents[2] / "generated").glob("*/*.py"))
 NAMES = ", ".join(f"argument_{number}" for number in range(12))
 
 
@@ -22,7 +22,7 @@ def meaning(source: str) -> str:
     return ast.dump(tree)
 
 
-@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_generated_lines_fit_but_for_strings(path: Path) -> None:
     long = [line.strip() for line in path.read_text().splitlines() if len(line) > WIDTH]
     assert all(line.startswith('"') for line in long)
@@ -40,11 +40,55 @@ f([
 """
     for name in NAMES.split(", "):
         source = f"{name} = 0\n{source}"
-    text = formatted(source)
+    text = formatted({"m.py": source})["m.py"]
     assert max(map(len, text.splitlines())) <= WIDTH + len(f"[{NAMES}]")
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(source))
     assert "    (g, (\n        0, argument_0, argument_1," in text and ",\n    )),\n" in text
     assert wrapped(text) == text
+
+
+def laid_out(source: str) -> str:
+    return formatted({"m.py": source})["m.py"]
+
+
+def test_arguments_share_lines_as_in_the_source() -> None:
+    source = """
+@jit(do_not_specialize=["a", "b", "c", "d"])
+def f(
+    q_ptr, k_ptr,
+    stride_q, stride_k, *, head_dim=64,
+):
+    return q_ptr, k_ptr, stride_q, stride_k, head_dim
+"""
+    # It has room in one line, and there is no trailing comma that says otherwise.
+    assert "\ndef f(q_ptr, k_ptr, stride_q, stride_k, *, head_dim=64):\n" in laid_out(source)
+    long = source.replace("stride_q", "stride_of_the_first_dimension_of_the_queries").replace(
+        "k_ptr", "pointer_to_all_of_the_keys_of_a_sequence"
+    )
+    many = ", ".join(f'"name_of_an_argument_{i}"' for i in range(6))
+    text = laid_out(long.replace('"a", "b", "c", "d"', many))
+    assert (
+        """def f(
+    q_ptr, pointer_to_all_of_the_keys_of_a_sequence,
+    stride_of_the_first_dimension_of_the_queries, stride_k, *, head_dim=64,
+):
+"""
+        in text
+    )
+    assert "@jit(do_not_specialize=[\n" in text and "\n])\ndef f(" in text
+    assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(long.replace('"a", "b", "c", "d"', many)))
+
+
+def test_a_head_without_arguments_stays() -> None:
+    assert laid_out("def f():\n    return 1\n") == "def f():\n    return 1\n"
+
+
+def test_a_row_that_is_too_long_goes_on_in_the_next() -> None:
+    names = ", ".join(f"argument_number_{i}: int = {i}" for i in range(12))
+    text = laid_out(f"def f({names}) -> None:\n    # Nothing.\n    return\n")
+    head = text[: text.index("# Nothing")].rstrip().split("\n")
+    assert head[0] == "def f(" and head[-1] == ") -> None:"
+    assert 2 <= len(head[1:-1]) <= 4 and max(map(len, head)) <= WIDTH
 
 
 def test_prose_is_filled_to_the_end_of_its_paragraph() -> None:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen.arguments import extra_arguments, new_prologue, q_offset
-from flashgen.codegen.layout import formatted
+from flashgen.codegen.imports import import_block
 from flashgen.codegen.learned import learned_view
+from flashgen.codegen.loading import load_module
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.codegen.templates import environment
-from flashgen.codegen.write import load_module
 from flashgen.lang.evaluate import evaluate
 from flashgen.runtime import exact
 from flashgen.spec import load
@@ -27,15 +27,8 @@ from flashgen.spec.variant import Variant
 BATCH, HEADS, KV_HEADS, BM, BN = 2, 4, 2, 16, 32
 
 KERNEL = """
-import triton
-import triton.language as tl
 {% import "learned.py.jinja" as learned %}
-{% import "helpers.py.jinja" as helper_parts %}
 {% import "forward.py.jinja" as forward_parts %}
-{% for name in helpers %}
-{{ helper_parts[name[1:]]() }}
-{% endfor %}
-{{ learned.helpers(v) }}
 {% for function in v.functions %}
 {{ forward_parts.function(function) }}
 
@@ -46,7 +39,7 @@ def _add_up(
     ds_ptr, qk_ptr,{{ v.pointers | map("suffix", ", ") | join }}{{ arguments | map("suffix", ", ") | join }}
     scale, first_head, heads, kv_heads, q_len, kv_len, head_dim,
     {{ v.ways | map("suffix", ": tl.constexpr, ") | join }}
-    BM: tl.constexpr, BN: tl.constexpr, REST: tl.constexpr = False,
+    BM: tl.constexpr, BN: tl.constexpr, SKIP_UNIFORM: tl.constexpr = False,
 ):
     PRECISE: tl.constexpr = True
     num_tiles = tl.cdiv(q_len, BM)
@@ -105,13 +98,12 @@ class Problem:
         self.arguments = extra_arguments(variant, set(self.view.reads))
         text = environment().from_string(KERNEL).render(
             v=self.view,
-            helpers=sorted(self._prologue.helpers | ({"_add"} if self.view.adds else set())),
             arguments=self.arguments,
             prologue=self._prologue.lines,
             q_offset=q_offset(facts_of(variant)),
         )  # fmt: skip
         path = folder / "add_up.py"
-        path.write_text(formatted(text))
+        path.write_text(f"{import_block(text, {})}\n{text}")
         self.module = load_module(path)
 
     def _extent(self, dim: Any) -> int:
@@ -148,7 +140,7 @@ class Problem:
         for first in range(0, BATCH * HEADS, group):
             self.module._add_up[(math.ceil(self.q_len / BM) * group,)](
                 self.ds_out, self.score * 2, *buffers, *(values[name] for name in self.arguments),
-                0.5, first, HEADS, KV_HEADS, self.q_len, self.kv_len, 8, *ways, BM=BM, BN=BN, REST=rest,
+                0.5, first, HEADS, KV_HEADS, self.q_len, self.kv_len, 8, *ways, BM=BM, BN=BN, SKIP_UNIFORM=rest,
             )  # fmt: skip
         return exact.input_gradient(self.inputs["t"], *buffers)
 
@@ -225,7 +217,7 @@ def test_the_rest_is_what_tiles_of_one_element_leave(name: str, q_len: int, kv_l
 def test_a_kernel_without_smooth_dependence_has_no_code() -> None:
     chosen = VARIANTS["no smooth dependence"]
     view = learned_view(facts_of(chosen), new_prologue(facts_of(chosen)))
-    assert not (view.sites or view.functions or view.adds or view.shears)
+    assert not (view.sites or view.functions)
 
 
 @pytest.fixture(scope="module")
@@ -234,16 +226,16 @@ def add(tmp_path_factory: pytest.TempPathFactory) -> Any:
     text = """
 import triton
 import triton.language as tl
-{% import "helpers.py.jinja" as helper_parts %}
-{{ helper_parts.add() }}
+
+from flashgen.runtime.device.learned import accumulate
 
 
 @triton.jit
 def _add_all(sums_ptr, at_ptr, values_ptr, N: tl.constexpr):
     i = tl.arange(0, N)
-    _add(sums_ptr, tl.load(at_ptr + i), tl.load(values_ptr + i))
+    accumulate(sums_ptr, tl.load(at_ptr + i), tl.load(values_ptr + i))
 """
-    path.write_text(environment().from_string(text).render())
+    path.write_text(text)
     return load_module(path)._add_all
 
 

@@ -35,12 +35,12 @@ def view_of(mask: str, align: str = "bottom_right") -> ForwardSm90View:
 
 def shown(view: ForwardSm90View, row0: int, start: int, q_len: int, kv_len: int) -> np.ndarray:
     """Which pairs of a tile the kernel's own tests leave, [rows, keys], the statements before them run on numbers."""
-    names = {"gl": GL, "_clip": int, "_visible": None, "row0": row0, "q_len": q_len, "kv_len": kv_len}
+    names = {"gl": GL, "clip": int, "_visible": None, "row0": row0, "q_len": q_len, "kv_len": kv_len}
     names |= {"ROWS": ROWS, "BN": BN, "start": start, "scale": 1.0}
     offset = eval(view.q_offset, {}, names) if view.q_offset else 0  # noqa: S307
     names["q"] = (np.minimum(row0 + np.arange(ROWS), q_len - 1) + offset)[:, None]
     names["k"] = (start + np.arange(BN))[None, :]
-    names |= {"_keys": lambda *_, keys=names["k"]: keys, "col_layout": None, "col": names["k"]}
+    names |= {"masked_keys": lambda *_, keys=names["k"]: keys, "col_layout": None, "col": names["k"]}
     if not view.mixed.reads_k:
         del names["k"]
     names |= {name: names["q"][index, 0] for name, index in (("q_first", 0), ("q_last", -1))}

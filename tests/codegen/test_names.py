@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 import pytest
+from packages import files_of, whole
 from ruff import find_ruff_bin
 
 from flashgen import runtime
@@ -22,7 +23,7 @@ from flashgen.spec import load
 from flashgen.spec.names import name_problem
 from flashgen.verify import gradient_cases_for, run_case
 
-GALLERY = sorted((Path(__file__).parents[2] / "generated").glob("*.py"))
+GALLERY = sorted((Path(__file__).parents[2] / "generated").glob("*/*.py"))
 PARAMS, INPUTS, DIMS, LETS = 24, 12, 12, 24
 AT_ONCE = PARAMS + INPUTS + DIMS + LETS
 
@@ -107,7 +108,7 @@ def test_a_user_may_take_any_name(tmp_path: Path, chunk: int) -> None:
     found = subprocess.run(check, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
     given = {inner_name(name) for name in names_of(chunk)}
-    for function in (node for node in ast.walk(ast.parse(path.read_text())) if is_kernel(node)):
+    for function in (node for node in ast.walk(ast.parse(whole(files_of(path)))) if is_kernel(node)):
         arguments = {argument.arg for argument in function.args.args}
         stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         assert not given & arguments & stored, function.name

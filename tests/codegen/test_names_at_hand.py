@@ -1,4 +1,4 @@
-"""Every function of a rendered module reads names that it has: its own, its arguments, the module's or Python's."""
+"""Every function of a rendered file reads names that it has: its own, its arguments, the file's or Python's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from spec_shelf import SPECS
 
 from flashgen.codegen import render
 from flashgen.spec import load
+from flashgen.spec.variant import Variant
 
 GALLERY = sorted((Path(__file__).resolve().parents[2] / "variants").glob("*.yaml"))
 _KNOWN = {*dir(builtins), "__file__"}
@@ -29,6 +30,10 @@ def unknown_names(source: str) -> list[tuple[str, str]]:
     ]
 
 
+def unknown_in_files(variant: Variant) -> list[tuple[str, str]]:
+    return [found for text in render(variant).values() for found in unknown_names(text)]
+
+
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
     yield table
     for child in table.get_children():
@@ -43,9 +48,9 @@ def test_an_unknown_name_is_found() -> None:
 
 @pytest.mark.parametrize("what", SPECS)
 def test_of_a_spec_of_the_shelf(what: str) -> None:
-    assert unknown_names(render(load({"name": "shelf", **SPECS[what]}))) == []
+    assert unknown_in_files(load({"name": "shelf", **SPECS[what]})) == []
 
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
 def test_of_the_gallery(path: Path) -> None:
-    assert unknown_names(render(load(path))) == []
+    assert unknown_in_files(load(path)) == []

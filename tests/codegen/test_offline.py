@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import triton
 from offline_compiler import Compile
+from packages import change
 
 from flashgen.codegen import default_of, generate, offline
 from flashgen.codegen.offline import Resources
@@ -158,14 +159,14 @@ def test_a_kernel_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
 
 def test_what_the_compiler_complains_of_is_an_error(tmp_path: Path) -> None:
     path = generate(load({"name": "mine"}), tmp_path)
-    path.write_text(path.read_text().replace("num_tiles = tl.cdiv(q_len, BM)", "num_tiles = tl.cdiv(q_len, nothing)"))
+    change(path, ("num_tiles = tl.cdiv(q_len, BM)", "num_tiles = tl.cdiv(q_len, nothing)"))
     (found,) = compile_all(path, [Job("sm_90", "forward", "bfloat16", 64, 64, Config(64, 64, 4, 1))])
     assert "nothing is not defined" in (found.error or "")
 
 
 def test_the_complaint_is_what_is_wrong_not_where_it_was_called_from(tmp_path: Path) -> None:
     path = generate(load({"name": "mine"}), tmp_path)
-    path.write_text(path.read_text().replace("l = l * alpha_l[:, None]", "l = l * nothing"))
+    change(path, ("l = l * alpha_l[:, None]", "l = l * nothing"))
     config = Config(128, 64, 4, 2, "hopper", ping_pong=0)
     (found,) = compile_all(path, [Job("sm_90", "forward", "bfloat16", 64, 64, config)])
     assert "nothing is not defined" in (found.error or "")

@@ -6,9 +6,10 @@ import ast
 import re
 import shlex
 import subprocess
-import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -17,11 +18,13 @@ import torch
 from expression_strategies import expressions
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from packages import whole
 
 from flashgen.codegen import generate, load_module, render, uses_schedule
 from flashgen.errors import SpecError
 from flashgen.lang.check import Scope, TensorType
 from flashgen.lang.nodes import Type, var
+from flashgen.processes import command
 from flashgen.runtime import Config
 from flashgen.runtime.registry import REGISTRY
 from flashgen.spec import load
@@ -32,9 +35,14 @@ SMALL = Config(32, 32, 4, 1)
 
 
 @cache
-def text_of(name: str) -> str:
-    """A gallery module, rendered once."""
+def files_of(name: str) -> dict[str, str]:
+    """The files of a gallery variant, rendered once."""
     return render(load(VARIANTS[name]))
+
+
+def text_of(name: str) -> str:
+    """All of them as one text."""
+    return whole(files_of(name))
 
 
 def functions(text: str) -> dict[str, ast.FunctionDef]:
@@ -45,20 +53,27 @@ def source(text: str, name: str) -> str:
     return ast.unparse(functions(text)[name])
 
 
+def words_of(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
+
+
 def words(text: str) -> set[str]:
     return set(re.findall(r"[a-z]+", text.lower()))
 
 
-def lint(*texts: str) -> str:
-    """What ruff finds of names unused, undefined or hidden in the modules."""
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,B006,B023", "--no-cache", "-"]
-    found = (subprocess.run(command, input=text, capture_output=True, text=True, check=False) for text in texts)
-    return "".join(done.stdout for done in found if done.returncode != 0)
+def lint(files: Mapping[str, str]) -> str:
+    """What ruff finds of names unused, undefined or hidden in the files, and of imports out of order."""
+    with TemporaryDirectory() as folder:
+        for name, text in files.items():
+            Path(folder, name.replace("__init__", "module")).write_text(text, encoding="utf-8")
+        rules = ["--isolated", "--select", "F,I,B006,B023", "--no-cache", "--line-length", "120"]
+        done = subprocess.run(command("ruff", "check", *rules, folder), capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_nothing_in_a_module_is_unused(name: str) -> None:
-    assert lint(text_of(name)) == ""
+    assert lint(files_of(name)) == ""
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -72,14 +87,39 @@ def test_no_argument_is_unused(name: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_file_says_what_it_is(name: str) -> None:
-    variant, text = load(VARIANTS[name]), text_of(name)
-    documentation = ast.get_docstring(ast.parse(text)) or ""
-    assert variant.description in documentation
-    assert f"flashgen build {variant.source}" in documentation
-    assert all(tensor.name in documentation for tensor in variant.inputs)
+    variant, files = load(VARIANTS[name]), files_of(name)
+    documentation = {file: ast.get_docstring(ast.parse(text)) or "" for file, text in files.items()}
+    assert all(f"flashgen build {variant.source}" in each for each in documentation.values())
+    first = documentation.pop("__init__.py")
+    assert variant.description in first
+    assert all(tensor.name in first for tensor in variant.inputs)
+    assert all(f"    {file} " in first for file in documentation)
+    text = files["__init__.py"]
     attention = ast.get_docstring(functions(text)["attention"]) or ""
     assert all(f"\n{name}: " in attention for name in [*(t.name for t in variant.inputs), "scale", "config"])
-    assert not re.search(r"\b20\d\d-\d\d-\d\d\b", text)
+    assert not re.search(r"\b20\d\d-\d\d-\d\d\b", text_of(name))
+
+
+# Those that are longer.
+LONG = {"forward_sm90.py": 640, "backward_kv_sm90.py": 560, "__init__.py": 380}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_file_is_no_longer_than_it_must_be(name: str) -> None:
+    lengths = {file: text.count("\n") for file, text in files_of(name).items()}
+    assert lengths["forward.py"] <= 150
+    assert {file: length for file, length in lengths.items() if length > LONG.get(file, 350)} == {}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_kernels_share_is_in_one_file_and_what_one_calls_in_its_own(name: str) -> None:
+    files = files_of(name)
+    defined = {file: functions(text) for file, text in files.items()}
+    assert len({function for each in defined.values() for function in each}) == sum(map(len, defined.values()))
+    for function in defined.get("pair.py", ()):
+        readers = [file for file, text in files.items() if file != "pair.py" and function in words_of(text)]
+        others = [f for f in defined["pair.py"] if f != function and function in words_of(source(files["pair.py"], f))]
+        assert len(readers) > 1 or others, function
 
 
 def test_a_causal_file_does_not_mention_windows() -> None:
@@ -107,14 +147,14 @@ def test_no_switch_is_left_in_a_kernel(name: str) -> None:
     for function in functions(text_of(name)).values():
         if any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             constants = {a.arg for a in function.args.args if a.annotation is not None}
-            # PRECISE follows from a call, REST from which kernels it runs, TILE and WIDTH from their configs.
+            # PRECISE follows from a call, SKIP_UNIFORM from which kernels it runs, TILE and WIDTH from their configs.
             sizes = {"BM", "BN", "TILE", "WIDTH", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES"}
-            assert constants <= sizes | {"PRECISE", "REST"} | tuned
+            assert constants <= sizes | {"PRECISE", "SKIP_UNIFORM"} | tuned
             for node in ast.walk(function):
                 if isinstance(node, ast.If):
                     assert (
                         not {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
-                        <= constants - {"PRECISE", "REST"} - tuned
+                        <= constants - {"PRECISE", "SKIP_UNIFORM"} - tuned
                     )
 
 
@@ -126,7 +166,7 @@ def test_only_a_file_with_learned_inputs_adds_up_their_gradients(name: str) -> N
 @pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "dilated"])
 def test_a_score_that_is_left_alone_costs_one_multiplication(name: str) -> None:
     assert not re.search(r"\b_score", text_of(name))
-    assert "tl.exp2(qk * qk_scale - m_new[:, None])" in text_of(name)
+    assert "online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)" in text_of(name)
 
 
 def test_alibi_takes_no_absolute_value_and_reads_its_slope_once() -> None:
@@ -182,7 +222,7 @@ def test_a_description_of_any_characters_renders(description: str) -> None:
         variant = load({"name": "described", "description": description})
     except SpecError:
         return
-    documentation = ast.get_docstring(ast.parse(render(variant)), clean=False) or ""
+    documentation = ast.get_docstring(ast.parse(render(variant)["__init__.py"]), clean=False) or ""
     assert documentation.startswith(variant.description)
 
 
@@ -215,11 +255,11 @@ def test_nothing_is_unused_whatever_the_expressions(score: str, mask: str) -> No
     spec["inputs"] = {name: form for name, form in inputs.items() if name in named}
     spec["params"] = {"n": {"value": 3, "runtime": True}} if "n" in named else {}
     try:
-        text = render(load({key: value for key, value in spec.items() if value}))
+        files = render(load({key: value for key, value in spec.items() if value}))
     except SpecError:
         # What folding removes is refused as unread.
         return
-    assert lint(text) == ""
+    assert lint(files) == ""
 
 
 def call(module: ModuleType, **arguments: Any) -> None:

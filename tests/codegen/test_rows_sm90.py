@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
-from types import SimpleNamespace
+import inspect
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from flashgen.analysis.facts import facts_of
-from flashgen.codegen import generate
 from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
 from flashgen.codegen.pairwise import make
+from flashgen.runtime.device import arithmetic
+from flashgen.runtime.device.sm90 import positions
 from flashgen.spec import load
 
 MASKS: dict[str, dict[str, Any]] = {
@@ -62,16 +63,18 @@ GL = SimpleNamespace(
 )  # fmt: skip
 
 
-def functions(path: Path) -> dict[str, str]:
-    """The texts of a generated file's functions, without decorators."""
-    text = path.read_text()
+def functions(module: ModuleType) -> str:
+    """The texts of a module's functions, without decorators."""
+    text = inspect.getsource(module)
     defined = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
-    return {node.name: ast.get_source_segment(text, node) or "" for node in defined}
+    return "\n".join(ast.get_source_segment(text, node) or "" for node in defined)
+
+
+DEVICE = f"{functions(arithmetic)}\n{functions(positions)}"
 
 
 def shown(
-    view: BackwardKvSm90View, texts: dict[str, str], start: int, col0: int, q_len: int, kv_len: int,
-    values: torch.Tensor,
+    view: BackwardKvSm90View, start: int, col0: int, q_len: int, kv_len: int, values: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
     """Which pairs the kernel's own lines leave of a tile, [keys, rows]."""
     cols = col0 + torch.arange(BN)
@@ -83,7 +86,7 @@ def shown(
     offset = eval(view.q_offset, {}, names) if view.q_offset else 0  # noqa: S307 - the kernel's own texts, on numbers
     names |= {"rows": rows, "q": (rows.clamp(max=q_len - 1) + offset)[None, :]}
     names["queries"] = names["q"]
-    exec("\n".join(texts[name] for name in texts if name in ("_clip", *view.seen.bounds)), names)  # noqa: S102
+    exec(DEVICE, names)  # noqa: S102 - the texts of the device
     for function in view.functions:
         body = "\n    ".join((*function.lines, f"return {function.result}"))
         exec(f"def {function.name}({', '.join(function.names)}):\n    {body}", names)  # noqa: S102
@@ -93,10 +96,9 @@ def shown(
 
 @pytest.mark.parametrize("align", ["bottom_right", "top_left"])
 @pytest.mark.parametrize("name", MASKS)
-def test_a_mixed_tile_keeps_what_the_mask_shows(name: str, align: str, tmp_path: Path) -> None:
+def test_a_mixed_tile_keeps_what_the_mask_shows(name: str, align: str) -> None:
     variant = load({"name": "some", "description": "Some.", "align": align, **MASKS[name]})
     view = backward_kv_sm90_view(facts_of(variant))
-    texts = functions(generate(variant, tmp_path))
     for q_len, kv_len in LENGTHS:
         places = torch.arange(kv_len)
         values = places // 40 if name == "documents" else torch.where(places % 7 == 0, -FAR, places - 20)
@@ -110,7 +112,7 @@ def test_a_mixed_tile_keeps_what_the_mask_shows(name: str, align: str, tmp_path:
         expected[:kv_len, :q_len] = torch.as_tensor(seen).expand(q_len, kv_len).T
         for col0 in range(0, kv_len, BN):
             for start in range(0, q_len, BM):
-                got = shown(view, texts, start, col0, q_len, kv_len, values)
+                got = shown(view, start, col0, q_len, kv_len, values)
                 # Rows beyond the last have a log-sum-exp of infinity; only a score of its own may need more.
                 rows = BM if view.score else q_len - start
                 assert torch.equal(got[:, :rows], expected[col0 : col0 + BN, start : start + BM][:, :rows])
@@ -124,5 +126,5 @@ def test_what_a_mask_reads_of_each_row_is_loaded_ahead() -> None:
 
 def test_positions_that_are_at_hand_anyhow_are_compared_as_they_are() -> None:
     seen = backward_kv_sm90_view(facts_of(load({"name": "some", **MASKS["dilated"]}))).seen
-    assert not seen.bounds
+    assert not seen.by_place
     assert not seen.lines

@@ -10,6 +10,8 @@ import pytest
 from flashgen.codegen import load_module
 from flashgen.runtime import gpus
 from flashgen.runtime.identity import Identity
+from flashgen.runtime.record_files import table_path
+from flashgen.runtime.record_table import parse
 from flashgen.runtime.records import Device, Record
 from flashgen.runtime.registry import FAMILIES
 from flashgen.spec import load
@@ -17,36 +19,36 @@ from flashgen.tuning.workloads import problems, workloads
 
 REPOSITORY = Path(__file__).parents[2]
 GENERATED = REPOSITORY / "generated"
-RECORDS = sorted((GENERATED / "tuned").rglob("*.json"))
-GPUS = sorted(path.name for path in (GENERATED / "tuned").glob("*") if path.is_dir())
 GALLERY = sorted((REPOSITORY / "variants").glob("*.yaml"))
+TABLES = sorted(GENERATED.glob("*/tuned/*.json"))
+GPUS = sorted({path.stem for path in TABLES})
 
 
 @cache
-def read(path: Path) -> Record:
-    return Record.from_json(path.read_text(encoding="utf-8"))
+def read(path: Path) -> tuple[Record, ...]:
+    return parse(path.read_text(encoding="utf-8"))
 
 
 @cache
 def identity(variant: str) -> Identity:
-    found: Identity = load_module(GENERATED / f"{variant}.py").IDENTITY
+    found: Identity = load_module(GENERATED / variant).IDENTITY
     return found
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_a_shipped_record_is_of_the_kernel_beside_it(path: Path) -> None:
-    record = read(path)
-    beside = identity(record.key.variant)
-    assert path == GENERATED / "tuned" / record.key.path
-    assert (record.key.spec, record.key.templates) == (beside.spec, beside.templates[record.key.kernel])
-    assert record.key.capability in gpus.GPUS
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_shipped_records_are_of_the_kernels_beside_them(path: Path) -> None:
+    beside = identity(path.parts[-3])
+    for record in read(path):
+        assert path == table_path(GENERATED / record.key.variant / "tuned", record.key.gpu)
+        assert (record.key.spec, record.key.templates) == (beside.spec, beside.templates[record.key.kernel])
+        assert record.key.capability in gpus.GPUS
 
 
 @pytest.mark.parametrize("spec", GALLERY, ids=lambda path: path.stem)
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_gpu_with_records_has_one_for_each_kernel_dtype_and_shape_that_is_tuned(gpu: str, spec: Path) -> None:
     variant = load(spec)
-    found = {record.key for path in RECORDS if (record := read(path)).key.path.parts[0] == gpu}
+    found = {record.key for record in read(GENERATED / variant.name / "tuned" / f"{gpu}.json")}
     devices = {Device(key.gpu, key.capability, key.triton) for key in found}
     assert len(devices) == 1
     wanted = workloads(problems(variant), identity(variant.name), devices.pop(), FAMILIES)

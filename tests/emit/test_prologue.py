@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 
 import pytest
 from expression_strategies import expressions
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from language_world import SCOPE, compile
 
 from flashgen.analysis.levels import COL, ROW, Level
+from flashgen.codegen.imports import defined_names
 from flashgen.emit.dialects import GLUON, TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
@@ -19,6 +21,7 @@ from flashgen.emit.writer import Tensor
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.log2 import of_qk
 from flashgen.lang.nodes import Expr, Type, var
+from flashgen.runtime.device import arithmetic
 
 TENSORS = {
     "doc": Tensor((var("batch", Type.INT), var("kv_len", Type.INT)), "int32"),
@@ -31,42 +34,39 @@ TENSORS = {
 DTYPES = {name: tensor.dtype for name, tensor in TENSORS.items()}
 # Of a kernel, not of the caller: what Triton and Python have.
 BUILT_IN = {"tl", "gl", "float", "min", "max", "abs", "int"}
+# Functions of the device.
+CALLED = set(defined_names(inspect.getsource(arithmetic)))
 
 
 def prologue(dialect: Dialect = TRITON, walked: Level = COL, **spelled: str) -> Prologue:
     return Prologue(Ranges(DTYPES, frozenset({"docs"}), True), TENSORS, walked=walked, dialect=dialect, spelled=spelled)
 
 
-def named_in(fragment: Fragment) -> tuple[set[str], set[str], set[str]]:
-    """What a fragment reads, defines and calls, by its syntax."""
+def named_in(fragment: Fragment) -> tuple[set[str], set[str]]:
+    """What a fragment reads and defines, by its syntax."""
     tree = ast.parse("\n".join([*fragment.lines, *fragment.results]))
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     defines = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    helpers = {name for name in called if name.startswith("_")}
-    return {node.id for node in names} - defines - helpers - BUILT_IN, defines, helpers
+    return {node.id for node in names} - defines - CALLED - BUILT_IN, defines
 
 
 @pytest.mark.parametrize("inlined", [True, False])
 @pytest.mark.parametrize("walked", [ROW, COL], ids=["rows", "columns"])
 @given(data=st.data())
-def test_a_fragment_says_what_it_reads_defines_and_calls(walked: Level, inlined: bool, data: st.DataObject) -> None:
+def test_a_fragment_says_what_it_reads_and_defines(walked: Level, inlined: bool, data: st.DataObject) -> None:
     roots = [of_qk(compile(data.draw(expressions(kind, SCOPE)))) for kind in (Type.FLOAT, Type.BOOL)]
     here = prologue(GLUON, walked)
     fragment = here.body(*roots, inlined=inlined)
-    reads, defines, helpers = named_in(fragment)
-    assert (set(fragment.reads), set(fragment.defines), fragment.helpers) == (reads, defines, helpers)
-    reads, defines, helpers = named_in(Fragment(tuple(here.lines)))
+    assert (set(fragment.reads), set(fragment.defines)) == named_in(fragment)
+    reads, defines = named_in(Fragment(tuple(here.lines)))
     assert reads <= here.reads
     assert set(here.defines) == defines
-    assert helpers | fragment.helpers <= here.helpers
 
 
 @given(data=st.data())
 def test_eager_code_says_what_it_reads_and_defines(data: st.DataObject) -> None:
     fragment = emit([compile(data.draw(expressions(kind, SCOPE))) for kind in (Type.FLOAT, Type.BOOL)])
-    reads, defines, _ = named_in(fragment)
-    assert (set(fragment.reads), set(fragment.defines)) == (reads, defines)
+    assert (set(fragment.reads), set(fragment.defines)) == named_in(fragment)
 
 
 @given(data=st.data())

@@ -11,9 +11,8 @@ from flashgen.cli.shapes import parse_shape
 from flashgen.codegen import default_of
 from flashgen.errors import EnvironmentProblem
 from flashgen.explain.sources import device_named, traced
-from flashgen.runtime import shipped_root
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import user_root
+from flashgen.runtime.lookup import shipped_in, user_root
 from flashgen.runtime.records import Record
 from flashgen.runtime.registry import FAMILIES
 from flashgen.tuning.cache import write_record
@@ -37,7 +36,7 @@ def ask(tmp_path, monkeypatch):
         (found,) = traced(variant, tmp_path / "generated", asked, H200, [kernel])
         return found
 
-    call.shipped = shipped_root(tmp_path / "generated" / "traced.py")
+    call.shipped = shipped_in(tmp_path / "generated" / "traced")
     return call
 
 
@@ -54,7 +53,7 @@ def test_with_nothing_recorded_the_default_is_used_and_every_source_is_named(ask
     assert found.choice.source == "default"
     assert [s.source for s in found.steps] == ["user cache", "shipped", "nearest", "same capability", "default"]
     assert [s.used for s in found.steps] == [False] * 4 + [True]
-    assert str(user_root() / found.key.path) in found.steps[0].text
+    assert str(user_root() / "traced" / "nvidia-h200.json") in found.steps[0].text
     assert "no record of traced at all" in found.steps[0].text
 
 
@@ -119,7 +118,7 @@ def test_the_closest_record_is_the_one_that_differs_in_least(ask):
 
 
 def test_a_damaged_record_is_mentioned(ask):
-    path = user_root() / ask().key.path
+    path = user_root() / "traced" / "nvidia-h200.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
     found = ask()

@@ -15,7 +15,7 @@ from flashgen.problems import Problem, make_inputs
 from flashgen.spec import load
 from flashgen.verify import Case, gradient_cases_for, run_case
 from flashgen.verify.cases import Backward
-from flashgen.verify.gradient_budget import gradients_of, leaves_of
+from flashgen.verify.eager_gradients import gradients_of, leaves_of
 from flashgen.verify.gradients import draw_loss
 
 GALLERY = [load(path) for path in sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))]

@@ -139,9 +139,9 @@ def without_prose(variant: Variant) -> Variant:
 
 @cache
 def trees(variant: Variant) -> tuple[str, ...]:
-    """The trees of all that is rendered of a variant: module, exported file, functions of a pair."""
-    module = render(variant)
-    files = (module, bundle(module, []), render_pairwise(variant))
+    """The trees of all that is rendered of a variant: its files, the exported one, functions of a pair."""
+    package = render(variant)
+    files = (*package.values(), bundle(package, []), render_pairwise(variant))
     assert all(is_printable(file) for file in files)
     return tuple(map(tree, files))
 
@@ -207,11 +207,11 @@ def test_a_file_s_name_and_its_comments_change_no_syntax(name: str | bytes, tmp_
 def test_a_description_is_whole_in_the_docstrings() -> None:
     """What is hostile to a docstring does not vanish from it either."""
     for name in ("docstring", "backslash", "backslashes and quotes", "template"):
-        module = ast.parse(render(load({**BASE, "description": f"It is {PAYLOADS[name]} indeed."})))
+        module = ast.parse(render(load({**BASE, "description": f"It is {PAYLOADS[name]} indeed."}))["__init__.py"])
         assert (ast.get_docstring(module) or "").startswith(f"It is {PAYLOADS[name]} indeed.")
 
 
 def test_kernels_know_nothing_of_prose_and_paths(tmp_path: Path) -> None:
     path = tmp_path / "here.yaml"
     path.write_text(yaml.safe_dump({**BASE, "description": "Another one."}, sort_keys=False))
-    assert render_kernels(load(path)).text == kernels(without_prose(load(BASE))).text
+    assert render_kernels(load(path)).texts == kernels(without_prose(load(BASE))).texts

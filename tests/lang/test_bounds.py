@@ -109,3 +109,8 @@ def test_increasing_in_q_never_lies(text: str, at: dict) -> None:
 )
 def test_increasing_in_q(text: str, sign: int | None) -> None:
     assert increasing_in_q(compile(text)) == sign
+
+
+@pytest.mark.parametrize("text", ["0 <= clamp(k, 2, 9)", "min(k, 5) <= 9", "(5 <= 9) | (k < 3)", "k <= kv_len - 1"])
+def test_what_holds_for_every_key_bounds_none(text: str) -> None:
+    assert key_range(compile(text, Type.BOOL)).upper == ()

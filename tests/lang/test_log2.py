@@ -10,7 +10,7 @@ from language_world import SCOPE, TENSORS, compile, pairs
 from mask_strategies import drawn
 
 from flashgen.lang.evaluate import evaluate
-from flashgen.lang.log2 import LOG2E, QK, factored, is_uniform, logits, tilted
+from flashgen.lang.log2 import LOG2E, QK, affine_in_k, factored, is_uniform, logits
 from flashgen.lang.nodes import TRUE, Expr, Type, op, variables, walk
 
 SCALES = st.sampled_from([0.125, 0.3, 1.0, 2.5])
@@ -23,7 +23,7 @@ def check(score: str, mask: str, at: dict, scale: float, q_first: int) -> None:
     event("row term" if found.row is not None else "no row term")
     if found.row is not None:
         assert not variables(found.row) & {"k", "qk", "score"}
-    check_tilt(found.pair, {**at, "qk": at["score"] / scale, "scale": scale, "q_first": q_first})
+    check_affine(found.pair, {**at, "qk": at["score"] / scale, "scale": scale, "q_first": q_first})
     if evaluate(shown, at, TENSORS):
         value = evaluate(meaning, at, TENSORS)
         assume(math.isfinite(value))
@@ -35,10 +35,10 @@ def check(score: str, mask: str, at: dict, scale: float, q_first: int) -> None:
         assert sum(parts) == pytest.approx(value * unit, rel=0, abs=1e-9 * largest)
 
 
-def check_tilt(pair: Expr, kernel: dict) -> None:
-    """A tilted pair is the dot product and a column's part that grows evenly from key to key."""
-    found = tilted(pair)
-    event("tilted" if found is not None else "not tilted")
+def check_affine(pair: Expr, kernel: dict) -> None:
+    """An affine pair is the dot product and a column's part that grows evenly from key to key."""
+    found = affine_in_k(pair)
+    event("affine" if found is not None else "not affine")
     if found is None:
         return
     assert is_uniform(found.scaled)
@@ -189,8 +189,8 @@ def test_what_may_be_huge_keeps_its_units(score: str, natural: bool) -> None:
     "score",
     ["score - rel[h, 1] * (q - k)", "score + cap * (2 * k - 3 * q)", "score - (q - k) / cap + half * k", "score + k"],
 )
-def test_a_bias_linear_in_the_key_is_a_tilt(score: str) -> None:
-    assert tilted(logits(compile(score), TRUE).pair) is not None
+def test_a_bias_linear_in_the_key_is_affine(score: str) -> None:
+    assert affine_in_k(logits(compile(score), TRUE).pair) is not None
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,8 @@ def test_a_bias_linear_in_the_key_is_a_tilt(score: str) -> None:
         "-score + k",
     ],
 )
-def test_other_scores_are_not_tilted(score: str) -> None:
-    assert tilted(logits(compile(score), TRUE).pair) is None
+def test_other_scores_are_not_affine(score: str) -> None:
+    assert affine_in_k(logits(compile(score), TRUE).pair) is None
 
 
 def test_minus_infinity_hides_and_is_no_huge_score() -> None:

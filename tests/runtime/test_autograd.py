@@ -17,9 +17,8 @@ from attending import BACKWARD, CONFIG, DEVICE, attend, drawn, trainable
 from data_parallel import train
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from flashgen import runtime
 from flashgen.codegen import generate, load_module
-from flashgen.runtime import arguments
+from flashgen.runtime import arguments, launching
 from flashgen.spec import load
 
 Modules = Callable[[str], ModuleType]
@@ -40,20 +39,15 @@ def near(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> None:
 
 
 @contextmanager
-def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+def launches() -> Iterator[Counter[str]]:
     """How often each kernel is launched."""
     counts: Counter[str] = Counter()
 
-    def counted(launch: Callable[..., None]) -> Callable[..., None]:
-        def counting(kernel: Any, *rest: Any, **others: Any) -> None:
-            counts[kernel.__name__] += 1
-            launch(kernel, *rest, **others)
+    def counting(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        counts[kernel.__name__] += 1
+        kernel[(programs,)](*arguments, **constants)
 
-        return counting
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runtime, "launch", counted(runtime.launch))
-        patch.setattr(runtime, "relaunch", counted(runtime.relaunch))
+    with launching.replaced(counting):
         yield counts
 
 
@@ -76,9 +70,7 @@ def test_gradients_flow_through_out_and_lse(gallery_module: Modules, name: str, 
     ("wanted", "kernel"),
     [("q", "_backward_q"), ("k", "_backward_kv"), ("v", "_backward_kv"), ("rel", "_backward_inputs")],
 )
-def test_what_asks_for_no_gradient_costs_none(
-    gallery_module: Modules, monkeypatch: pytest.MonkeyPatch, wanted: str, kernel: str
-) -> None:
+def test_what_asks_for_no_gradient_costs_none(gallery_module: Modules, wanted: str, kernel: str) -> None:
     module = gallery_module("relative_bias")
     call, leaves = trainable("relative_bias", drawn("relative_bias"))
     named = {"q": call.q, "k": call.k, "v": call.v, "rel": call.inputs["rel"]}
@@ -86,7 +78,7 @@ def test_what_asks_for_no_gradient_costs_none(
     for name, tensor in named.items():
         tensor.requires_grad_(name == wanted)
     out, _ = attend(module, call)
-    with launches(monkeypatch) as counts:
+    with launches() as counts:
         weighted(out).backward()
     assert {name for name, tensor in named.items() if tensor.grad is not None} == {wanted}
     assert torch.equal(named[wanted].grad, every[wanted])  # type: ignore[arg-type]
@@ -184,14 +176,12 @@ def test_autocast_casts_q_k_and_v_alone(gallery_module: Modules) -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpointing_computes_the_same(
-    gallery_module: Modules, monkeypatch: pytest.MonkeyPatch, reentrant: bool
-) -> None:
+def test_checkpointing_computes_the_same(gallery_module: Modules, reentrant: bool) -> None:
     module = gallery_module("causal")
     _, leaves = trainable("causal", drawn("causal"))
     layer = lambda q, k, v: module.attention(q, k, v, config=CONFIG, backward_config=BACKWARD)  # noqa: E731
     plain = gradients(weighted(layer(*leaves)), leaves)
-    with launches(monkeypatch) as counts:
+    with launches() as counts:
         weighted(checkpoint(layer, *leaves, use_reentrant=reentrant)).backward()
     assert counts["_forward"] == 2
     assert all(torch.equal(a.grad, b) for a, b in zip(leaves, plain, strict=True))  # type: ignore[arg-type]
@@ -199,7 +189,7 @@ def test_checkpointing_computes_the_same(
 
 @pytest.mark.parametrize("policy", [CheckpointPolicy.MUST_SAVE, CheckpointPolicy.MUST_RECOMPUTE])
 def test_a_policy_of_selective_checkpointing_names_the_operator(
-    gallery_module: Modules, monkeypatch: pytest.MonkeyPatch, policy: CheckpointPolicy
+    gallery_module: Modules, policy: CheckpointPolicy
 ) -> None:
     module = gallery_module("causal")
     _, leaves = trainable("causal", drawn("causal"))
@@ -212,7 +202,7 @@ def test_a_policy_of_selective_checkpointing_names_the_operator(
 
     plain = gradients(weighted(layer(*leaves)), leaves)
     contexts = partial(create_selective_checkpoint_contexts, choose)
-    with launches(monkeypatch) as counts:
+    with launches() as counts:
         out = checkpoint(layer, *leaves, use_reentrant=False, context_fn=contexts)
         weighted(out).backward()
     assert counts["_forward"] == (1 if policy == CheckpointPolicy.MUST_SAVE else 2)

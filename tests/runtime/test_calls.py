@@ -171,7 +171,7 @@ def test_tensors_must_share_a_device() -> None:
     with pytest.raises(ValueError, match=r"^v is on meta; expected q's device, (cpu|cuda:0)$"):
         runtime.prepare(Q, K, V.to("meta"), None)
     with pytest.raises(ValueError, match=r"^doc is on meta; expected q's device, (cpu|cuda:0)$"):
-        runtime.check_input("doc", DOC.to("meta"), "[batch, kv_len]", (2, 12), torch.int32, Q)
+        arguments.check_input("doc", DOC.to("meta"), "[batch, kv_len]", (2, 12), torch.int32, Q)
 
 
 def test_a_length_beyond_what_kernels_count_is_refused() -> None:

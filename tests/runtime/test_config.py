@@ -58,7 +58,7 @@ def test_other_texts_are_refused(text: str) -> None:
         (HOPPER, "backward_kv", "config ping_pong is 1; expected none, backward_kv has no such axis"),
         (Config(64, 64, 4, 1, ping_pong=0), "forward", "config ping_pong is 0; expected none"),
         (replace(KEYS, all_heads=0), "backward_kv", "config all_heads is 0; expected none or 1 for backward_kv"),
-        (replace(HOPPER, all_heads=1), "forward", "config all_heads is 1; expected none, forward has no such axis"),
+        (replace(HOPPER, delay_dq=1), "forward", "config delay_dq is 1; expected none, forward has no such axis"),
         (PLAIN, "sideways", "config backend is 'portable'; expected"),
     ],
 )

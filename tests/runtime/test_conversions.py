@@ -8,9 +8,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from flashgen import runtime
 from flashgen.codegen import generate, load_module
-from flashgen.runtime.conversions import as_dtype
+from flashgen.runtime.conversions import as_dtype, over_batch
 from flashgen.spec import load
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -112,5 +111,5 @@ def test_keys_of_batch_1_serve_all_batch_elements(module: ModuleType, shared: st
 
 def test_keys_of_batch_1_are_not_copied() -> None:
     q, k = torch.empty(3, 2, 4, 16), torch.empty(1, 2, 4, 16)
-    (wide, _) = runtime.over_batch(q, k, k)
+    (wide, _) = over_batch(q, k, k)
     assert wide.shape == (3, 2, 4, 16) and wide.data_ptr() == k.data_ptr()

@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from flashgen.runtime import head_group, key_head_group, prepare
+from flashgen.runtime import prepare
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90
+from flashgen.runtime.kernels.backward_kv_sm90 import key_head_group
+from flashgen.runtime.kernels.forward_sm90 import head_group
 
 KEYS = "BM=64 BN=128 num_warps=4 num_stages=2 backend=hopper fuse_dq=1 delay_dq=0"
 

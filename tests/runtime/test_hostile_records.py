@@ -9,15 +9,16 @@ from dataclasses import replace
 
 import hostile_records
 import pytest
-from hostile_records import KEY, LEFT, MALFORMED_BYTES, RECORD
+from hostile_records import KEY, LEFT, MALFORMED_BYTES, RECORD, TEXT
 
 from flashgen.runtime import lookup as found_by
 from flashgen.runtime import record_files
 from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import Lookup, NoCacheFolder, cache_folder, lookup
-from flashgen.runtime.record_files import RecordWarning, read_record, records_below
-from flashgen.runtime.records import Device, Record
+from flashgen.runtime.record_files import RecordWarning, read_table, records_in, table_path
+from flashgen.runtime.record_table import parse, to_text
+from flashgen.runtime.records import Device
 
 pytestmark = pytest.mark.filterwarnings("ignore::flashgen.runtime.record_files.RecordWarning")
 DEFAULT = Config(BM=32, BN=32, num_warps=4, num_stages=1)
@@ -31,9 +32,7 @@ def fresh(monkeypatch):
 
 @pytest.fixture
 def place(tmp_path):
-    path = tmp_path / KEY.path
-    path.parent.mkdir(parents=True)
-    return path
+    return table_path(tmp_path, KEY.gpu)
 
 
 def ask(root):
@@ -65,7 +64,7 @@ def test_what_cannot_be_read_whole_is_named_once_and_stays(tmp_path, place, name
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ESTALE, errno.EINTR])
 @pytest.mark.parametrize("where", ["stat", "open", "fdopen"])
 def test_a_good_record_outlives_a_system_that_cannot_read_it_now(tmp_path, place, monkeypatch, number, where):
-    place.write_text(RECORD.to_json())
+    place.write_text(TEXT)
 
     def fails(path, *_, **__):
         raise OSError(number, os.strerror(number))
@@ -77,13 +76,13 @@ def test_a_good_record_outlives_a_system_that_cannot_read_it_now(tmp_path, place
 
 
 def test_a_good_record_outlives_a_call_at_the_end_of_the_stack(tmp_path, place, monkeypatch):
-    place.write_text(RECORD.to_json())
+    place.write_text(TEXT)
 
     def fails(*_, **__):
         raise RecursionError("maximum recursion depth exceeded")
 
     with monkeypatch.context() as patched, pytest.warns(RecordWarning, match="recursion"):
-        patched.setattr("flashgen.runtime.records.json.loads", fails)
+        patched.setattr("flashgen.runtime.record_table.json.loads", fails)
         assert ask(tmp_path) == "default"
     assert ask(tmp_path) == "user cache"
 
@@ -100,9 +99,7 @@ def test_without_a_home_a_call_has_the_shipped_records(tmp_path, monkeypatch, va
         monkeypatch.setenv("FLASHGEN_CACHE_DIR", variable)
     with pytest.raises(NoCacheFolder, match="FLASHGEN_CACHE_DIR"):
         cache_folder()
-    shipped = tmp_path / KEY.path
-    shipped.parent.mkdir(parents=True)
-    shipped.write_text(RECORD.to_json())
+    table_path(tmp_path, KEY.gpu).write_text(TEXT)
     identity = Identity("alibi", KEY.spec, {"forward": KEY.templates}, "variants/alibi.yaml", {})
     find = Lookup(identity, "forward", lambda *_: DEFAULT, tmp_path)
     device = Device(KEY.gpu, KEY.capability, KEY.triton)
@@ -128,41 +125,41 @@ def test_a_cache_that_is_no_folder_is_survived(tmp_path, monkeypatch, kind):
         monkeypatch.setattr(type(root), "glob", refuses)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RecordWarning)
-        assert ask(root) == "default" and records_below(root) == []
+        assert ask(root) == "default" and records_in(root) == []
 
 
 def test_a_record_of_another_gpu_does_not_block_a_place(tmp_path, place):
     """It would never be used, and never be replaced by a slower one of the right GPU."""
-    place.write_text(replace(RECORD, key=replace(KEY, gpu="NVIDIA A100")).to_json())
+    place.write_text(to_text([replace(RECORD, key=replace(KEY, gpu="NVIDIA A100"))]))
     with pytest.warns(RecordWarning, match="nvidia-a100"):
-        assert read_record(place) is None
+        assert read_table(place) == ()
     assert not place.exists()
 
 
 def test_a_record_that_was_just_written_is_not_set_aside_for_the_damaged_one_before_it(tmp_path, place, monkeypatch):
     place.write_text("{")
-    read = Record.from_json
+    read = record_files.parse
 
     def overtaken(text):
         if text == "{":
             fresh = tmp_path / "fresh"
-            fresh.write_text(RECORD.to_json())
+            fresh.write_text(TEXT)
             os.replace(fresh, place)
         return read(text)
 
-    monkeypatch.setattr(Record, "from_json", overtaken)
-    assert read_record(place) == RECORD
+    monkeypatch.setattr(record_files, "parse", overtaken)
+    assert read_table(place) == (RECORD,)
     assert [path.name for path in place.parent.iterdir()] == [place.name]
 
 
 def test_records_that_were_ever_written_still_read(repository):
-    shipped = sorted((repository / "generated" / "tuned").rglob("*.json"))
+    shipped = sorted((repository / "generated").glob("*/tuned/*.json"))
     assert shipped
     for path in shipped:
-        assert Record.from_json(path.read_text()).to_json() == path.read_text()
+        assert to_text(parse(path.read_text())) == path.read_text()
 
 
 def test_the_corpus_has_no_good_record_in_it():
-    assert Record.from_json(hostile_records.TEXT) == RECORD
+    assert parse(TEXT) == parse(hostile_records.table(hostile_records.FIELDS)) == (RECORD,)
     assert len(MALFORMED_BYTES) + len(LEFT) >= 150
-    assert json.loads(hostile_records.TEXT)["format"] == 1
+    assert json.loads(TEXT)["format"] == 2

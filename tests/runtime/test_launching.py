@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -103,25 +104,66 @@ def test_a_tuple_of_integers_stands_for_its_elements() -> None:
     assert x.tolist() == [20.0] * 40
 
 
+@triton.jit
+def _add_scaled(x_ptr, scale, y_ptr, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    y = tl.load(y_ptr + at, mask=at < size, other=0)
+    tl.store(x_ptr + at, tl.load(x_ptr + at, mask=at < size, other=0) + scale * y, mask=at < size)
+
+
 def test_a_repeated_launch_asks_for_the_rest_once() -> None:
     on_gpu = torch.cuda.is_available()
-    x = torch.zeros(40, device="cuda" if on_gpu else "cpu")
+    x, y = (torch.full((40,), value, device="cuda" if on_gpu else "cpu") for value in (0.0, 2.0))
     asked = []
 
     def rest() -> launching.Rest:
         asked.append(True)
-        return launching.Rest(3, (2, 40), BLOCK=16, num_warps=1)
+        return launching.Rest(3, {"size": 40, "scale": 3, "heads": 7}, {"BLOCK": 16, "TILE": 5}, {"num_warps": 1})
 
     for _ in range(3):
-        launching.relaunch(_add, ("twos",), x, rest=rest)
-    assert x.tolist() == [6.0] * 40
+        # By name, whatever their order, and of those names that the kernel has.
+        launching.relaunch(_add_scaled, ("twos",), {"y_ptr": y, "z_ptr": None, "x_ptr": x}, rest)
+    assert x.tolist() == [18.0] * 40
     assert len(asked) == (1 if on_gpu else 3)
+
+
+def _takes(*names: str) -> SimpleNamespace:
+    return SimpleNamespace(arg_names=names, __name__="_kernel")
 
 
 def test_the_rest_of_a_launch_puts_descriptors_in_the_place_of_tensors() -> None:
     tile = Tile((1, 1, 16, 16), torch.float16, gl.NVMMASharedLayout.get_default_for([1, 1, 16, 16], gl.float16))
     q = torch.zeros(1, 2, 16, 16, dtype=torch.float16)
-    rest = launching.Rest(3, (2, 40), 7, tilings=(rows_tiling(q.shape, q.stride(), tile), None), BLOCK=16)
-    tiled, *others = rest.arguments((q, None, 5))
+    tilings = {"q_desc": rows_tiling(q.shape, q.stride(), tile)}
+    rest = launching.Rest(3, {"heads": 2, "q_len": 40}, {"BLOCK": 16}, {}, tilings)
+    kernel = _takes("q_desc", "q_len", "sums", "heads", "BLOCK")
+    (tiled, *others), constants = rest.arguments(kernel, {"sums": None, "q_desc": q})
     assert isinstance(tiled, Tiled) and tiled.base is q
-    assert others == [None, 5, 2, 40, 7] and rest.constants == {"BLOCK": 16} and rest.programs == 3
+    assert others == [40, None, 2] and constants == {"BLOCK": 16}
+
+
+def test_a_parameter_that_no_launch_gives_is_named() -> None:
+    rest = launching.Rest(3, {"heads": 2}, {"BLOCK": 16}, {})
+    with pytest.raises(
+        TypeError, match=r"^_kernel takes 'q_len'; expected what its launch gives: q_ptr, heads, BLOCK$"
+    ):
+        rest.arguments(_takes("q_ptr", "q_len", "BLOCK"), {"q_ptr": MEMORY})
+
+
+@pytest.mark.parametrize("given", [("a_ptr", "b_ptr"), ("b_ptr", "rate", "c_ptr"), ("c_ptr",)], ids=", ".join)
+def test_what_is_known_of_a_launch_comes_in_the_order_of_the_kernel(given: tuple[str, ...]) -> None:
+    kernel = _takes("a_ptr", "b_ptr", "heads", "rate", "c_ptr", "q_len", "BLOCK")
+    values: dict[str, Any] = {name: torch.zeros(3) if name.endswith("ptr") else 0.5 for name in kernel.arg_names[:5]}
+    now = {name: values[name] for name in reversed(given)}
+    rest = launching.Rest(
+        3, {**{n: v for n, v in values.items() if n not in now}, "heads": 2, "q_len": 40}, {"BLOCK": 16}, {}
+    )
+    order = launching._order(kernel, now)
+    positional, constants = rest.arguments(kernel, now)
+    run = SimpleNamespace(global_scratch_size=0, profile_scratch_size=0, launch=None)
+    found = launching.Found(SimpleNamespace(run=run), tuple(constants.values()), kernel)  # type: ignore[arg-type]
+    everything = (*positional, *found.values)
+    passed = list(order.take(now))
+    known = launching._know(order, found, rest, everything, passed)
+    assert order.names == given
+    assert [*known.arguments(passed, passed)] == [*everything]

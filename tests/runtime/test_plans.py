@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashgen.runtime import Config, Plan, compact, default_scheduled_config, plan_parts
+from flashgen.runtime import Config, Plan, backward_pass, default_scheduled_config
 from flashgen.runtime.interpreter import interpreted
+from flashgen.runtime.schedule import check_plan, compact, plan_parts
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL, WIDE = Config(32, 32, 4, 1), Config(64, 32, 4, 1)
@@ -98,13 +99,15 @@ def test_a_plan_for_tensors_with_gradients_serves_the_backward_pass(
     expected = gradients(module, None, leaves, **options)
     plan = module.plan(*leaves, doc=DOC, config=SMALL)
     made = []
-    schedule = module._schedule
-    monkeypatch.setattr(module, "_schedule", lambda *given, **how: made.append(how) or schedule(*given, **how))
+    schedule = backward_pass.make_schedule
+    monkeypatch.setattr(
+        backward_pass, "make_schedule", lambda *given, **how: made.append(how) or schedule(*given, **how)
+    )
     for one, other in zip(gradients(module, plan, leaves, **options), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     named = options.get("backward_config", {})
     fits = plan.backward.serves(named.get("backward_kv", plan.backward.config))
-    assert ({"by_key": True} in made) == (not fits)
+    assert ({"turned": True} in made) == (not fits)
 
 
 def test_a_plan_has_no_part_for_a_backward_pass_that_will_not_be(gallery_module: Callable[[str], ModuleType]) -> None:
@@ -146,7 +149,7 @@ def test_a_plan_on_another_device_is_refused(gallery_module: Callable[[str], Mod
     plan = module.plan(Q, K, K, doc=DOC, config=SMALL)
     elsewhere = (plan.counts.to("meta"), plan.tiles.to("meta"))
     with pytest.raises(ValueError, match=r"^plan is on meta; expected q's device"):
-        module.runtime.check_plan(*elsewhere, tuple(plan.tiles.shape), Q)
+        check_plan(*elsewhere, tuple(plan.tiles.shape), Q)
 
 
 def test_what_is_no_plan_is_refused() -> None:

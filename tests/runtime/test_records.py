@@ -16,7 +16,8 @@ from flashgen.runtime import record_files
 from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import Lookup, cache_folder, lookup
-from flashgen.runtime.record_files import RecordWarning, read_record, records_below
+from flashgen.runtime.record_files import RecordWarning, read_record, records_in, table_path
+from flashgen.runtime.record_table import parse, to_text
 from flashgen.runtime.records import Bucket, Device, Key, Record
 
 DEFAULT = Config(BM=32, BN=32, num_warps=4, num_stages=1)
@@ -35,10 +36,12 @@ sizes = st.integers(1, 1 << 20)
 buckets = st.builds(Bucket.of, sizes, sizes, sizes, sizes)
 
 
-def store(root: Path, record: Record) -> Path:
-    path = root / record.key.path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(record.to_json())
+def store(folder: Path, *records: Record) -> Path:
+    """The file in which they are now, beside those that were there."""
+    path = table_path(folder, records[0].key.gpu)
+    folder.mkdir(parents=True, exist_ok=True)
+    present = parse(path.read_text()) if path.exists() else ()
+    path.write_text(to_text([*present, *records]))
     return path
 
 
@@ -74,19 +77,37 @@ def test_distance_is_a_metric(one, two, three):
     assert one.distance(three) <= one.distance(two) + two.distance(three)
 
 
-def test_a_record_reads_back_from_its_json():
-    text = RECORD.to_json()
-    assert Record.from_json(text) == RECORD
-    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+# A key of each other GPU, Triton and so on, as far as records of one file may differ.
+CHANGES = {
+    "gpu": "NVIDIA-H200", "capability": "sm_80", "triton": "3.7", "variant": "causal", "kernel": "backward_q",
+    "dtype": "float16", "head_dim": 64, "v_head_dim": 64, "bucket": Bucket.of(32, 1, 4096, 8192), "spec": "x",
+    "templates": "x",
+}  # fmt: skip
 
 
-def test_every_part_of_the_key_names_another_file():
-    changes = {
-        "gpu": "NVIDIA H100", "triton": "3.7", "variant": "causal", "kernel": "backward", "dtype": "float16",
-        "head_dim": 64, "v_head_dim": 64, "bucket": Bucket.of(32, 1, 4096, 8192), "spec": "x", "templates": "x",
-    }  # fmt: skip
-    paths = {replace(KEY, **{name: value}).path for name, value in changes.items()} | {KEY.path}
-    assert len(paths) == len(changes) + 1
+@pytest.mark.parametrize("count", range(len(CHANGES) + 1))
+def test_a_table_reads_back_from_its_text_in_whatever_order(count):
+    others = [replace(RECORD, key=replace(KEY, **{name: value})) for name, value in list(CHANGES.items())[:count]]
+    text = to_text([RECORD, *others])
+    assert set(map(str, parse(text))) == {str(record) for record in (RECORD, *others)}
+    assert to_text([*reversed(others), RECORD]) == text == to_text(parse(text))
+
+
+def test_a_table_has_a_line_a_record_and_says_once_what_they_share():
+    other = replace(RECORD, key=replace(KEY, bucket=Bucket.of(1, 1, 64, 64)), median_us=7.25, note="a tie", failed={})
+    lines = to_text([RECORD, other]).splitlines()
+    records = [line for line in lines if '"bucket": ' in line]
+    assert len(records) == 2 and records[0].index('"median_us"') == records[1].index('"median_us"')
+    for shared in ("NVIDIA H200", "sm_90", '"triton": "3.6.0"', KEY.spec, KEY.templates):
+        assert len([line for line in lines if shared in line]) == 1
+    assert '"note"' not in records[1] and '"failed"' not in records[0]
+
+
+def test_every_part_of_the_key_is_in_its_name():
+    changes = {**CHANGES, "gpu": "NVIDIA H100"}
+    changes.pop("capability")
+    names = {replace(KEY, **{name: value}).name for name, value in changes.items()} | {KEY.name}
+    assert len(names) == len(changes) + 1
 
 
 def test_cache_folder_follows_the_variable_then_the_platform(monkeypatch, tmp_path):
@@ -141,7 +162,7 @@ def test_another_gpu_of_the_same_capability_is_next(tmp_path):
         {"dtype": "float16"},
         {"head_dim": 64},
         {"v_head_dim": 64},
-        {"kernel": "backward"},
+        {"kernel": "backward_q"},
         {"variant": "causal"},
         {"gpu": "NVIDIA A100", "capability": "sm_80"},
     ],
@@ -160,38 +181,50 @@ def test_the_command_that_mends_it_can_be_pasted(tmp_path):
         answer(KEY, {"user cache": tmp_path}, "my specs/$x.yaml")
 
 
-def test_a_record_copied_to_another_keys_path_is_not_applied(tmp_path):
-    path = tmp_path / replace(KEY, templates="changed").path
-    path.parent.mkdir(parents=True)
-    path.write_text(RECORD.to_json())
-    with pytest.warns(RecordWarning):
-        assert lookup(replace(KEY, templates="changed"), {"user cache": tmp_path}, DEFAULT).source == "default"
+def test_records_as_an_earlier_flashgen_wrote_them_are_named_once(tmp_path):
+    for root in (tmp_path / "cache" / "tuned", tmp_path / "generated" / "tuned"):
+        old = root / "nvidia-h200" / "alibi" / "forward-bfloat16.json"
+        old.parent.mkdir(parents=True)
+        old.write_text("{}")
+    folders = {"user cache": tmp_path / "cache/tuned/alibi", "shipped": tmp_path / "generated/alibi/tuned"}
+    with pytest.warns(RecordWarning, match="in the form of an earlier flashgen") as seen:
+        for _ in range(2):
+            assert answer(KEY, folders) == (DEFAULT, "default")
+    assert [str(w.message).split()[0] for w in seen if "earlier" in str(w.message)] == [
+        str(tmp_path / "cache" / "tuned"),
+        str(tmp_path / "generated" / "tuned"),
+    ]
+    assert old.read_text() == "{}"
 
 
 # ---- damage -------------------------------------------------------------------------------------------------------
 
 
+TEXT = to_text([RECORD])
+
+
 def fields(**changes):
-    return json.dumps({**json.loads(RECORD.to_json()), **changes}).encode()
+    table = json.loads(TEXT)
+    return json.dumps({**table, "records": [{**table["records"][0], **changes}]}).encode()
 
 
 DAMAGE = {
     "empty": b"",
-    "truncated": RECORD.to_json().encode()[:200],
+    "truncated": TEXT.encode()[:200],
     "binary": bytes(range(256)),
     "nested": b"[" * 100_000,
     "list": b"[]",
-    "missing field": b'{"format": 1}',
-    "config of nonsense": fields(config={"BM": 7, "BN": 64, "num_warps": 4, "num_stages": 2}),
-    "negative config": fields(config={"BM": -64, "BN": 64, "num_warps": 4, "num_stages": 2}),
-    "config with a field too many": fields(config={"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2, "BK": 1}),
+    "missing field": b'{"format": 2}',
+    "config of nonsense": fields(config="BM=7 BN=64 num_warps=4 num_stages=2"),
+    "negative config": fields(config="BM=-64 BN=64 num_warps=4 num_stages=2"),
+    "config with a field too many": fields(config="BM=64 BN=64 num_warps=4 num_stages=2 BK=1"),
     "config that is text": fields(config="fast"),
     "median NaN": fields(median_us=float("nan")),
     "median null": fields(median_us=None),
     "tried a float": fields(tried=1.5),
-    "bucket of nonsense": fields(key={**json.loads(RECORD.to_json())["key"], "bucket": "big"}),
-    "a format that is no number": fields(format="1"),
-    "an older format": fields(format=0),
+    "bucket of nonsense": fields(bucket="big"),
+    "a format that is no number": TEXT.replace('"format": 2', '"format": "2"').encode(),
+    "an older format": TEXT.replace('"format": 2', '"format": 1').encode(),
 }
 
 
@@ -207,10 +240,10 @@ def test_a_damaged_record_is_reported_once_set_aside_and_survived(tmp_path, dama
     assert path.with_name(path.name + ".damaged").read_bytes() == DAMAGE[damage]
 
 
-def test_a_folder_in_a_records_place_is_survived(tmp_path):
-    (tmp_path / KEY.path).mkdir(parents=True)
+def test_a_folder_in_a_table_s_place_is_survived(tmp_path):
+    table_path(tmp_path, KEY.gpu).mkdir()
     with pytest.warns(RecordWarning, match="cannot be read"):
-        assert read_record(tmp_path / KEY.path) is None
+        assert read_record(tmp_path, KEY) is None
 
 
 def test_damage_that_cannot_be_set_aside_is_skipped(tmp_path):
@@ -219,25 +252,25 @@ def test_damage_that_cannot_be_set_aside_is_skipped(tmp_path):
     aside = path.with_name(path.name + ".damaged")
     (aside / "occupied").mkdir(parents=True)
     with pytest.warns(RecordWarning, match="skipped") as seen:
-        assert read_record(path) is None
-        assert read_record(path) is None
+        assert read_record(tmp_path, KEY) is None
+        assert read_record(tmp_path, KEY) is None
     assert len(seen) == 1 and path.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_record_without_permission_is_survived(tmp_path):
+def test_a_table_without_permission_is_survived(tmp_path):
     path = store(tmp_path, RECORD)
     path.chmod(0)
     with pytest.warns(RecordWarning, match="Permission"):
-        assert read_record(path) is None
+        assert read_record(tmp_path, KEY) is None
 
 
-def test_damage_beside_good_records_does_not_hide_them(tmp_path):
+def test_damage_beside_good_tables_does_not_hide_them(tmp_path):
     store(tmp_path, RECORD)
-    bad = store(tmp_path, replace(RECORD, key=replace(KEY, bucket=Bucket.of(1, 1, 64, 64))))
+    bad = store(tmp_path, replace(RECORD, key=replace(KEY, gpu="NVIDIA H100")))
     bad.write_text("{")
     with pytest.warns(RecordWarning):
-        assert records_below(tmp_path) == [RECORD]
+        assert records_in(tmp_path) == [RECORD]
 
 
 # ---- the module's own lookup --------------------------------------------------------------------------------------
@@ -250,7 +283,7 @@ def test_a_module_remembers_a_bucket_until_told_to_forget(tmp_path, monkeypatch)
     find = Lookup(identity, "forward", lambda *_: DEFAULT, tmp_path / "shipped")
     with pytest.warns(RecordWarning):
         assert find(0, "torch.bfloat16", 128, 128, 32, 1, 8000, 8000).source == "default"
-    store(tmp_path / "tuned", RECORD)
+    store(tmp_path / "tuned" / "alibi", RECORD)
     assert find(0, "torch.bfloat16", 128, 128, 30, 1, 8192, 8000).source == "default"
     found_by.forget()
     choice = find(0, "torch.bfloat16", 128, 128, 30, 1, 8192, 8000)

@@ -1,6 +1,6 @@
 """A kernel of its own, registered by a test: forward in square tiles, for float32 and narrow heads.
 
-A generated module launches by its portable function what is of no backend that it knows, so that is its text.
+It is launched as the portable kernel is, whose text it has.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from flashgen import compiling
 from flashgen.runtime.config import Config
+from flashgen.runtime.kernels.forward import launch_forward
 from flashgen.runtime.kernels.kernel import Kernel
 from flashgen.runtime.kernels.portable import key_bytes, portable_constants, portable_options
 from flashgen.runtime.registry import register
@@ -37,6 +38,7 @@ SQUARE = Kernel(
     shared_bytes=key_bytes,
     constants=portable_constants,
     options=portable_options,
+    launch=launch_forward,
 )
 
 

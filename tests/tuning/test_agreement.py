@@ -27,7 +27,7 @@ def record(table, tmp_path, monkeypatch):
 def saved(table, record, folder):
     (folder / "tables").mkdir()
     (folder / "tables" / file_name(table.workload)).write_text(table.to_json())
-    write_record(record, folder / "records")
+    write_record(record, folder / "records" / record.key.variant)
     return str(folder / "tables"), str(folder / "records")
 
 

@@ -11,9 +11,16 @@ import pytest
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime import record_files
 from flashgen.runtime.config import Config
-from flashgen.runtime.record_files import RecordWarning, read_record, records_below
+from flashgen.runtime.record_files import RecordWarning, read_record, read_table, records_in, table_path
 from flashgen.runtime.records import Bucket, Key, Record
-from flashgen.tuning.cache import clear_records, export_records, find_record, list_records, write_record
+from flashgen.tuning.cache import (
+    clear_records,
+    export_records,
+    find_record,
+    list_records,
+    shipped_folders,
+    write_record,
+)
 
 KEY = Key(
     "NVIDIA H200", "sm_90", "3.6", "alibi", "forward", "bfloat16", 128, 128, Bucket.of(32, 1, 8192, 8192), "spec",
@@ -25,13 +32,13 @@ needs_permissions = pytest.mark.skipif(os.geteuid() == 0, reason="root may write
 
 def test_a_record_is_stored_where_its_key_says(tmp_path):
     assert write_record(RECORD, tmp_path) == RECORD
-    assert read_record(tmp_path / KEY.path) == RECORD
+    assert read_record(tmp_path, KEY) == RECORD
 
 
 def test_the_users_cache_is_the_default_place(tmp_path, monkeypatch):
     monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
     write_record(RECORD)
-    assert read_record(tmp_path / "tuned" / KEY.path) == RECORD
+    assert read_record(tmp_path / "tuned" / "alibi", KEY) == RECORD
 
 
 def test_a_record_may_be_read_by_whom_the_users_files_may_be(tmp_path):
@@ -40,7 +47,7 @@ def test_a_record_may_be_read_by_whom_the_users_files_may_be(tmp_path):
         write_record(RECORD, tmp_path)
     finally:
         os.umask(before)
-    assert (tmp_path / KEY.path).stat().st_mode & 0o777 == 0o640
+    assert table_path(tmp_path, KEY.gpu).stat().st_mode & 0o777 == 0o640
 
 
 CONTENDERS = [
@@ -55,22 +62,21 @@ CONTENDERS = [
 def test_the_better_then_the_newer_record_stays_in_whatever_order_they_come(tmp_path, seed):
     for record in random.Random(seed).sample(CONTENDERS, len(CONTENDERS)):
         write_record(record, tmp_path)
-    assert read_record(tmp_path / KEY.path) == CONTENDERS[1]
+    assert read_record(tmp_path, KEY) == CONTENDERS[1]
 
 
 def test_replace_takes_the_place_of_a_better_record(tmp_path):
     write_record(CONTENDERS[1], tmp_path)
     write_record(RECORD, tmp_path, replace=True)
-    assert read_record(tmp_path / KEY.path) == RECORD
+    assert read_record(tmp_path, KEY) == RECORD
 
 
 def test_a_damaged_record_gives_way(tmp_path):
-    path = tmp_path / KEY.path
-    path.parent.mkdir(parents=True)
+    path = table_path(tmp_path, KEY.gpu)
     path.write_text("{")
     with pytest.warns(RecordWarning):
         write_record(RECORD, tmp_path)
-    assert read_record(path) == RECORD
+    assert read_table(path) == (RECORD,)
 
 
 def write_twelve(root, number):
@@ -90,10 +96,10 @@ def test_eight_writers_lose_nothing_and_tear_nothing(tmp_path):
     for writer in writers:
         writer.join(120)
     assert [writer.exitcode for writer in writers] == [0] * 8
-    records = records_below(tmp_path)
+    records = records_in(tmp_path)
     assert len(records) == 8 * 6 + 1
     least = min(500.0 + (7 * number + 11 * turn) % 96 for number in range(8) for turn in range(6))
-    assert read_record(tmp_path / KEY.path).median_us == least
+    assert read_record(tmp_path, KEY).median_us == least
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
@@ -107,7 +113,7 @@ def test_a_full_disk_leaves_the_old_record_and_no_litter(tmp_path, monkeypatch):
         patch.setattr(os, "fsync", no_space)
         with pytest.raises(EnvironmentProblem, match=r"No space left on device; .*FLASHGEN_CACHE_DIR"):
             write_record(replace(RECORD, median_us=1.0), tmp_path)
-    assert read_record(tmp_path / KEY.path) == RECORD
+    assert read_record(tmp_path, KEY) == RECORD
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
@@ -120,69 +126,78 @@ def test_a_place_that_cannot_be_a_folder_is_a_clear_error(tmp_path):
 @needs_permissions
 def test_a_read_only_folder_is_a_clear_error_and_keeps_the_old_record(tmp_path):
     write_record(RECORD, tmp_path)
-    folder = (tmp_path / KEY.path).parent
-    folder.chmod(0o555)
+    tmp_path.chmod(0o555)
     try:
         with pytest.raises(EnvironmentProblem, match="cannot be written"):
             write_record(replace(RECORD, median_us=1.0), tmp_path)
-        assert read_record(tmp_path / KEY.path) == RECORD
+        assert read_record(tmp_path, KEY) == RECORD
     finally:
-        folder.chmod(0o755)
+        tmp_path.chmod(0o755)
 
 
 @pytest.fixture
-def three(tmp_path):
+def three(tmp_path, monkeypatch):
+    """The user's cache with three records."""
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
     records = [
         RECORD,
         replace(RECORD, key=replace(KEY, variant="causal")),
         replace(RECORD, key=replace(KEY, gpu="NVIDIA H100")),
     ]
     for record in records:
-        write_record(record, tmp_path)
-    return tmp_path
+        write_record(record)
+    return tmp_path / "tuned"
 
 
 def test_records_are_listed_by_patterns_of_their_key(three):
-    roots = {"user cache": three}
-    assert len(list_records(roots)) == 3
-    assert [e.record.key.variant for e in list_records(roots, gpu="*h200*")] == ["alibi", "causal"]
-    assert [e.record.key.gpu for e in list_records(roots, variant="alibi", gpu="*H100")] == ["NVIDIA H100"]
+    assert len(list_records()) == 3
+    assert [e.record.key.variant for e in list_records(gpu="*h200*")] == ["alibi", "causal"]
+    assert [e.record.key.gpu for e in list_records(variant="alibi", gpu="*H100")] == ["NVIDIA H100"]
+    assert len(list_records([("somewhere", three / "alibi")])) == 2
     with pytest.raises(UsageError, match="no field 'colour'"):
-        list_records(roots, colour="red")
+        list_records(colour="red")
 
 
-def test_one_record_is_found_by_a_text_of_its_path(three):
-    entry = find_record("h100/alibi", {"user cache": three})
-    assert entry.path == three / entry.record.key.path and entry.source == "user cache"
+def test_one_record_is_found_by_a_text_of_its_name(three):
+    entry = find_record("h100/alibi")
+    assert (entry.path, entry.source) == (three / "alibi" / "nvidia-h100.json", "user cache")
     for text, count in (("alibi", 2), ("softcap", 0)):
         with pytest.raises(UsageError, match=f"^{count} records match"):
-            find_record(text, {"user cache": three})
+            find_record(text)
 
 
 def test_clearing_takes_what_matches_and_then_all(three):
-    assert clear_records(three, variant="causal") == 1
-    assert len(list_records({"user cache": three})) == 2
-    (three / KEY.path).with_suffix(".json.damaged").write_text("{")
-    assert clear_records(three) == 2
+    write_record(replace(RECORD, key=replace(KEY, dtype="float16")))
+    assert clear_records(dtype="float16") == 1
+    assert read_record(three / "alibi", KEY) == RECORD
+    assert clear_records(variant="causal") == 1
+    assert len(list_records()) == 2
+    (three / "alibi" / "nvidia-h200.json.damaged").write_text("{")
+    old = three / "nvidia-h200" / "alibi" / "forward.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("{}")
+    assert clear_records() == 2
     assert [path for path in three.rglob("*") if path.is_file()] == []
 
 
-def test_exported_records_are_the_same_text_elsewhere(three, tmp_path_factory):
-    shipped = tmp_path_factory.mktemp("generated") / "tuned"
-    paths = export_records(list_records({"user cache": three}, variant="alibi"), shipped)
-    assert len(paths) == 2
-    assert all(path.read_text() == (three / path.relative_to(shipped)).read_text() for path in paths)
-    assert sorted(p.name for p in shipped.rglob("*") if p.is_file()) == sorted(p.name for p in paths)
+def test_exported_records_are_added_to_what_is_shipped(three, tmp_path_factory):
+    out = tmp_path_factory.mktemp("generated")
+    write_record(replace(RECORD, key=replace(KEY, dtype="float16")), out / "alibi" / "tuned")
+    write_record(replace(RECORD, median_us=1.0), out / "alibi" / "tuned")
+    paths = export_records(list_records(variant="alibi"), out)
+    assert sorted(path.name for path in paths) == ["nvidia-h100.json", "nvidia-h200.json"]
+    shipped = list_records(shipped_folders(out))
+    assert len(shipped) == 3 and {entry.source for entry in shipped} == {"shipped"}
+    assert read_record(out / "alibi" / "tuned", KEY) == RECORD
 
 
 def test_what_a_newer_flashgen_wrote_is_not_written_over(tmp_path):
-    path = tmp_path / KEY.path
-    path.parent.mkdir(parents=True)
-    path.write_text('{"format": 2}')
+    path = table_path(tmp_path, KEY.gpu)
+    path.write_text('{"format": 3}')
     for replaced in (False, True):
-        with pytest.raises(EnvironmentProblem, match=r"format is 2, of a newer flashgen.*FLASHGEN_CACHE_DIR"):
+        with pytest.raises(EnvironmentProblem, match=r"format is 3, of a newer flashgen.*FLASHGEN_CACHE_DIR"):
             write_record(RECORD, tmp_path, replace=replaced)
-    assert path.read_text() == '{"format": 2}'
+    assert path.read_text() == '{"format": 3}'
 
 
 def test_a_record_that_cannot_be_read_now_is_not_written_over(tmp_path, monkeypatch):
@@ -195,22 +210,23 @@ def test_a_record_that_cannot_be_read_now_is_not_written_over(tmp_path, monkeypa
     with monkeypatch.context() as patched, pytest.raises(EnvironmentProblem, match="Too many open files"):
         patched.setattr(record_files.os, "fdopen", fails)
         write_record(RECORD, tmp_path)
-    assert read_record(tmp_path / KEY.path) == CONTENDERS[1]
+    assert read_record(tmp_path, KEY) == CONTENDERS[1]
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
 def test_what_is_no_file_is_named_and_left(tmp_path, make):
-    path = tmp_path / KEY.path
-    path.parent.mkdir(parents=True)
+    path = table_path(tmp_path, KEY.gpu)
     make(path)
     with pytest.raises(EnvironmentProblem, match=f"{path} cannot be written: it is not a file"):
         write_record(RECORD, tmp_path)
 
 
-def test_a_record_of_another_key_in_its_place_is_no_rival(tmp_path):
-    """Two models may have one folder: "NVIDIA-H200" is not "NVIDIA H200"."""
-    write_record(replace(CONTENDERS[1], key=replace(KEY, gpu="NVIDIA-H200")), tmp_path)
-    assert write_record(RECORD, tmp_path) == RECORD == read_record(tmp_path / KEY.path)
+def test_models_of_one_file_name_share_it(tmp_path):
+    """ "NVIDIA-H200" is not "NVIDIA H200"."""
+    other = replace(CONTENDERS[1], key=replace(KEY, gpu="NVIDIA-H200"))
+    write_record(other, tmp_path)
+    assert write_record(RECORD, tmp_path) == RECORD == read_record(tmp_path, KEY)
+    assert read_record(tmp_path, other.key) == other
 
 
 def test_without_a_home_the_remedy_is_named(monkeypatch):

@@ -17,8 +17,7 @@ from flashgen import spec
 from flashgen.codegen import generate, load_module
 from flashgen.errors import EnvironmentProblem
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import user_root
-from flashgen.runtime.record_files import RecordWarning, read_record
+from flashgen.runtime.record_files import RecordWarning, read_record, table_path
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.session import journal_path
@@ -61,7 +60,7 @@ def test_a_full_disk_keeps_the_old_record(small_disk):
             file.write(bytes(4096))
     with pytest.raises(EnvironmentProblem, match=r"No space left on device; .*FLASHGEN_CACHE_DIR"):
         write_record(replace(record, median_us=1.0), folder)
-    assert read_record(folder / record.key.path) == record
+    assert read_record(folder, record.key) == record
     assert list(folder.rglob("*.tmp")) == []
     enlarge()
     assert write_record(replace(record, median_us=1.0), folder).median_us == 1.0
@@ -103,7 +102,7 @@ def test_a_read_only_cache_is_read_and_refused_before_anything_is_measured(cache
     finally:
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o755)
-    assert (found, measured, read_record(folder / "tuned" / record.key.path)) == (record, 0, record)
+    assert (found, measured, read_record(folder / "tuned", record.key)) == (record, 0, record)
     assert said.startswith("the study") and "Permission denied" in said and "FLASHGEN_CACHE_DIR" in said
     shutil.rmtree(folder)
 
@@ -115,14 +114,14 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_a_damaged_record_is_set_aside_and_tuned_anew(cache):
-    path = cache / workload(PROBLEM).key.path
-    path.parent.mkdir(parents=True)
+    path = table_path(cache, DEVICE.gpu)
+    cache.mkdir()
     path.write_bytes(b'{"config": {"BM"')
     one = session(FakeTools(), cache, "quick")
     with pytest.warns(RecordWarning, match="set aside"):
         assert one.existing(workload(PROBLEM)) is None
     record = one.tune(workload(PROBLEM), None).record
-    assert read_record(path) == record and path.with_name(path.name + ".damaged").exists()
+    assert read_record(cache, record.key) == record and path.with_name(path.name + ".damaged").exists()
 
 
 def test_a_study_that_is_garbage_is_set_aside_and_begun_anew(cache):
@@ -142,9 +141,9 @@ def test_a_record_of_another_kernel_is_neither_found_nor_applied_nor_a_start(cac
     identity = module.IDENTITY
     key = replace(task.key, variant=variant.name, spec=identity.spec, templates=identity.templates["forward"])
     odd = Config(32, 32, 8, 1)
-    write_record(Record(replace(key, **{field: "another text"}), odd, 1.0, 0.01, 20), user_root())
+    write_record(Record(replace(key, **{field: "another text"}), odd, 1.0, 0.01, 20))
     with pytest.warns(RecordWarning, match="no record"):
-        choice = module.CONFIGS.find(DEVICE, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
+        choice = module.VARIANT.configs["forward"].find(DEVICE, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
     assert (choice.source, choice.config != odd) == ("default", True)
     tools = FakeTools()
     one = session(tools, cache, "quick")

@@ -9,6 +9,7 @@ from flashgen import spec
 from flashgen.codegen import generate, load_module
 from flashgen.problems import Problem, make_inputs
 from flashgen.runtime.config import Config
+from flashgen.tuning import launches
 from flashgen.tuning.launches import Launches
 
 SPECS = {
@@ -55,23 +56,23 @@ def gradients(module, call, d_out):
 
 def test_each_launch_does_its_kernels_work(prepared):
     module, variant, call = prepared
-    launches = Launches(module, variant, call)
-    out = launches.of("forward", Config(32, 32, 4, 1))()
+    timed = Launches(module, variant, call)
+    out = timed.of("forward", Config(32, 32, 4, 1))()
     expected = module.reference(call.q.double(), call.k.double(), call.v.double(), **call.keywords)
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
 
-    dq = launches.of("backward_q", Config(32, 32, 4, 1))()
-    no_dq, dk, dv = launches.of("backward_kv", Config(32, 32, 4, 1, fuse_dq=0))()
+    dq = timed.of("backward_q", Config(32, 32, 4, 1))()
+    no_dq, dk, dv = timed.of("backward_kv", Config(32, 32, 4, 1, fuse_dq=0))()
     assert no_dq is None
-    for found, right in zip((dq, dk, dv), gradients(module, call, launches.d_out), strict=True):
+    for found, right in zip((dq, dk, dv), gradients(module, call, timed.d_out), strict=True):
         torch.testing.assert_close(found.double(), right, rtol=1e-3, atol=1e-3)
 
 
 def test_a_fused_launch_ends_with_dq_as_the_caller_gets_it(prepared):
     module, variant, call = prepared
-    launches = Launches(module, variant, call)
-    dq, *_ = launches.of("backward_kv", Config(32, 32, 4, 1, fuse_dq=1))()
-    right, *_ = gradients(module, call, launches.d_out)
+    timed = Launches(module, variant, call)
+    dq, *_ = timed.of("backward_kv", Config(32, 32, 4, 1, fuse_dq=1))()
+    right, *_ = gradients(module, call, timed.d_out)
     torch.testing.assert_close(dq.double(), right, rtol=1e-3, atol=1e-3)
 
 
@@ -81,25 +82,22 @@ def test_gradients_that_the_hopper_kernel_has_a_part_in_are_timed_with_it(prepar
     module, variant, call = prepared
     launched = []
 
-    def note(name):
-        def launch(*arguments, **keywords):
-            launched.append((name, *arguments[-2:], *keywords.values()))
-            return None, None, None
+    def gradients(variant, call, config, rows, dq_sums, sums):
+        launched.append(("keys", sums))
+        return None, None, None
 
-        return launch
+    def learned(variant, call, rows, sums, keys):
+        launched.append(("inputs", sums, keys))
 
-    of_keys = "_launch_backward_kv" + ("_hopper" if backend == "hopper" else "")
-    for name in (of_keys, "_launch_backward_inputs"):
-        monkeypatch.setattr(module, name, note(name), raising=False)
-    monkeypatch.setattr(Launches, "_own", lambda self, function: [])
+    monkeypatch.setattr(launches, "key_gradients_of", gradients)
+    monkeypatch.setattr(launches, "input_gradients", learned)
     monkeypatch.setattr(Launches, "_rows", lambda self, config: lambda dq_sums: "rows")
     config = Config(128, 128, 4, 2, backend, fuse_dq=0, **({"delay_dq": 0} if backend == "hopper" else {}))
     Launches(module, variant, call).of("backward_kv", config)()
     if variant.name == "launched_plain":
-        assert [name for name, *_ in launched] == [of_keys]
+        assert launched == [("keys", None)]
         return
-    assert [name for name, *_ in launched] == [of_keys, "_launch_backward_inputs"]
-    sums, by_key = launched[1][1:]
-    assert [tuple(each.shape) for each in sums] == [tuple(call.inputs[t.name].shape) for t in variant.inputs]
-    assert by_key == (config if backend == "hopper" else None)
-    assert backend == "portable" or launched[0][-1] is sums
+    (_, sums), (_, same, keys) = launched
+    shapes = [tuple(each.shape) for each in sums.tensors.values()]
+    assert same is sums and keys == config
+    assert shapes == [tuple(call.inputs[t.name].shape) for t in variant.inputs]

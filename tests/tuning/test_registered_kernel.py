@@ -14,6 +14,7 @@ from flashgen.codegen import default_of, generate, load_module
 from flashgen.compiling import Job, jobs_for
 from flashgen.explain import explain
 from flashgen.problems import Problem
+from flashgen.runtime.record_files import read_record
 from flashgen.runtime.registry import kernel_of, register, unregister
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
@@ -81,7 +82,7 @@ def test_it_is_tuned_and_found(variant: Variant, tmp_path: Path, monkeypatch: py
     assert timed[:2] == [square(32), square(32, order=1)]
     assert {config for config in timed if config.backend == "square"} == {*SQUARE.space(None)}
     assert outcome.record is not None
-    assert (tmp_path / "cache" / "tuned" / outcome.record.key.path).is_file()
+    assert read_record(tmp_path / "cache" / "tuned" / variant.name, outcome.record.key) == outcome.record
 
 
 def test_it_is_explained(variant: Variant, tmp_path: Path) -> None:

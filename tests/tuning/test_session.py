@@ -1,6 +1,5 @@
 """A workload from the search to the record, on a machine that is all pretence."""
 
-import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +10,7 @@ from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_config, portable_default
 from flashgen.runtime.identity import Identity
+from flashgen.runtime.record_files import read_record
 from flashgen.runtime.records import Device, Record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.clocks import Observation
@@ -115,11 +115,11 @@ def test_the_best_config_is_found_proven_and_recorded(cache):
     tools = FakeTools(fails={Config(64, 32, 4, 1): "out of resources"})
     outcome = session(tools, cache).tune(workload(LONG), None)
     assert (outcome.status, outcome.record.config, tools.proven) == ("tuned", BEST, [BEST])
-    on_disk = json.loads((cache / workload(LONG).key.path).read_text())
-    assert on_disk["config"] == {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 3}
-    assert on_disk["failed"] == {"out of resources": 1} and on_disk["dropped"]["shared memory"] > 0
-    assert on_disk["tried"] == outcome.tried == len({config for _, config in tools.timed})
-    assert (on_disk["versions"], on_disk["clocks"]) == (
+    on_disk = read_record(cache, workload(LONG).key)
+    assert on_disk.config == BEST == Config(128, 64, 8, 3)
+    assert on_disk.failed == {"out of resources": 1} and on_disk.dropped["shared memory"] > 0
+    assert on_disk.tried == outcome.tried == len({config for _, config in tools.timed})
+    assert (on_disk.versions, on_disk.clocks) == (
         {"triton": "3.6.0"},
         {"limits": 0.0, "sm_max_mhz": 1980.0, "sm_mhz": 1965.0},
     )
@@ -135,9 +135,9 @@ def test_a_finalist_that_computes_something_else_than_the_others_is_dropped_and_
     assert outcome.record.config == outcome.ranking[0].config == configs[1] and BEST not in tools.proven
     assert outcome.failed["outputs differ"] == 1 and "outputs differ 1" in str(outcome)
     assert f"{BEST}: dV differs in 3 rows" in outcome.record.note
-    on_disk = json.loads((cache / workload(LONG).key.path).read_text())
-    assert Config.of(on_disk["config"]) == configs[1] and on_disk["failed"]["outputs differ"] == 1
-    assert Record.from_json(json.dumps(on_disk)) == outcome.record
+    on_disk = read_record(cache, workload(LONG).key)
+    assert on_disk.config == configs[1] and on_disk.failed["outputs differ"] == 1
+    assert on_disk == outcome.record
 
 
 def test_where_no_two_finalists_agree_nothing_is_recorded(cache):
@@ -145,7 +145,7 @@ def test_where_no_two_finalists_agree_nothing_is_recorded(cache):
     tools.outliers = lambda workload, configs, arbiter: dict.fromkeys(configs, "out differs in 9 rows")
     outcome = session(tools, cache).tune(workload(LONG), None)
     assert (outcome.status, outcome.record, tools.proven) == ("failed", None, [])
-    assert outcome.lost["outputs differ"] > 1 and not (cache / workload(LONG).key.path).exists()
+    assert outcome.lost["outputs differ"] > 1 and read_record(cache, workload(LONG).key) is None
 
 
 def test_a_comparison_that_fails_is_noted(cache):

@@ -10,7 +10,8 @@ import torch
 
 from flashgen.problems import Call
 from flashgen.runtime import eager_attention
-from flashgen.verify.gradient_budget import Loss, eager_gradients, judge_gradients
+from flashgen.verify.eager_gradients import Loss, eager_gradients
+from flashgen.verify.gradient_budget import judge_gradients
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CAP, REACH = 20.0, 16

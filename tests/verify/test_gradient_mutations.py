@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from device_functions import written_out
+from packages import changed
 
-from flashgen.codegen import load_module, render, uses_schedule
+from flashgen.codegen import load_module, render, uses_schedule, write_package
 from flashgen.spec import load
 from flashgen.verify import CaseResult, gradient_cases_for, run_case
 
 VARIANTS = Path(__file__).parent.parent.parent / "variants"
-# Where the backward pass begins: the forward pass above stays right.
-BACKWARD = "\ndef _delta("
+# The forward pass stays right.
+KEPT = {"forward.py", "forward_sm90.py", "schedule.py"}
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A mistake: in the backward pass of a variant's module, a text is replaced by another."""
+    """A mistake: in the backward pass of a variant's package, a text is replaced by another."""
 
     name: str
     variant: str
     old: str
     new: str
 
-    def apply(self, source: str) -> str:
-        forward, marker, backward = source.partition(BACKWARD)
-        assert self.old in backward, f"the backward pass of {self.variant} has no {self.old!r} to mutate"
-        return forward + marker + backward.replace(self.old, self.new)
+    def apply(self, files: Mapping[str, str]) -> dict[str, str]:
+        backward = {name: text for name, text in files.items() if name not in KEPT}
+        return {**files, **changed(backward, (self.old, self.new))}
 
 
 ROWSUM = "delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)"
@@ -56,18 +58,19 @@ MUTATIONS = [
     Mutation("weights rounded to 8 bits", "full", "p.to(do_tile.dtype)", "p.to(tl.float8e5).to(do_tile.dtype)"),
     Mutation("ds rounded to 8 bits", "full", "ds.to(k_tile.dtype)", "ds.to(tl.float8e5).to(k_tile.dtype)"),
     Mutation("every tile taken as full", "document", "if i < num_mixed:", "if i < 0:"),
-    Mutation("the schedule of the other direction", "document", ", by_key=True)", ", by_key=False)"),
-    Mutation("a learned input added twice", "relative_bias", "tl.sum(ds_out))", "2.0 * tl.sum(ds_out))"),
+    Mutation("the schedule of another tile", "document", "tiles_ptr += row * num_q_tiles", "tiles_ptr += 0 * row"),
+    Mutation("a learned input added twice", "relative_bias", ", tl.sum(ds_out)", ", 2.0 * tl.sum(ds_out)"),
     Mutation("diagonals of the next distance", "relative_bias", "along = start - wrap", "along = start + 1 - wrap"),
     Mutation("a digit lost", "relative_bias", "mask=finite & (high != 0)", "mask=finite & (high == 0)"),
     Mutation("slopes without delta", "alibi", "ds_out = p * (dp - delta)", "ds_out = p * dp"),
-    Mutation("sinks with the other sign", "sink", "runtime.sink_gradient(", "-runtime.sink_gradient("),
+    Mutation("sinks without a gradient", "sink", '    sink="sinks",\n', ""),
 ]  # fmt: skip
 
 
 @cache
-def rendered(name: str) -> str:
-    return render(load(VARIANTS / f"{name}.yaml"))
+def rendered(name: str) -> dict[str, str]:
+    files = render(load(VARIANTS / f"{name}.yaml"))
+    return {file: written_out(text) for file, text in files.items()}
 
 
 def first_failure(module: ModuleType, name: str) -> CaseResult | None:
@@ -81,8 +84,8 @@ def first_failure(module: ModuleType, name: str) -> CaseResult | None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.variant}: {m.name}")
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
-    path = tmp_path / f"{mutation.variant}.py"
-    path.write_text(mutation.apply(rendered(mutation.variant)))
+    path = tmp_path / mutation.variant
+    write_package(path, mutation.apply(rendered(mutation.variant)))
     failure = first_failure(load_module(path), mutation.variant)
     assert failure is not None
     # Caught by what it computes, not by failing to run.

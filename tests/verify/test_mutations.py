@@ -8,8 +8,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from device_functions import written_out
+from packages import changed
 
-from flashgen.codegen import load_module, render, uses_schedule
+from flashgen.codegen import load_module, render, uses_schedule, write_package
 from flashgen.spec import load
 from flashgen.verify import CaseResult, cases_for, run_case
 
@@ -18,17 +20,11 @@ VARIANTS = Path(__file__).parent.parent.parent / "variants"
 
 @dataclass(frozen=True)
 class Mutation:
-    """A mistake: in the module of a variant, each text is replaced by another."""
+    """A mistake: in the package of a variant, each text is replaced by another."""
 
     name: str
     variant: str
     replacements: tuple[tuple[str, str], ...]
-
-    def apply(self, source: str) -> str:
-        for old, new in self.replacements:
-            assert old in source, f"the module of {self.variant} has no {old!r} to mutate"
-            source = source.replace(old, new)
-        return source
 
 
 MUTATIONS = [
@@ -39,14 +35,14 @@ MUTATIONS = [
     Mutation("no rescale of the accumulator", "full", (("acc * alpha[:, None]", "acc"),)),
     Mutation("no rescale of the sum", "full", (("l = l * alpha + ", "l = l + "),)),
     Mutation("modifier after the maximum", "softcap", (
-        ("def _online_softmax(x, ", "def _online_softmax(x, raw, "),
+        ("def online_softmax(x, ", "def online_softmax(x, raw, "),
         ("tl.max(x, 1)", "tl.max(raw, 1)"),
-        ("_online_softmax(x, v_tile", "_online_softmax(x, qk, v_tile"),
+        ("= online_softmax(x, v_tile", "= online_softmax(x, qk, v_tile"),
     )),
     Mutation("bias after the maximum", "alibi", (
-        ("def _online_softmax(x, ", "def _online_softmax(x, raw, "),
+        ("def online_softmax(x, ", "def online_softmax(x, raw, "),
         ("tl.max(x, 1)", "tl.max(raw, 1)"),
-        ("_online_softmax(x, v_tile", "_online_softmax(x, qk, v_tile"),
+        ("= online_softmax(x, v_tile", "= online_softmax(x, qk, v_tile"),
     )),
     Mutation("mask indices relative to the tile", "causal", (
         ("k = start + tl.arange(0, BN)[None, :]", "k = tl.arange(0, BN)[None, :]"),
@@ -79,7 +75,7 @@ MUTATIONS = [
     )),
     Mutation("the slopes of the wrong head", "alibi", (("slopes_ptr + h", "slopes_ptr + kv_h"),)),
     Mutation("slopes of the caller ignored", "alibi", (
-        ("slopes = runtime.check_input(", "slopes = runtime.alibi_slopes(sizes.heads, q.device) if True else ("),
+        ("inputs=(slopes,), scale", "inputs=(None,), scale"),
     )),
     Mutation("every tile taken as full", "document", (("state.to(tl.int8)", "(state * 0 + 2).to(tl.int8)"),)),
     Mutation("mixed tiles skipped", "document", (("state.to(tl.int8)", "tl.where(state == 1, 0, state).to(tl.int8)"),)),
@@ -89,8 +85,9 @@ MUTATIONS = [
 
 
 @cache
-def rendered(name: str) -> str:
-    return render(load(VARIANTS / f"{name}.yaml"))
+def rendered(name: str) -> dict[str, str]:
+    files = render(load(VARIANTS / f"{name}.yaml"))
+    return {file: written_out(text) for file, text in files.items()}
 
 
 def first_failure(module: ModuleType, name: str) -> CaseResult | None:
@@ -105,10 +102,10 @@ def first_failure(module: ModuleType, name: str) -> CaseResult | None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.variant}: {m.name}")
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     source = rendered(mutation.variant)
-    mutated = mutation.apply(source)
+    mutated = changed(source, *mutation.replacements)
     assert mutated != source
-    path = tmp_path / f"{mutation.variant}.py"
-    path.write_text(mutated)
+    path = tmp_path / mutation.variant
+    write_package(path, mutated)
     failure = first_failure(load_module(path), mutation.variant)
     assert failure is not None
     # Caught by what it computes, not by failing to run.

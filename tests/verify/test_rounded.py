@@ -37,3 +37,29 @@ def test_products_and_functions_of_float32_are_those_of_another_dtype() -> None:
         assert torch.equal(x.tanh(), exact.half().float()) and not torch.equal(x.tanh(), exact)
         error = torch.linspace(-1e-4, 1e-4, 99).tanh() - small
     assert 1e-7 < float(error.abs().max()) < 3e-7
+
+
+def test_a_power_loses_what_its_logarithm_and_its_exponential_do() -> None:
+    x = torch.linspace(1, 100, 4000, dtype=torch.float64)
+    with RandomRounding(1):
+        found = x**4.0
+    lost = ((found - x**4) / x**4).abs().max()
+    assert 1e-6 < lost < 1e-5
+
+
+def test_gradients_go_through_random_roundings_and_the_infinite_stays() -> None:
+    x = torch.tensor([2.0, -1.0], dtype=torch.float64, requires_grad=True)
+    with RandomRounding(2):
+        found = (x * 3).masked_fill(x < 0, -torch.inf)
+    assert found.tolist() == [6, -torch.inf]
+    found.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [3, 0]
+
+
+def test_a_product_whose_terms_cancel_is_off_by_roundoffs_of_its_terms() -> None:
+    left = torch.tensor([[1e4, -1e4, 1e4, -1e4]], dtype=torch.float64)
+    right = torch.ones(4, 50, dtype=torch.float64)
+    with RandomRounding(3):
+        found = left @ right
+    assert set(found.flatten().abs().tolist()) == {8e4 * 2.0**-24}
+    assert found.min() < 0 < found.max()

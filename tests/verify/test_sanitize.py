@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packages import change, files_of
 
 from flashgen.codegen import generate
 from flashgen.errors import EnvironmentProblem, UsageError
@@ -67,37 +68,45 @@ RACES = "kernels: _forward\n========= RACECHECK SUMMARY: {} hazards displayed ({
 def test_a_run_is_clean_only_where_the_tool_counted_nothing(
     log: str, status: int, tool: str, clean: bool, found: str
 ) -> None:
-    assert judge(log, status, tool, "") == (clean, found)
+    assert judge(log, status, tool, {}) == (clean, found)
 
 
-HANDED_OVER = """========= Error: Race reported between Write access at _forward_hopper+0xb090 in causal.py:{}
-=========     and Read access at _forward_hopper+0x410 in causal.py:{} [4 hazards]
-=========     and Read access at _forward_hopper+0xbf00 in causal.py:{} [4 hazards]
+HANDED_OVER = """========= Error: Race reported between Write access at _forward_sm90+0xb090 in /tmp/causal/{}
+=========     and Read access at _forward_sm90+0x410 in /tmp/causal/{} [4 hazards]
+=========     and Read access at _forward_sm90+0xbf00 in /tmp/causal/{} [4 hazards]
 =========
 """
 
 
 def test_races_are_findings_unless_mbarriers_order_all_their_accesses(repository: Path) -> None:
-    source = (repository / "generated/causal.py").read_text()
-    lines = source.splitlines()
+    sources = files_of(repository / "generated/causal")
+    device = repository / "flashgen/runtime/device/sm90"
+    of_device = {path.name: path.read_text() for path in device.glob("*.py")}
 
-    def line(text: str) -> int:
-        return next(number for number, line in enumerate(lines, 1) if text in line)
+    def line(text: str, offset: int = 0) -> str:
+        return next(
+            f"{file}:{number + offset}"
+            for file, source in {**sources, **of_device}.items()
+            for number, line in enumerate(source.splitlines(), 1)
+            if text in line
+        )
 
-    announced = HANDED_OVER.format(line("index_s.index(turn % 2).store"), *[line("index_s.index(turn % 2).load")] * 2)
-    started = HANDED_OVER.format(*[line("gl.warp_specialize([")] * 2, line("def _forward_hopper") - 1)
+    announced = HANDED_OVER.format(line("index_s.index(slot[0]).store"), *[line("index_s.index(slot[0]).load")] * 2)
+    kernel = line("def _forward_sm90")
+    inside = kernel.replace(kernel.rpartition(":")[2], str(int(kernel.rpartition(":")[2]) + 1))
+    started = HANDED_OVER.format(inside, inside, line("def _forward_sm90", -1))
     left = HANDED_OVER.format(line("p_s.store("), *[line("p = p_s.load(")] * 2)
-    other = HANDED_OVER.format(line("def _forward_hopper"), line("def _forward_hopper"), line("out_tile.slice"))
-    clean, found = judge(announced + started + left + RACES.format(3, 3), 0, "racecheck", source)
+    other = HANDED_OVER.format(line("def _forward_sm90"), line("def _forward_sm90"), line("out_tile.slice"))
+    clean, found = judge(announced + started + left + RACES.format(3, 3), 0, "racecheck", sources)
     assert clean and "3 hazards displayed" in found and "hand over" in found
-    clean, found = judge(announced + other + RACES.format(2, 2), 0, "racecheck", source)
-    assert not clean and found.endswith("; 1 in _forward_hopper and _consumer"), found
+    clean, found = judge(announced + other + RACES.format(2, 2), 0, "racecheck", sources)
+    assert not clean and found.endswith("; 1 in _forward_sm90 and _consumer"), found
     # A race of which the log does not say where.
     nowhere = "========= Error: Race reported between Write access at 0x7f and Read access at 0x80\n"
-    assert not judge(nowhere + RACES.format(1, 1), 0, "racecheck", source)[0]
+    assert not judge(nowhere + RACES.format(1, 1), 0, "racecheck", sources)[0]
     # More than the log has lines for.
-    assert not judge(announced + RACES.format(2, 2), 0, "racecheck", source)[0]
-    assert not judge(announced + RACES.format(1, 1), 1, "racecheck", source)[0]
+    assert not judge(announced + RACES.format(2, 2), 0, "racecheck", sources)[0]
+    assert not judge(announced + RACES.format(1, 1), 1, "racecheck", sources)[0]
 
 
 def stand_in(folder: Path, body: str) -> str:
@@ -165,9 +174,10 @@ def test_what_was_clean_is_not_run_again_and_the_rest_waits_for_its_time(tmp_pat
     assert show(iter(now), [job, other], ["memcheck"], rows, known) == 1
     assert read(rows) == known
     # Other kernels are another module, another text around them is not.
-    job.module.write_text(job.source + "# more\n")
+    module = job.module / "__init__.py"
+    module.write_text(module.read_text() + "# more\n")
     assert list(runs(tmp_path, "none", tools=()).of([job], known)) == known[:1]
-    job.module.write_text(job.source.replace('templates={"forward": "', 'templates={"forward": "0'))
+    change(job.module, ('templates={"forward": "', 'templates={"forward": "0'))
     assert list(runs(tmp_path, "none").of([job], known, lambda: True)) == [None]
 
 
@@ -178,13 +188,14 @@ def test_parts_are_chosen_by_name(tmp_path: Path, repository: Path, monkeypatch:
         "portable, deterministic",
     ]
     (job,) = jobs_of(["causal"], ["portable", "hopper"], ["hopper, D256"], tmp_path)
-    assert job.part == "hopper, D256" and job.module.is_file()
+    assert job.part == "hopper, D256" and (job.module / "__init__.py").is_file()
     with pytest.raises(UsageError, match="no part 'wide'; expected one of portable; portable, deterministic; "):
         jobs_of(["causal"], ["hopper"], ["wide"], tmp_path)
 
 
 def test_the_table_counts_clean_runs_and_names_kernels_that_none_launched(job: Job) -> None:
-    assert {"_forward", "_forward_hopper", "_backward_kv_hopper_wide", "_collect_dq"} <= kernels_of(job.source)
+    launched = kernels_of(job.sources["__init__.py"])
+    assert {"_forward", "_forward_sm90", "_backward_kv_wide_sm90", "collect_dq"} <= launched
     hopper = Job(job.spec, job.module, "hopper")
     outcomes = [
         outcome(job, ""), outcome(job, "memcheck"), outcome(job, "racecheck", False, "10 hazards"),
@@ -219,7 +230,7 @@ def test_a_run_that_does_not_end_is_killed_with_its_child(tmp_path: Path, job: J
 
 
 def test_what_fails_without_the_tool_is_not_run_under_it(tmp_path: Path, job: Job) -> None:
-    broken = Job(job.spec, tmp_path / "none.py", "portable")
+    broken = Job(job.spec, tmp_path / "none", "portable")
     (found,) = runs(tmp_path, stand_in(tmp_path, "exit 0")).of([broken])
     assert found is not None and not found.clean and "no generated module" in found.found
 
@@ -233,7 +244,7 @@ def test_parts_have_the_configs_of_their_backend_and_fuse_dq_where_they_may(repo
     chosen = {name: part.configs(load(repository / "variants/causal.yaml")) for name, part in parts().items()}
     assert chosen["portable"]["forward"] == Config(64, 64, 4, 2)
     assert {name for name, configs in chosen.items() if not configs["backward_kv"].fuse_dq} == {"hopper, D256"}
-    assert chosen["hopper, D256"]["backward_kv"].wide
+    assert chosen["hopper, D256"]["backward_kv"].BN == 64
     document = load(repository / "variants/document.yaml")
     assert parts()["hopper, D128"].configs(document)["backward_kv"].delay_dq
 

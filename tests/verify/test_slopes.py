@@ -44,3 +44,9 @@ def test_a_default_counts_as_the_steepest_that_there_is() -> None:
     call = make_inputs(variant, PROBLEM)
     del call.inputs["slopes"]
     assert float(counted_apart(variant, call).max()) == ROWS_OF_A_TILE
+
+
+def test_beside_a_sink_what_all_scores_of_a_row_have_in_common_counts() -> None:
+    assert not bool(of_spec(score="score - 30.0").any())
+    found = of_spec(sink="learned", score="score - 30.0")
+    torch.testing.assert_close(found, torch.full_like(found, 30.0))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from packages import change
 
 from flashgen.codegen import generate, load_module
 from flashgen.errors import UsageError, VerificationFailed
@@ -31,7 +32,7 @@ def test_a_right_module_passes(module: Path) -> None:
 
 
 def test_a_wrong_module_fails_and_says_where(module: Path) -> None:
-    module.write_text(module.read_text().replace("kv_h = h // (heads // kv_heads)", "kv_h = 0"))
+    change(module, ("kv_h = h // (heads // kv_heads)", "kv_h = 0"))
     report = verify(module, load(SPEC), device="cpu", configs=[Config(64, 64, 4, 1)])
     assert not report.passed
     assert "odd lengths, BM=64 BN=64" in report.failures[0].name
@@ -39,13 +40,13 @@ def test_a_wrong_module_fails_and_says_where(module: Path) -> None:
 
 
 def test_a_module_that_does_not_start_is_named(module: Path) -> None:
-    module.write_text("raise RuntimeError('not today')\n")
-    with pytest.raises(VerificationFailed, match=r"plain\.py: .* status 1: RuntimeError: not today"):
+    (module / "__init__.py").write_text("raise RuntimeError('not today')\n")
+    with pytest.raises(VerificationFailed, match=r"plain: .* status 1: RuntimeError: not today"):
         verify(module, load(SPEC), device="cpu")
 
 
 def test_an_exception_of_a_kernel_is_a_failed_case(module: Path) -> None:
-    module.write_text(module.read_text().replace("tl.exp2(m - m_new)", "tl.exp_2(m - m_new)"))
+    change(module, ("tl.exp2(m - m_new)", "tl.exp_2(m - m_new)"))
     report = verify(module, load(SPEC), device="cpu")
     assert len(report.failures) == len(report.cases)
     assert "has no attribute 'exp_2'" in report.failures[0].detail
@@ -77,7 +78,7 @@ def test_a_tuned_config_is_proven_on_a_smaller_problem(module: Path) -> None:
     problem = Problem(2, 16, 16, 70, 64, 64, 64, "bfloat16")
     right = verify_config(load_module(module), load(SPEC), problem, Config(64, 64, 4, 1), "cpu")
     assert right.ok, right
-    module.write_text(module.read_text().replace("kv_h = h // (heads // kv_heads)", "kv_h = 0"))
+    change(module, ("kv_h = h // (heads // kv_heads)", "kv_h = 0"))
     wrong = verify_config(load_module(module), load(SPEC), problem, Config(64, 64, 4, 1), "cpu")
     assert not wrong.ok
 
@@ -100,6 +101,5 @@ def test_a_tuned_config_of_the_backward_is_proven_by_its_gradients(
     problem = Problem(2, 4, 2, 70, 64, 64, 64, "float16")
     right = verify_config(load_module(module), load(SPEC), problem, config, "cpu", kernel)
     assert right.ok, right
-    assert harm[0] in module.read_text()
-    module.write_text(module.read_text().replace(*harm))
+    change(module, harm)
     assert not verify_config(load_module(module), load(SPEC), problem, config, "cpu", kernel).ok

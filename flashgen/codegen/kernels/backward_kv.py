@@ -40,7 +40,7 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
     """The holes of the kernel for dK and dV; `known` are the functions that the kernels before it define."""
     variant, scheduled = facts.variant, facts.rows_scheduled
     prologue = new_prologue(facts, walked=ROW)
-    score, bent, factor = score_function(facts, prologue, Q_START)
+    score, nonlinear, factor = score_function(facts, prologue, Q_START)
     score, mask = named_apart(score, known, "_by_key"), named_apart(mask_function(facts, prologue), known, "_by_key")
     step = row_step(facts, prologue)
     if scheduled:
@@ -50,8 +50,8 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
     reads = reads_of(prologue, score, mask) | {*step.reads}
     return BackwardKvView(
         score=score,
-        score_call="" if score is None else spread(facts, "[BN, BM]", bent) + score.call,
-        bent=bent,
+        score_call="" if score is None else spread(facts, "[BN, BM]", nonlinear) + score.call,
+        nonlinear=nonlinear,
         factor=factor,
         mask=mask,
         shown=shown_by_key(score, mask),
@@ -65,7 +65,6 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
         q_offset=q_offset(facts),
         arguments=arguments_of(variant, reads, ROW_SCHEDULE if scheduled else ()),
         unspecialized=unspecialized(variant, {*reads}, scheduled, ROW_SCHEDULE),
-        helpers=tuple(sorted(prologue.helpers)),
         step=step.lines,
         first=limits.first,
         stop=limits.stop,

@@ -14,10 +14,10 @@ from flashgen.codegen.arguments import ROW_SCHEDULE, extra_arguments, new_prolog
 from flashgen.codegen.backward import Q_START, score_function
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
-from flashgen.codegen.sm90.flat import Flat, flat_score
 from flashgen.codegen.sm90.learned import LearnedSm90, learned_sm90
 from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
+from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.nodes import TRUE, Gather, variables, walk
 from flashgen.spec.variant import Variant
@@ -28,23 +28,23 @@ class BackwardKvSm90View:
     """The holes of the Hopper kernel for dK, dV and parts of dQ, as `BackwardKvView` has them.
 
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
-    the names that the consumers read. `in_turn`: programs take tiles of keys in turn, else one each. `plain_mask`: all
-    there is to the variant is a mask of positions that leaves each key an interval of queries. `holds_v`: full tiles
-    leave registers for V where dQ is made elsewhere. `rank` is the text for where the schedule says which tile of keys
-    has the rank `place` in its head, the longest first, if tiles may come in this order. They, `learned` and `flat` are
-    for heads that are not wide.
+    the names that the consumers read. `persistent`: programs take one tile of keys after the other, else one each.
+    `plain_mask`: all there is to the variant is a mask of positions that leaves each key an interval of queries.
+    `holds_v`: full tiles leave registers for V where dQ is made elsewhere. `rank` is the text for where the schedule
+    says which tile of keys has the rank `place` in its head, the longest first, if tiles may come in this order. They,
+    `learned` and `uniform` are for heads that are not wide.
     """
 
     score: Function | None
     score_call: str
-    bent: bool
+    nonlinear: bool
     factor: str
     seen: SeenRows
     clamps_q: bool
     queries: QueryTiles
     longest_first: bool
     rank: str
-    in_turn: bool
+    persistent: bool
     natural: bool
     holds_v: bool
     plain_mask: bool
@@ -54,9 +54,8 @@ class BackwardKvSm90View:
     arguments: tuple[str, ...]
     sizes: tuple[str, ...]
     unspecialized: tuple[str, ...]
-    helpers: tuple[str, ...]
     learned: LearnedSm90 | None
-    flat: Flat | None
+    uniform: UniformTiles | None
 
     @property
     def own_arguments(self) -> tuple[str, ...]:
@@ -64,9 +63,28 @@ class BackwardKvSm90View:
         return (*(self.learned.pointers if self.learned else ()), *self.arguments)
 
     @property
+    def producer_sizes(self) -> tuple[str, ...]:
+        """Of `sizes` those that say which tiles there are."""
+        return tuple(name for name in self.sizes if name in {*_PLACES, "num_rows", "by_rank", *self.queries.names})
+
+    @property
+    def consumer_sizes(self) -> tuple[str, ...]:
+        return tuple(name for name in self.sizes if name != "by_rank")
+
+    @property
+    def dk_sizes(self) -> tuple[str, ...]:
+        """Those of the consumer that makes dK of wide heads."""
+        return tuple(name for name in self.sizes if name in {"scale", *_PLACES, *self.queries.names})
+
+    @property
+    def dv_sizes(self) -> tuple[str, ...]:
+        """Those of the other one."""
+        return tuple(name for name in self.sizes if name != "num_rows")
+
+    @property
     def own_reads(self) -> frozenset[str]:
-        """`reads` and what `learned` and `flat` read."""
-        return self.reads.union(*(part.reads for part in (self.learned, self.flat) if part is not None))
+        """`reads` and what `learned` and `uniform` read."""
+        return self.reads.union(*(part.reads for part in (self.learned, self.uniform) if part is not None))
 
     @property
     def wide(self) -> BackwardKvSm90View:
@@ -77,20 +95,11 @@ class BackwardKvSm90View:
         return replace(self, rank="", sizes=sizes, unspecialized=unspecialized)
 
     @property
-    def launch_sizes(self) -> tuple[str, ...]:
-        """What a launch passes for `sizes`."""
-        places = {"scale": "call.scale", "num_rows": "incoming.num_rows"}
-        places["head_group"] = "runtime.key_head_group(call, config)"
-        # All heads at once are too many for the longest tiles of each to be taken together.
-        places["by_rank"] = "0 if config.all_heads else 1"
-        return tuple(places.get(name, f"call.sizes.{name}") for name in self.sizes)
-
-    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
-        flat = self.flat.functions if self.flat else ()
+        uniform = self.uniform.functions if self.uniform else ()
         learned = self.learned.functions if self.learned else ()
-        return (*(f for f in (self.score, self.seen.rest) if f is not None), *flat, *learned)
+        return (*(f for f in (self.score, self.seen.rest) if f is not None), *uniform, *learned)
 
     @property
     def logit(self) -> str:
@@ -99,65 +108,66 @@ class BackwardKvSm90View:
     def tile_reads(self, tiles: str) -> frozenset[str]:
         """The names that a tile of queries reads, "rows" among them where it needs the numbers of its rows.
 
-        `tiles` says which: "mixed", "full" or, with one score for what `flat` reads, "flat".
+        `tiles` says which: "mixed", "full" or, with one score for what `uniform` reads, "uniform".
         """
-        score = self.flat.score if self.flat and tiles == "flat" else self.score
+        score = self.uniform.score if self.uniform and tiles == "uniform" else self.score
         functions = (score, self.seen.rest if tiles == "mixed" else None)
         reads = frozenset[str]().union(*(f.body.reads for f in functions if f is not None))
         return reads | {"rows"} if "q" in reads else reads
 
     def reads_start(self, tiles: str) -> bool:
         """Whether logits and mask of a tile of queries depend on where it stands."""
-        if tiles == "mixed" and (self.seen.bounds or self.seen.loads):
+        if tiles == "mixed" and (self.seen.by_place or self.seen.loads):
             return True
         return bool(self.tile_reads(tiles) & {"rows", "q_first"})
 
     @property
-    def flat_names(self) -> tuple[str, ...]:
-        """What says whether a tile of queries is flat, beside its number."""
-        assert self.flat is not None
+    def uniform_names(self) -> tuple[str, ...]:
+        """What says whether a tile of queries is uniform, beside its number."""
+        assert self.uniform is not None
         lengths = {"q_len", "kv_len"} if self.q_offset else {"q_len"}
-        read = sorted({*self.flat.test.body.reads} - {"q_first", "q_last"} | lengths)
+        read = sorted({*self.uniform.test.body.reads} - {"q_first", "q_last"} | lengths)
         return tuple(dict.fromkeys(("num_tiles", *self.queries.placed_by, *read)))
 
     @property
-    def is_flat(self) -> str:
-        return f"_is_flat_query_tile(i, {', '.join(self.flat_names)}, BM)"
+    def is_uniform(self) -> str:
+        return f"_is_uniform_query_tile(i, {', '.join(self.uniform_names)}, BM)"
 
 
 def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> BackwardKvSm90View:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
     variant, rows, scheduled = facts.variant, facts.rows, facts.rows_scheduled
     prologue = new_prologue(facts, walked=ROW, approximate=variant.approximate, dialect=GLUON)
-    score, bent, factor = score_function(facts, prologue, Q_START)
-    score = named_apart(score, known, "_by_key", "_by_key_on_hopper")
+    score, nonlinear, factor = score_function(facts, prologue, Q_START)
+    score = named_apart(score, known, "_by_key", "_by_key_sm90")
     seen = seen_rows_of(facts, score, prologue, known)
     queries = query_tiles(facts, checks_end=score is not None)
     functions = [f for f in (score, seen.rest) if f is not None]
     reads = prologue.reads.union(seen.reads - {"queries", "q"}, *(f.body.reads for f in functions)) - {*seen.loaded}
-    flat = None if bent or score is None else flat_score(facts, prologue, known, along_queries=True)
-    learned = learned_sm90(facts, (flat.prologue if flat else prologue).fork(), flat.condition if flat else None)
-    apart = (part.reads for part in (learned, flat) if part is not None)
+    uniform = None if nonlinear or score is None else uniform_score(facts, prologue, known, along_queries=True)
+    learned = learned_sm90(
+        facts, (uniform.prologue if uniform else prologue).fork(), uniform.condition if uniform else None
+    )
+    apart = (part.reads for part in (learned, uniform) if part is not None)
     needed = reads.union(queries.names, prologue.reads, *apart)
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
-    in_turn = not bent and (scheduled or _leaves_registers(facts, score))
-    ranked = in_turn and scheduled
+    persistent = not nonlinear and (scheduled or _leaves_registers(facts, score))
+    ranked = persistent and scheduled
     launched = ("batch", "num_rows", "head_group", *(["by_rank"] if ranked else []))
-    own_helpers = (["_announce"] if in_turn else [], ["_add"] if learned else [])
-    whole = bent or score is None or facts.logit_of_pairs
+    whole = nonlinear or score is None or facts.logit_of_pairs
     return BackwardKvSm90View(
         score=score,
         score_call="" if score is None else ("" if whole else _SPREAD) + score.call,
-        bent=bent,
+        nonlinear=nonlinear,
         factor=factor,
         seen=seen,
         clamps_q=_reads_tensors_along_q(variant),
         queries=queries,
         longest_first=not scheduled and bool(rows.lower) and not rows.upper,
         rank=schedule_row(facts, "gl.cdiv(kv_len, BN)", "place", GLUON) if ranked else "",
-        in_turn=in_turn,
+        persistent=persistent,
         natural=facts.logits.natural,
-        holds_v=in_turn and not scheduled and flat is None and variant.mask is not TRUE,
+        holds_v=persistent and not scheduled and uniform is None and variant.mask is not TRUE,
         plain_mask=facts.plain_mask,
         prologue=(*prologue.lines, *seen.lines),
         reads=frozenset(reads),
@@ -165,12 +175,13 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
         sizes=(*_sizes(needed), *(["by_rank"] if ranked else [])),
         unspecialized=tuple(dict.fromkeys((*unspecialized(variant, needed, scheduled, ROW_SCHEDULE), *launched))),
-        helpers=tuple(sorted(prologue.helpers.union(seen.helpers, queries.helpers, *own_helpers))),
         learned=learned,
-        flat=flat,
+        uniform=uniform,
     )
 
 
+# Which tile of keys a program has.
+_PLACES = ("batch", "heads", "kv_heads", "kv_len", "head_group")
 _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
 
 

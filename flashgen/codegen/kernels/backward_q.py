@@ -38,9 +38,9 @@ class BackwardQView(BackwardView):
         return any("k" in reads for reads in (*readers, self.learned.reads if self.learned else ()))
 
     @property
-    def in_turns(self) -> bool:
+    def several_launches(self) -> bool:
         """Whether there may be several launches, each for some of the heads."""
-        return self.learned is not None and self.learned.in_turns
+        return self.learned is not None and self.learned.several_launches
 
 
 def backward_q_view(facts: Facts, forward: ForwardView) -> BackwardQView:
@@ -53,10 +53,10 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
     prologue = new_prologue(facts)
     found = pairs(facts, prologue)
     if for_inputs:
-        score, bent, factor = found.score, False, ""
+        score, nonlinear, factor = found.score, False, ""
         learned = learned_view(facts, prologue)
     else:
-        score, bent, factor = score_function(facts, prologue, Q_FIRST)
+        score, nonlinear, factor = score_function(facts, prologue, Q_FIRST)
         learned = None
     score, mask = named_apart(score, known, "_by_query"), named_apart(found.mask, known, "_by_query")
     limits: tuple[str, ...] = ()
@@ -66,8 +66,8 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
     reads = reads_of(prologue, score, mask) | (learned.reads if learned else frozenset())
     return BackwardQView(
         score=score,
-        score_call="" if score is None else spread(facts, "[BM, BN]", bent) + score.call,
-        bent=bent,
+        score_call="" if score is None else spread(facts, "[BM, BN]", nonlinear) + score.call,
+        nonlinear=nonlinear,
         factor=factor,
         mask=mask,
         shown=found.shown_by(mask).result,
@@ -82,9 +82,8 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
         arguments=arguments_of(variant, reads, SCHEDULE if scheduled else ()),
         unspecialized=(
             *unspecialized(variant, {*reads}, scheduled),
-            *(["first_head"] if learned and learned.in_turns else []),
+            *(["first_head"] if learned and learned.several_launches else []),
         ),
-        helpers=tuple(sorted(prologue.helpers | ({"_add"} if learned and learned.adds else set()))),
         two_sided=bool(facts.keys.lower),
         longest_first=facts.longest_first,
         clamps_k=found.clamps_k,

@@ -14,8 +14,8 @@ from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue, 
 from flashgen.codegen.backward import score_function
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
 from flashgen.codegen.pairs import Function, named_apart, pairs
-from flashgen.codegen.sm90.flat import Flat, flat_score
 from flashgen.codegen.sm90.keys import KeyTiles, Work
+from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.log2 import Q_FIRST
 
@@ -36,7 +36,7 @@ class BackwardQSm90View:
 
     score: Function | None
     score_call: str
-    bent: bool
+    nonlinear: bool
     factor: str
     mask: Function | None
     shown: str
@@ -56,35 +56,38 @@ class BackwardQSm90View:
     keys_arguments: tuple[str, ...]
     sizes: tuple[str, ...]
     unspecialized: tuple[str, ...]
-    helpers: tuple[str, ...]
-    flat: Flat | None
+    uniform: UniformTiles | None
 
     @property
-    def launch_sizes(self) -> tuple[str, ...]:
-        """What a launch passes for `sizes`."""
-        places = {"scale": "call.scale", "num_rows": "incoming.num_rows", "head_group": "runtime.head_group(call)"}
-        return tuple(places.get(name, f"call.sizes.{name}") for name in self.sizes)
+    def producer_sizes(self) -> tuple[str, ...]:
+        """Of `sizes` those that say which tiles there are."""
+        read = {"batch", "heads", "kv_heads", "num_rows", *self.work.names, *([] if self.keys else ["kv_len"])}
+        return tuple(name for name in self.sizes if name in read)
+
+    @property
+    def consumer_sizes(self) -> tuple[str, ...]:
+        return tuple(name for name in self.sizes if name != "kv_heads" or {"kv_h", name} & self.reads)
 
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
-        flat = self.flat.functions if self.flat else ()
-        return (*(f for f in (self.score, self.mask) if f is not None), *flat)
+        uniform = self.uniform.functions if self.uniform else ()
+        return (*(f for f in (self.score, self.mask) if f is not None), *uniform)
 
     @property
     def logit(self) -> str:
         return "qk" if self.score is None else "x"
 
     @property
-    def flat_names(self) -> tuple[str, ...]:
-        """What says whether a tile of keys is flat, beside its number."""
-        assert self.flat is not None
-        read = sorted({*self.flat.test.body.reads} - {"k_first", "k_last"} | {"kv_len"})
+    def uniform_names(self) -> tuple[str, ...]:
+        """What says whether a tile of keys is uniform, beside its number."""
+        assert self.uniform is not None
+        read = sorted({*self.uniform.test.body.reads} - {"k_first", "k_last"} | {"kv_len"})
         return tuple(dict.fromkeys(("num_tiles", *(self.keys.placed_by if self.keys else ()), *read)))
 
     @property
-    def is_flat(self) -> str:
-        return f"_is_flat_key_tile(i, {', '.join(self.flat_names)}, BN)"
+    def is_uniform(self) -> str:
+        return f"_is_uniform_key_tile(i, {', '.join(self.uniform_names)}, BN)"
 
 
 def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence[Function]) -> BackwardQSm90View:
@@ -92,24 +95,24 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
     variant, scheduled = facts.variant, facts.uses_schedule
     prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON)
     found = pairs(facts, prologue)
-    score, bent, factor = score_function(facts, prologue, Q_FIRST)
-    suffixes = ("_by_query", "_by_query_on_hopper")
+    score, nonlinear, factor = score_function(facts, prologue, Q_FIRST)
+    suffixes = ("_by_query", "_by_query_sm90")
     score, mask = named_apart(score, known, *suffixes), named_apart(found.mask, known, *suffixes)
     shown = found.shown_by(mask)
     row = "" if found.row is None else prologue.inline(found.row)
-    flat = None if bent or score is None else flat_score(facts, prologue, known, along_queries=False)
-    functions = (score, mask, *(flat.functions if flat else ()))
+    uniform = None if nonlinear or score is None else uniform_score(facts, prologue, known, along_queries=False)
+    functions = (score, mask, *(uniform.functions if uniform else ()))
     reads = prologue.reads.union(*(f.body.reads for f in functions if f is not None)) - {"k_first", "k_last"}
     needed = {*reads, *forward.work.names, *_ALWAYS}
-    if mask is None or flat or "kv_len" in shown.reads or (q_offset(facts) and reads & {"q", "q_first", "q_last"}):
+    if mask is None or uniform or "kv_len" in shown.reads or (q_offset(facts) and reads & {"q", "q_first", "q_last"}):
         needed.add("kv_len")
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
     sizes = tuple(name for name in _SIZES if name in needed)
-    whole = bent or score is None or facts.logit_of_pairs
+    whole = nonlinear or score is None or facts.logit_of_pairs
     return BackwardQSm90View(
         score=score,
         score_call="" if score is None else ("" if whole else _SPREAD) + score.call,
-        bent=bent,
+        nonlinear=nonlinear,
         factor=factor,
         mask=mask,
         shown=shown.result,
@@ -122,7 +125,7 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
         longest_first=forward.grouped,
         natural=found.natural,
         row=row,
-        prologue=(*prologue.lines, *(flat.lines if flat else ())),
+        prologue=(*prologue.lines, *(uniform.lines if uniform else ())),
         reads=frozenset(reads),
         q_offset=q_offset(facts),
         arguments=(*SCHEDULE, *extra) if scheduled else extra,
@@ -131,6 +134,5 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, needed, scheduled), *(s for s in sizes if s != "scale")))
         ),
-        helpers=tuple(sorted(prologue.helpers)),
-        flat=flat,
+        uniform=uniform,
     )

@@ -31,7 +31,6 @@ class DeltaView:
     arguments: tuple[str, ...]
     integers: tuple[str, ...]
     sizes: tuple[str, ...]
-    helpers: tuple[str, ...]
     functions: tuple[()] = ()
 
     @property
@@ -58,5 +57,4 @@ def delta_view(facts: Facts) -> DeltaView:
             for name in _SIZES
             if name in reads or (name == "kv_len" and offset) or (name == "kv_heads" and "kv_h" in reads)
         ),
-        helpers=tuple(sorted(prologue.helpers)),
     )

@@ -49,13 +49,24 @@ class ForwardView:
     sink: bool
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
-    helpers: tuple[str, ...]
     default: str
 
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         return tuple(f for f in (self.score, self.mask) if f is not None)
+
+    @property
+    def softmax_function(self) -> str:
+        """The function of the device that makes a step of the softmax."""
+        return f"online_softmax{'_natural' if self.natural else '_scaled' if self.scaled else ''}"
+
+    @property
+    def softmax(self) -> str:
+        """The call of it."""
+        logits = "qk, qk_scale" if self.scaled else "x"
+        precision = "" if self.precision == "ieee" else ", TF32=True"
+        return f"{self.softmax_function}({logits}, v_tile, acc, m, l{precision})"
 
 
 def forward_view(facts: Facts) -> ForwardView:
@@ -97,7 +108,6 @@ def forward_view(facts: Facts) -> ForwardView:
         sink=variant.sink,
         arguments=(*SCHEDULE, *arguments) if scheduled else arguments,
         unspecialized=unspecialized(variant, reads, scheduled),
-        helpers=tuple(sorted(prologue.helpers)),
         default=default_name(facts),
     )
 

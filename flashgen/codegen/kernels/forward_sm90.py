@@ -17,7 +17,7 @@ from flashgen.codegen.sm90.masks import Mixed, mixed
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.log2 import K, tilted
+from flashgen.lang.log2 import K, affine_in_k
 from flashgen.lang.nodes import Expr, Gather, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
 from flashgen.spec.variant import Variant
@@ -34,7 +34,6 @@ class Columns:
     of_score: Fragment
     of_mask: tuple[str, ...]
     reads: frozenset[str]
-    helpers: frozenset[str]
 
     def used(self, function: Function | None) -> list[str]:
         """The names that a function takes."""
@@ -42,7 +41,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Tilt:
+class AffineBias:
     """What scores that are dot products and a term affine in k add, as texts.
 
     `per_key` is by how much from one key to the next, in units of the dot products; `shift` how much for the first key
@@ -71,7 +70,7 @@ class ForwardSm90View:
     """
 
     scaled: bool
-    tilt: Tilt | None
+    affine: AffineBias | None
     score: Function | None
     score_call: str
     score_reads_k: bool
@@ -97,7 +96,21 @@ class ForwardSm90View:
     consumer: Role
     producer: Role
     unspecialized: tuple[str, ...]
-    helpers: tuple[str, ...]
+
+    @property
+    def softmax_function(self) -> str:
+        """The function of the device that makes a step of the softmax."""
+        if self.affine:
+            return "softmax_step_shifted"
+        if self.natural:
+            return "softmax_step_natural"
+        return "softmax_step_scaled" if self.scaled or self.factor else "softmax_step"
+
+    @property
+    def softmax(self) -> str:
+        """The call of it."""
+        factor = ", qk_scale" if self.scaled else ", FACTOR" if self.factor else ""
+        return f"{self.softmax_function}({self.logit}, m, l{factor}{', shift' if self.affine else ''})"
 
     @property
     def holds_q(self) -> bool:
@@ -129,9 +142,9 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
     if columns.given:
         found = pairs(facts, prologue, columns.given, apart=True)
     keys = None if found.mask is None else key_tiles(facts)
-    score = None if found.score is None else found.score.beside(portable.score)
-    tilt = _tilt(facts, prologue)
-    found = replace(found, score=score) if tilt is None else replace(found, score=None, spread=False)
+    score = None if found.score is None else found.score.apart_from(portable.score)
+    affine = _affine(facts, prologue)
+    found = replace(found, score=score) if affine is None else replace(found, score=None, spread=False)
     masked = mixed(facts, found, prologue, columns.given, portable.mask)
     shown, found = found.shown, replace(found, mask=masked.mask)
     epilogue = prologue.fork()
@@ -147,10 +160,10 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
     used = {"b", "h", "row0", "num_tiles", *(keys.placed_by if keys else ())}
     return ForwardSm90View(
         scaled=found.score is None,
-        tilt=tilt,
+        affine=affine,
         score=found.score,
         score_call=_score_call(found),
-        score_reads_k=tilt is not None or found.score_reads_k or bool(columns.of_score.lines),
+        score_reads_k=affine is not None or found.score_reads_k or bool(columns.of_score.lines),
         columns=columns,
         logit=found.logit,
         factor=found.factor,
@@ -174,13 +187,6 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
         producer=producer,
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, computes, scheduled), "batch", *(asked & {"head_group"})))
-        ),
-        helpers=tuple(
-            sorted(
-                prologue.helpers.union(
-                    columns.helpers, keys.helpers if keys else (), ["_announce", "_next_turn"] if uneven else []
-                )
-            )
         ),
     )
 
@@ -223,17 +229,17 @@ def _columns(facts: Facts, prologue: Prologue) -> Columns:
     first, lines = ends[0], per_tile.lines
     of_score = Fragment(lines[:first], defines=per_tile.defines[:first])
     reads = frozenset(per_tile.reads) if given else frozenset[str]()
-    return Columns(given, of_score, lines[first:], reads, frozenset(per_tile.helpers))
+    return Columns(given, of_score, lines[first:], reads)
 
 
-def _tilt(facts: Facts, prologue: Prologue) -> Tilt | None:
-    found = None if facts.logits.natural else tilted(facts.logits.pair)
+def _affine(facts: Facts, prologue: Prologue) -> AffineBias | None:
+    found = None if facts.logits.natural else affine_in_k(facts.logits.pair)
     if found is None:
         return None
     prologue.name(found.scaled, "qk_scale")
     shift = prologue.inline(substitute(found.column, {K: CORNERS["k"][0]}), spelled={"k_first": "start"})
     per_key = prologue.inline(op("truediv", found.per_key, found.scaled))
-    return Tilt(per_key, shift)
+    return AffineBias(per_key, shift)
 
 
 def _score_call(found: Pairs) -> str:

@@ -41,7 +41,6 @@ class ScheduleView:
     prologue: tuple[str, ...]
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
-    helpers: tuple[str, ...]
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -86,7 +85,6 @@ def schedule_view(facts: Facts, known: Sequence[Function]) -> ScheduleView:
             *(n for n in integers if n not in _FORWARD_ONLY or n in sizes),
             *(["schedule_heads"] if by_batch and by_head else []),
         ),
-        helpers=tuple(sorted(prologue.helpers)),
     )
 
 

@@ -56,7 +56,6 @@ class KeyTiles:
     placed_by: tuple[str, ...]
     arguments: tuple[str, ...]
     reads: frozenset[str]
-    helpers: frozenset[str]
     scheduled: bool = False
 
 
@@ -101,7 +100,6 @@ def key_tiles(facts: Facts) -> KeyTiles:
         placed_by=placed_by,
         arguments=tuple(name for name in extra_arguments(facts.variant, reads) if name != "batch"),
         reads=frozenset(reads),
-        helpers=frozenset(prologue.helpers),
     )
 
 
@@ -123,7 +121,6 @@ def _scheduled(facts: Facts) -> KeyTiles:
         placed_by=placed_by,
         arguments=SCHEDULE,
         reads=frozenset(),
-        helpers=frozenset(),
         scheduled=True,
     )
 

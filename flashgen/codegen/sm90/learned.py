@@ -32,16 +32,16 @@ class SiteSm90:
 
     `gradient` is that of the pairs of a tile, from `ds_out`; it gets the name `value` where it is not that itself.
     Where `by_tile`, all pairs of a tile share the element at `offset` if `uniform` says so, after `lines`, which is
-    then called `shared`; else all pairs of a head do. In flat tiles (see `Flat`) they always share the element at
-    `corner`, after `corner_lines`; `if_flat` says that they do so in no others. `sums` are those of the element that is
-    at hand, number `at`.
+    then called `shared`; else all pairs of a head do. In uniform tiles (see `UniformTiles`) they always share the
+    element at `corner`, after `corner_lines`; `if_uniform` says that they do so in no others. `sums` are those of the
+    element that is at hand, number `at`.
     """
 
     input: str
     read: str
     pointer: str
     by_tile: bool
-    if_flat: bool
+    if_uniform: bool
     gradient: str
     value: str
     sums: str
@@ -78,23 +78,23 @@ class LearnedSm90:
         return tuple(dict.fromkeys(site.input for site in self.sites))
 
     def sites_in(self, kind: str) -> tuple[SiteSm90, ...]:
-        """Those whose element all pairs of a tile may share; tiles are "mixed", "full" or "flat"."""
-        return tuple(site for site in self.sites if kind != "full" or not site.if_flat)
+        """Those whose element all pairs of a tile may share; tiles are "mixed", "full" or "uniform"."""
+        return tuple(site for site in self.sites if kind != "full" or not site.if_uniform)
 
     @property
     def by_tile(self) -> bool:
         return any(site.by_tile for site in self.sites)
 
 
-def learned_sm90(facts: Facts, prologue: Prologue, flat: Expr | None) -> LearnedSm90 | None:
+def learned_sm90(facts: Facts, prologue: Prologue, uniform_tile: Expr | None) -> LearnedSm90 | None:
     """Work the texts out; None where the kernel adds up nothing. What they need before the loop goes to `prologue`.
 
-    `flat` says which tiles are flat, None where none are known to be.
+    `uniform_tile` says which tiles are uniform, None where none are known to be.
     """
     if not summed_by_key(facts):
         return None
     texts = SiteTexts(facts.variant, prologue)
-    sites = tuple(_site(each, facts.variant, texts, prologue, flat) for each in facts.placements)
+    sites = tuple(_site(each, facts.variant, texts, prologue, uniform_tile) for each in facts.placements)
     return LearnedSm90(
         sites,
         tuple(texts.functions),
@@ -118,7 +118,7 @@ def inputs_summed_by_key(variant: Variant) -> tuple[str, ...]:
 
 
 def _site(
-    found: Placement, variant: Variant, texts: SiteTexts, prologue: Prologue, flat: Expr | None
+    found: Placement, variant: Variant, texts: SiteTexts, prologue: Prologue, uniform_tile: Expr | None
 ) -> SiteSm90:  # fmt: skip
     name = texts.name(found.site.gather)
     gradient = texts.gradient(name, found.site, "_by_key")
@@ -140,7 +140,7 @@ def _site(
         read=show(found.site.gather, variant.lets),
         pointer=f"{name}_ptr",
         by_tile=found.sharing is not Sharing.ALL,
-        if_flat=flat is not None and found.uniform is flat,
+        if_uniform=uniform_tile is not None and found.uniform is uniform_tile,
         gradient=gradient,
         value="ds_out" if gradient == "ds_out" else name,
         sums=f"{name}_sums",

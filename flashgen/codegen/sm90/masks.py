@@ -37,12 +37,12 @@ def mixed(facts: Facts, found: Pairs, prologue: Prologue, given: Given, portable
     ranges = facts.keys
     bounds = len(ranges.upper) + len(ranges.lower) + ("kv_len" in found.shown.reads)
     if bounds + (ranges.residual is not TRUE) <= 1:
-        mask = None if found.mask is None else found.mask.beside(portable)
+        mask = None if found.mask is None else found.mask.apart_from(portable)
         return Mixed(mask, (Test(found.shown.result if mask is None else mask.call),), True)
     mask = _residual(facts, prologue, given)
-    mask = None if mask is None else mask.beside(portable)
+    mask = None if mask is None else mask.apart_from(portable)
     reads_k = any("k" in f.body.reads for f in (found.score, mask) if f is not None)
-    k = "k" if reads_k or found.clamps_k else "_keys(start, BN, col_layout)"
+    k = "k" if reads_k or found.clamps_k else "masked_keys(start, BN, col_layout)"
     tests = [] if mask is None else [Test(mask.call)]
     tests += _bounds(ranges, prologue, k)
     if "kv_len" in found.shown.reads:

@@ -65,7 +65,6 @@ class QueryTiles:
     names: tuple[str, ...]
     arguments: tuple[str, ...]
     positions: frozenset[str]
-    helpers: frozenset[str]
 
     @property
     def parameters(self) -> str:
@@ -74,6 +73,12 @@ class QueryTiles:
     @property
     def call(self) -> str:
         return f"{', '.join(self.returned)} = _queries_of({', '.join(self.names)})"
+
+    def call_for(self, *read: str) -> str:
+        """The same for a role that reads only those of the names, or those that lead to places."""
+        read = read or ("num_tiles", *self.placed_by)
+        found = ", ".join(name if name in read else "_" for name in self.returned)
+        return f"{found} = _queries_of({', '.join(self.names)})"
 
     @property
     def start(self) -> str:
@@ -104,7 +109,6 @@ def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
         names=("col0", *(name for name in ("b", "h", "kv_h") if name in reads), *extra, *sizes, "BM", "BN"),
         arguments=extra,
         positions=frozenset(reads & {*_POSITIONS}),
-        helpers=frozenset(prologue.helpers),
     )
 
 
@@ -126,5 +130,4 @@ def _scheduled(facts: Facts) -> QueryTiles:
         names=("col0", *by, *ROW_SCHEDULE, *sizes, "BN"),
         arguments=ROW_SCHEDULE,
         positions=frozenset(),
-        helpers=frozenset(),
     )

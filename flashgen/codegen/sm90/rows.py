@@ -20,7 +20,7 @@ from flashgen.lang.nodes import TRUE, Expr, Gather, walk
 from flashgen.lang.show import show
 
 # What asks whether a row exists, by its place in the tile or by its number.
-_BY_PLACE = Fragment(results=("_rows_to(q_len - 1 - start, BM, row_layout)",), helpers=frozenset({"_rows_to"}))
+_BY_PLACE = Fragment(results=("rows_to(q_len - 1 - start, BM, row_layout)",), reads=("start",))
 _BY_NUMBER = Fragment(results=("(rows < q_len)[None, :]",))
 _EXISTS = "(cols < kv_len)[:, None]"
 
@@ -30,8 +30,8 @@ class SeenRows:
     """What a mixed tile keeps: `shown`, which calls `rest` for the part of the mask that is no interval of rows.
 
     `lines` are statements in front of the loop. `loads` are those of a mixed tile that load, by the names `loaded`,
-    what `rest` reads of each row alone, at the positions `queries`. `bounds` are the helpers that compare places of
-    rows, `reads` the names that `loads` read.
+    what `rest` reads of each row alone, at the positions `queries`. `by_place`: rows are
+    compared by their places in the tile. `reads` are the names that `loads` read.
     """
 
     lines: tuple[str, ...]
@@ -39,8 +39,7 @@ class SeenRows:
     shown: str
     loads: tuple[str, ...]
     loaded: tuple[str, ...]
-    bounds: frozenset[str]
-    helpers: frozenset[str]
+    by_place: bool
     reads: frozenset[str]
 
 
@@ -60,21 +59,20 @@ def seen_rows_of(facts: Facts, score: Function | None, prologue: Prologue, known
     bounds = _bounds(rows.lower_bound, rows.upper_bound, prologue, end if score else None)
     if rest is TRUE:
         shown = " & ".join(bounds.results)
-        return SeenRows(bounds.lines, None, shown, (), (), bounds.helpers, frozenset(), frozenset())
+        return SeenRows(bounds.lines, None, shown, (), (), "start" in bounds.reads, frozenset())
     # What it reads of the keys comes first: that is at hand in all steps.
     prologue.body(rest)
     loads = prologue.fork(spelled={"q": "queries"})
     given = {n: loads.name(n) for n in ahead}
     function = Function("_visible", prologue.body(rest, given=given), f"{show(rest, variant.lets)}.")
-    function = named_apart(function, known, "_by_key", "_by_key_on_hopper") or function
+    function = named_apart(function, known, "_by_key", "_by_key_sm90") or function
     return SeenRows(
         lines=bounds.lines,
         rest=function,
         shown=" & ".join((function.call, *bounds.results)),
         loads=loads.lines,
         loaded=tuple(name for name in given.values() if name in function.body.reads),
-        bounds=bounds.helpers,
-        helpers=frozenset(loads.helpers),
+        by_place="start" in bounds.reads,
         reads=frozenset(loads.reads) if given else frozenset(),
     )
 
@@ -89,23 +87,21 @@ def _bounds(lower: Expr | None, upper: Expr | None, prologue: Prologue, end: Fra
     `end` is the comparison with the last row that there is, None where a tile need not ask. Rows are clipped, so that
     what is compared with the place in a tile fits int32; a key beyond the last has none.
     """
-    lines, tests, helpers = list[str](), list[str](), set[str]()
+    lines, tests = list[str](), list[str]()
     if lower is not None:
         first = clipped(prologue.inline(lower), lower, prologue)
         lines.append(f"seen_from = gl.where({_EXISTS}, gl.maximum({first}, 0), 1 << 30)")
-        tests.append("_rows_from(seen_from - start, BM, row_layout)")
-        helpers.add("_rows_from")
+        tests.append("rows_from(seen_from - start, BM, row_layout)")
     if upper is not None:
         last = f"gl.maximum({clipped(prologue.inline(upper), upper, prologue)}, -1)"
         last = f"gl.minimum({last}, q_len - 1)" if end else last
         lines.append(f"seen_to = {last if lines else f'gl.where({_EXISTS}, {last}, -1)'}")
-        tests.append("_rows_to(seen_to - start, BM, row_layout)")
-        helpers.add("_rows_to")
+        tests.append("rows_to(seen_to - start, BM, row_layout)")
     elif end:
         tests += end.results
-        helpers |= end.helpers
+    reads = ("start",) if lines else end.reads if end else ()
     if lines:
         lines.insert(0, "# The rows that see each key, as far as these are one interval.")
     else:
         tests.insert(0, _EXISTS)
-    return Fragment(tuple(lines), tuple(tests), helpers=frozenset(helpers))
+    return Fragment(tuple(lines), tuple(tests), reads)

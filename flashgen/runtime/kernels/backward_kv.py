@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
+from typing import Any
 
 import torch
 
+from flashgen.runtime.backward import Gradients, Incoming, from_sums, key_gradients, query_sums, sum_of_groups
+from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.kernel import Kernel, Task
+from flashgen.runtime.kernels.kernel import Kernel, Task, key_tiles
 from flashgen.runtime.kernels.portable import (
     PORTABLE_TILES,
     Table,
+    backward_tensors,
     default_from,
     portable_constants,
     portable_options,
     streamed_bytes,
     tile_shapes,
 )
+from flashgen.runtime.launching import relaunch
+from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
 
 # At head_dim 128 the fastest on sm90 spills half a kilobyte a thread, outside its loop.
@@ -64,11 +70,28 @@ def _types(dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, g
     return dict.fromkeys(sums, "*fp32")
 
 
+def _launch(
+    variant: Variant, call: Call, config: Config, rows: Incoming, schedule: Mapping[str, Any], *_: Any
+) -> Gradients:  # fmt: skip
+    """dk and dv, and dq where the config fuses, else None. Returns dq, dk, dv."""
+    dq_sums = query_sums(call) if config.fuse_dq else None
+    dk, dv = key_gradients(call)
+    relaunch(
+        variant.kernels["backward_kv"], (call.layout, call.own, rows.strides, config),
+        {**backward_tensors(call, rows), "dq_ptr": dq_sums, "dk_ptr": dk, "dv_ptr": dv, **schedule},
+        lambda: BACKWARD_KV_KERNEL.rest(
+            call, config, key_tiles(call, config, call.sizes.heads),
+            {**rows.numbers, "stride_dqm": 0 if dq_sums is None else dq_sums.stride(2)},
+        ),
+    )  # fmt: skip
+    dq = None if dq_sums is None else from_sums(call, dq_sums)
+    return dq, sum_of_groups(call, dk), sum_of_groups(call, dv)
+
+
 BACKWARD_KV_KERNEL = Kernel(
     name="backward_kv",
     family="backward_kv",
     function="_backward_kv",
-    launcher="_launch_backward_kv",
     serves="all calls",
     domain={**PORTABLE_TILES, "fuse_dq": (0, 1)},
     default=_default,
@@ -82,5 +105,6 @@ BACKWARD_KV_KERNEL = Kernel(
     constants=_constants,
     types=_types,
     options=portable_options,
+    launch=_launch,
     without_dq=lambda config: config.but(fuse_dq=0),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from triton.experimental.gluon import language as gl
 
-from flashgen.runtime.backward import Incoming, num_rows
+from flashgen.runtime.backward import Gradients, Incoming, num_rows, query_gradient
 from flashgen.runtime.call import Call, room_like
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling
-from flashgen.runtime.kernels.kernel import Beside, Kernel, Task
+from flashgen.runtime.kernels.kernel import Beside, Kernel, Task, key_tiles
 from flashgen.runtime.kernels.sm90 import (
     BARRIERS,
     CONSUMER_TILES,
@@ -26,12 +26,17 @@ from flashgen.runtime.kernels.sm90 import (
     tile_type,
     tiling,
 )
+from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.streams import tile_counter
+from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
 _QUERY_GROUP_BYTES = 16 << 20
 # What the two consumers hold of dQ: the elements of a tile.
 _DQ_ELEMENTS = 8192
+# Elements of dQ that one program brings into their order.
+_FRAGMENT = 4096
 # The widest heads of this kernel.
 _WIDEST = 128
 
@@ -132,7 +137,7 @@ def key_options(config: Config) -> dict[str, Any]:
 
 def _beside(config: Config) -> tuple[Beside, ...]:
     """What brings dQ into its order."""
-    return (Beside("_collect_dq", {"HEAD_DIM": _width(config)}),) if config.fuse_dq else ()
+    return (Beside("collect_dq", {"HEAD_DIM": _width(config)}),) if config.fuse_dq else ()
 
 
 def _without_dq(config: Config) -> Config:
@@ -140,33 +145,76 @@ def _without_dq(config: Config) -> Config:
     return config.but(fuse_dq=0, delay_dq=0, num_stages=3 if config.BM == 128 else config.num_stages)
 
 
-def hopper_backward_programs(call: Call, config: Config) -> int:
-    """One program for each tile of keys of each head of k and v."""
-    s = call.sizes
-    return -(-s.kv_len // config.BN) * s.batch * s.kv_heads
+def _programs(variant: Variant, call: Call, config: Config) -> int:
+    """One for each tile of keys of a head of k and v, or as many as the GPU runs at once, which share these tiles."""
+    tiles = key_tiles(call, config, call.sizes.kv_heads)
+    in_turn = variant.takes("backward_kv_sm90", "counter_ptr")
+    return min(tiles, multiprocessors(call.q.get_device())) if in_turn else tiles
 
 
-def hopper_backward_programs_at_once(call: Call, config: Config) -> int:
-    """As many programs as the GPU runs at once, which share these tiles."""
-    return min(hopper_backward_programs(call, config), multiprocessors(call.q.get_device()))
-
-
-def hopper_backward_tiles(
-    call: Call, incoming: Incoming, sums: torch.Tensor | None, dk: torch.Tensor, dv: torch.Tensor, config: Config
-) -> tuple[Tiling | None, ...]:
-    """How the kernel sees what it reads and writes: q, d_out, k, v, lse, delta, dq, dk, dv.
-
-    dq is a tensor where threads add to it, None where it is left to another kernel.
-    """
-    BM, rows = config.BM, config.BN // 2
+def _tilings(
+    call: Call, rows: Incoming, sums: torch.Tensor | None, dk: torch.Tensor, dv: torch.Tensor, config: Config
+) -> dict[str, Tiling]:
+    """How the kernel sees what it reads and writes by tiles; dq where no threads add to it."""
+    BM, BN = config.BM, config.BN // 2
     width, v_width = _width(config), v_block_width(call.sizes.v_head_dim)
-    return (
-        tiling(call.q, BM, width), tiling(incoming.d_out, BM, v_width),
-        tiling(call.k, rows, width), tiling(call.v, rows, v_width),
-        row_tiling(incoming.delta, BM), row_tiling(incoming.delta, BM),
-        _fragments(sums) if sums is not None and config.fuse_dq == 2 else None,
-        tiling(dk, rows, width), tiling(dv, rows, v_width),
+    tilings = {
+        "q_desc": tiling(call.q, BM, width),
+        "do_desc": tiling(rows.d_out, BM, v_width),
+        "k_desc": tiling(call.k, BN, width),
+        "v_desc": tiling(call.v, BN, v_width),
+        "lse_desc": row_tiling(rows.delta, BM),
+        "delta_desc": row_tiling(rows.delta, BM),
+        "dk_desc": tiling(dk, BN, width),
+        "dv_desc": tiling(dv, BN, v_width),
+    }
+    return {**tilings, "dq_sums": _fragments(sums)} if sums is not None and config.fuse_dq == 2 else tilings
+
+
+def key_tensors(call: Call, rows: Incoming) -> dict[str, Any]:
+    """What a kernel for dK and dV reads of each call by tiles."""
+    return {
+        "q_desc": call.q, "do_desc": rows.d_out, "k_desc": call.k, "v_desc": call.v, "lse_desc": rows.lse_by_tile,
+        "delta_desc": rows.delta, **call.given,
+    }  # fmt: skip
+
+
+def _launch(
+    variant: Variant, call: Call, config: Config, rows: Incoming, schedule: Mapping[str, Any],
+    dq_sums: torch.Tensor | None, input_sums: Mapping[str, torch.Tensor] | None,
+) -> Gradients:  # fmt: skip
+    """dk and dv, and dq where there are `dq_sums`, else None; adds to `input_sums` where there are any."""
+    dk, dv = hopper_key_gradients(call)
+    sums: Mapping[str, Any] = input_sums or dict.fromkeys(f"{each.name}_ptr" for each in variant.sums)
+    tensors = {**key_tensors(call, rows), "dk_desc": dk, "dv_desc": dv, "dq_sums": dq_sums}
+    tensors |= {**sums, **schedule}
+    if variant.takes("backward_kv_sm90", "counter_ptr"):
+        tensors["counter_ptr"] = tile_counter(call)
+    relaunch(
+        variant.kernels["backward_kv_sm90"], (call.layout, call.own, rows.strides, config), tensors,
+        lambda: BACKWARD_KV_SM90_KERNEL.rest(
+            call, config, _programs(variant, call, config),
+            # All heads at once are too many for the longest tiles of each to be taken together.
+            {**rows.numbers, "head_group": key_head_group(call, config), "by_rank": 0 if config.all_heads else 1},
+            {"LEARNED": input_sums is not None},
+            _tilings(call, rows, dq_sums, dk, dv, config),
+        ),
     )  # fmt: skip
+    return None if dq_sums is None else _collected(variant, call, config, rows, dq_sums), dk, dv
+
+
+def _collected(
+    variant: Variant, call: Call, config: Config, rows: Incoming, dq_sums: torch.Tensor
+) -> torch.Tensor:  # fmt: skip
+    """dq from its sums, which the kernel has left by tiles."""
+    dq = query_gradient(call)
+    (beside,) = _beside(config)
+    numbers = {**call.numbers, **rows.numbers}
+    relaunch(
+        variant.kernels["collect_dq"], (call.layout, config), {"sums_ptr": dq_sums, "dq_ptr": dq},
+        lambda: Rest(dq_sums.numel() // _FRAGMENT, numbers, beside.constants, {}),
+    )  # fmt: skip
+    return dq
 
 
 def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -174,12 +222,12 @@ def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     return room_like(call.k), room_like(call.v)
 
 
-def hopper_query_sums(call: Call, config: Config) -> torch.Tensor | None:
+def _query_sums(call: Call, config: Config) -> torch.Tensor | None:
     """Where the kernel adds up dq without its scale, if it does: room for float32 [rows, columns], by tiles of 64 x 64.
 
     The rows are those of all heads that `incoming` has; `_delta` clears them.
     """
-    if config.backend != "hopper" or not config.fuse_dq:
+    if not config.fuse_dq:
         return None
     s = call.sizes
     shape = s.batch * s.heads * num_rows(s.q_len), _width(config)
@@ -221,8 +269,7 @@ BACKWARD_KV_SM90_KERNEL = Kernel(
     family="backward_kv",
     backend="hopper",
     capability=HOPPER,
-    function="_backward_kv_hopper",
-    launcher="_launch_backward_kv_hopper",
+    function="_backward_kv_sm90",
     serves=f"float16 and bfloat16 on {HOPPER}, head dimensions that are multiples of 8, up to {_WIDEST}",
     refuses=_refuses,
     misfit=_misfit,
@@ -238,9 +285,10 @@ BACKWARD_KV_SM90_KERNEL = Kernel(
     constants=_constants,
     types=_types,
     options=key_options,
+    launch=_launch,
     beside=_beside,
     without_dq=_without_dq,
-    query_sums=hopper_query_sums,
+    query_sums=_query_sums,
     sums_inputs=True,
-    barriers=("_backward_kv_hopper", "_announce", "_announced"),
+    barriers=("_backward_kv_sm90", "announce", "take"),
 )  # fmt: skip

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 import torch
 
-from flashgen.runtime.backward import Incoming
+from flashgen.runtime.backward import Gradients, Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tiling
 from flashgen.runtime.kernels.backward_kv_sm90 import (
-    hopper_query_sums,
+    hopper_key_gradients,
+    key_head_group,
     key_options,
+    key_tensors,
     key_types,
     refuses_keys,
     row_tiling,
     v_block_width,
 )
-from flashgen.runtime.kernels.kernel import Kernel, Task
+from flashgen.runtime.kernels.kernel import Kernel, Task, key_tiles
 from flashgen.runtime.kernels.sm90 import BARRIERS, CONSUMER_TILES, HOPPER, product_width, tiling
+from flashgen.runtime.launching import relaunch
+from flashgen.runtime.variant import Variant
 
 # Narrower heads have a kernel of their own.
 _BEYOND = 128
@@ -61,23 +66,39 @@ def _types(dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, g
     return key_types(dtype, config.BM, config.BN, v_block_width(head_dim), v_block_width(v_head_dim))
 
 
-def hopper_wide_tiles(
-    call: Call, incoming: Incoming, dk: torch.Tensor, dv: torch.Tensor, config: Config
-) -> tuple[Tiling, ...]:
-    """How the kernel sees what it reads and writes: q, d_out, k, v, lse, delta, dk, dv."""
+def _tilings(
+    call: Call, rows: Incoming, dk: torch.Tensor, dv: torch.Tensor, config: Config
+) -> dict[str, Tiling]:  # fmt: skip
+    """How the kernel sees what it reads and writes by tiles."""
     BM, BN = config.BM, config.BN
     width, v_width = v_block_width(call.sizes.head_dim), v_block_width(call.sizes.v_head_dim)
-    return (
-        tiling(call.q, BM, width), tiling(incoming.d_out, BM, v_width),
-        tiling(call.k, BN, width), tiling(call.v, BN, v_width),
-        row_tiling(incoming.delta, BM), row_tiling(incoming.delta, BM),
-        tiling(dk, BN, width), tiling(dv, BN, v_width),
+    return {
+        "q_desc": tiling(call.q, BM, width),
+        "do_desc": tiling(rows.d_out, BM, v_width),
+        "k_desc": tiling(call.k, BN, width),
+        "v_desc": tiling(call.v, BN, v_width),
+        "lse_desc": row_tiling(rows.delta, BM),
+        "delta_desc": row_tiling(rows.delta, BM),
+        "dk_desc": tiling(dk, BN, width),
+        "dv_desc": tiling(dv, BN, v_width),
+    }
+
+
+def _launch(
+    variant: Variant, call: Call, config: Config, rows: Incoming, schedule: Mapping[str, Any], *_: Any
+) -> Gradients:  # fmt: skip
+    """dk and dv. Returns dq, None, and these."""
+    dk, dv = hopper_key_gradients(call)
+    relaunch(
+        variant.kernels["backward_kv_wide_sm90"], (call.layout, call.own, rows.strides, config),
+        {**key_tensors(call, rows), "dk_desc": dk, "dv_desc": dv, **schedule},
+        lambda: BACKWARD_KV_WIDE_SM90_KERNEL.rest(
+            call, config, key_tiles(call, config, call.sizes.kv_heads),
+            {**rows.numbers, "head_group": key_head_group(call, config)},
+            tilings=_tilings(call, rows, dk, dv, config),
+        ),
     )  # fmt: skip
-
-
-def hopper_wide_blocks(call: Call, config: Config) -> dict[str, int | None]:
-    """The constants that the kernel is compiled for."""
-    return _constants(config, call.sizes.head_dim, call.sizes.v_head_dim)
+    return None, dk, dv
 
 
 BACKWARD_KV_WIDE_SM90_KERNEL = Kernel(
@@ -85,8 +106,7 @@ BACKWARD_KV_WIDE_SM90_KERNEL = Kernel(
     family="backward_kv",
     backend="hopper",
     capability=HOPPER,
-    function="_backward_kv_hopper_wide",
-    launcher="_launch_backward_kv_hopper",
+    function="_backward_kv_wide_sm90",
     serves=f"float16 and bfloat16 on {HOPPER}, head dimensions that are multiples of 8, above {_BEYOND}",
     refuses=_refuses,
     domain={
@@ -100,6 +120,6 @@ BACKWARD_KV_WIDE_SM90_KERNEL = Kernel(
     constants=_constants,
     types=_types,
     options=key_options,
-    query_sums=hopper_query_sums,
-    barriers=("_backward_kv_hopper_wide", "_leave_p", "_take_p"),
+    launch=_launch,
+    barriers=("_backward_kv_wide_sm90", "store_fragments", "load_fragments"),
 )  # fmt: skip

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import torch
+
+from flashgen.runtime.backward import Incoming, query_gradient
+from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.kernel import Kernel, Task
+from flashgen.runtime.kernels.kernel import Kernel, Task, query_tiles
 from flashgen.runtime.kernels.portable import (
     PORTABLE_TILES,
     Table,
+    backward_tensors,
     default_from,
     key_bytes,
     portable_constants,
     portable_options,
     tile_shapes,
 )
+from flashgen.runtime.launching import relaunch
+from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
 
 DEFAULTS: Table = {
@@ -37,11 +45,23 @@ def _accumulators(config: Config, task: Task) -> int:
     return config.BM * (config.BN + padded(task.head_dim)) // (32 * config.num_warps)
 
 
+def _launch(
+    variant: Variant, call: Call, config: Config, rows: Incoming, schedule: Mapping[str, Any]
+) -> torch.Tensor:  # fmt: skip
+    """dq."""
+    dq = query_gradient(call)
+    relaunch(
+        variant.kernels["backward_q"], (call.layout, call.own, rows.strides, config),
+        {**backward_tensors(call, rows), "dq_ptr": dq, **schedule},
+        lambda: BACKWARD_Q_KERNEL.rest(call, config, query_tiles(call, config), rows.numbers),
+    )  # fmt: skip
+    return dq
+
+
 BACKWARD_Q_KERNEL = Kernel(
     name="backward_q",
     family="backward_q",
     function="_backward_q",
-    launcher="_launch_backward_q",
     serves="all calls",
     domain=PORTABLE_TILES,
     default=default_from(DEFAULTS),
@@ -51,4 +71,5 @@ BACKWARD_Q_KERNEL = Kernel(
     accumulators=_accumulators,
     constants=portable_constants,
     options=portable_options,
+    launch=_launch,
 )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import torch
 import triton
 
-from flashgen.runtime.backward import Incoming
+from flashgen.runtime.backward import Incoming, query_gradient
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tiling
-from flashgen.runtime.kernels.forward_sm90 import consumer_row_options, consumer_row_spill_limit
-from flashgen.runtime.kernels.kernel import Kernel, Task
+from flashgen.runtime.kernels.forward_sm90 import consumer_row_options, consumer_row_spill_limit, head_group
+from flashgen.runtime.kernels.kernel import Kernel, Task, query_tiles
 from flashgen.runtime.kernels.portable import Row, column
 from flashgen.runtime.kernels.sm90 import (
     BARRIERS,
@@ -26,6 +27,8 @@ from flashgen.runtime.kernels.sm90 import (
     tile_type,
     tiling,
 )
+from flashgen.runtime.launching import relaunch
+from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
 
 # A consumer's rows.
@@ -94,19 +97,35 @@ def _types(dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, g
     return {f"{name}_desc": tile_type(dtype, *tile) for name, tile in tiles.items()}
 
 
-def hopper_query_tiles(call: Call, incoming: Incoming, dq: torch.Tensor, config: Config) -> tuple[Tiling, ...]:
-    """How the kernel sees what it reads and writes: q, d_out, k, v, dq."""
+def _tilings(call: Call, rows: Incoming, dq: torch.Tensor, config: Config) -> dict[str, Tiling]:
+    """How the kernel sees what it reads and writes by tiles."""
     width, v_width = _tile_width(call.sizes.head_dim), _tile_width(call.sizes.v_head_dim)
-    return (
-        tiling(call.q, _ROWS, width), tiling(incoming.d_out, _ROWS, v_width),
-        tiling(call.k, config.BN, width), tiling(call.v, config.BN, v_width),
-        tiling(dq, _ROWS, width),
+    return {
+        "q_desc": tiling(call.q, _ROWS, width),
+        "do_desc": tiling(rows.d_out, _ROWS, v_width),
+        "k_desc": tiling(call.k, config.BN, width),
+        "v_desc": tiling(call.v, config.BN, v_width),
+        "dq_desc": tiling(dq, _ROWS, width),
+    }
+
+
+def _launch(
+    variant: Variant, call: Call, config: Config, rows: Incoming, schedule: Mapping[str, Any]
+) -> torch.Tensor:  # fmt: skip
+    """dq."""
+    dq = query_gradient(call)
+    relaunch(
+        variant.kernels["backward_q_sm90"], (call.layout, call.own, rows.strides, config),
+        {
+            "q_desc": call.q, "do_desc": rows.d_out, "k_desc": call.k, "v_desc": call.v, "dq_desc": dq,
+            "lse_ptr": rows.lse, "delta_ptr": rows.delta, **schedule, **call.given,
+        },
+        lambda: BACKWARD_Q_SM90_KERNEL.rest(
+            call, config, query_tiles(call, config), {**rows.numbers, "head_group": head_group(call)},
+            tilings=_tilings(call, rows, dq, config),
+        ),
     )  # fmt: skip
-
-
-def hopper_query_blocks(call: Call, config: Config) -> dict[str, int | None]:
-    """The constants that the kernel is compiled for."""
-    return _constants(config, call.sizes.head_dim, call.sizes.v_head_dim)
+    return dq
 
 
 BACKWARD_Q_SM90_KERNEL = Kernel(
@@ -114,8 +133,7 @@ BACKWARD_Q_SM90_KERNEL = Kernel(
     family="backward_q",
     backend="hopper",
     capability=HOPPER,
-    function="_backward_q_hopper",
-    launcher="_launch_backward_q_hopper",
+    function="_backward_q_sm90",
     serves=f"float16 and bfloat16 on {HOPPER}, head_dim a multiple of 8",
     refuses=_refuses,
     domain=CONSUMER_ROWS,
@@ -126,5 +144,6 @@ BACKWARD_Q_SM90_KERNEL = Kernel(
     constants=_constants,
     types=_types,
     options=consumer_row_options,
-    barriers=("_backward_q_hopper",),
+    launch=_launch,
+    barriers=("_backward_q_sm90",),
 )

@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from flashgen.runtime.backward import Incoming
+from flashgen.runtime.backward import Incoming, d_out_strides, incoming, rescaled
 from flashgen.runtime.call import Call
+from flashgen.runtime.config import Config
+from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.variant import Variant
+from flashgen.runtime.widths import tile_widths
 
 # Of a tile.
 _ELEMENTS = 8192
 
 
-def delta_programs(call: Call, incoming: Incoming) -> int:
-    """One program for each tile of rows of `_delta`."""
-    return -(-incoming.num_rows // _delta_rows(call)) * call.sizes.batch * call.sizes.heads
+def launch_delta(
+    variant: Variant, call: Call, config: Config, output: tuple[torch.Tensor, ...], d_out: torch.Tensor,
+    d_lse: torch.Tensor | None, dq_sums: torch.Tensor | None,
+) -> Incoming:  # fmt: skip
+    """What the backward kernels need of each row, for those of a config of dK and dV; clears the sums of dq.
+
+    `output` is what the forward pass wrote: out, lse and, where that has one, its residue. Then d_out and delta are
+    scaled by exp(-residue).
+    """
+    out, lse, *residue = output
+    given = incoming(call, d_out, variant.takes("delta", "tile_lse_ptr"))
+    rows = rescaled(given) if residue else given
+    tensors = {
+        "out_ptr": out, "d_out_ptr": given.d_out, "lse_ptr": lse, "d_lse_ptr": d_lse, "row_lse_ptr": rows.lse,
+        "delta_ptr": rows.delta, "dq_sums_ptr": dq_sums, "tile_lse_ptr": rows.tile_lse, **call.given,
+    }  # fmt: skip
+    if residue:
+        tensors |= {"residue_ptr": residue[0], "scaled_ptr": rows.d_out}
+    lse_strides = (0, 0, 0) if d_lse is None else d_lse.stride()
+    relaunch(
+        variant.kernels["delta"], (call.layout, call.own, config, given.strides, rows.strides, lse_strides), tensors,
+        lambda: _rest(call, config, given, rows, lse_strides, 0 if dq_sums is None else dq_sums.shape[1]),
+    )  # fmt: skip
+    return rows
 
 
-def delta_blocks(call: Call, dq_sums: torch.Tensor | None) -> dict[str, int]:
-    """The constants that `_delta` is compiled for, WIDTH for the columns of sums that it clears."""
-    width = 0 if dq_sums is None else dq_sums.shape[1]
-    return {"BM": _delta_rows(call), "V_HEAD_DIM": call.layout.V_HEAD_DIM, "WIDTH": width}
-
-
-def _delta_rows(call: Call) -> int:
-    return max(16, _ELEMENTS // call.layout.V_HEAD_DIM)
+def _rest(
+    call: Call, config: Config, given: Incoming, rows: Incoming, lse_strides: tuple[int, ...], width: int
+) -> Rest:  # fmt: skip
+    """`width` is that of the sums that are cleared."""
+    s = call.sizes
+    v_width = tile_widths(s.head_dim, s.v_head_dim)[1]
+    rows_each = max(16, _ELEMENTS // v_width)
+    strides: dict[str, Any] = {
+        **d_out_strides(given.strides),
+        **dict(zip(("stride_sb", "stride_sh", "stride_sm"), rows.strides, strict=True)),
+        **dict(zip(("stride_lb", "stride_lh", "stride_lm"), lse_strides, strict=True)),
+    }
+    return Rest(
+        -(-rows.num_rows // rows_each) * s.batch * s.heads,
+        {**call.numbers, **rows.numbers, **strides},
+        {"BM": rows_each, "V_HEAD_DIM": v_width, "WIDTH": width, "TILE": config.BM},
+        {},
+    )

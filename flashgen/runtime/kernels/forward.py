@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.kernel import Kernel, Task
+from flashgen.runtime.kernels.kernel import Kernel, Task, query_tiles
 from flashgen.runtime.kernels.portable import (
     PORTABLE_TILES,
     Table,
@@ -15,6 +17,8 @@ from flashgen.runtime.kernels.portable import (
     portable_options,
     tile_shapes,
 )
+from flashgen.runtime.launching import relaunch
+from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
 
 _DEFAULTS: Table = {
@@ -37,6 +41,14 @@ def _accumulators(config: Config, task: Task) -> int:
     return config.BM * (config.BN + padded(task.v_head_dim)) // (32 * config.num_warps)
 
 
+def launch_forward(variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any]) -> None:
+    """Write out, lse and residue, which are among the `tensors`, with what the kernel reads of the call."""
+    relaunch(
+        variant.kernels["forward"], (call.layout, call.own, config), tensors,
+        lambda: FORWARD_KERNEL.rest(call, config, query_tiles(call, config)),
+    )  # fmt: skip
+
+
 FORWARD_KERNEL = Kernel(
     name="forward",
     family="forward",
@@ -54,4 +66,5 @@ FORWARD_KERNEL = Kernel(
     accumulators=_accumulators,
     constants=portable_constants,
     options=portable_options,
+    launch=launch_forward,
 )  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 from typing import Any
 
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.kernel import SPILL_LIMIT, Kernel, Task
+from flashgen.runtime.kernels.kernel import SPILL_LIMIT, Kernel, Task, query_tiles
 from flashgen.runtime.kernels.portable import Row, column
 from flashgen.runtime.kernels.sm90 import (
     BARRIERS,
@@ -22,6 +22,9 @@ from flashgen.runtime.kernels.sm90 import (
     never_on,
     product_width,
 )
+from flashgen.runtime.launching import relaunch
+from flashgen.runtime.streams import tile_counter
+from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
 
 # K and V of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
@@ -85,9 +88,9 @@ def _shared_bytes(config: Config, task: Task) -> int:
 
 
 def shares_places(BN: int, head_dim: int, v_head_dim: int) -> bool:
-    """Whether V of a tile takes the place of its K: SPLIT in the kernel's text."""
+    """Whether wide tiles lie in two parts, each a power of two, and V of a tile takes the place of its K."""
     width = product_width(head_dim)
-    return width == product_width(v_head_dim) < padded(head_dim) and BN * width > 16384
+    return width == value_width(v_head_dim) < padded(head_dim) and BN * width > 16384
 
 
 @lru_cache(maxsize=256)
@@ -106,6 +109,7 @@ def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int 
         "STAGES": config.num_stages,
         "CONSUMERS": consumers_of_rows(config),
         "PING_PONG": config.ping_pong,
+        "SPLIT": shares_places(config.BN, head_dim, v_head_dim),
     }
 
 
@@ -120,15 +124,10 @@ def consumer_row_spill_limit(config: Config) -> int:
     return 32 if consumers_of_rows(config) == 3 else SPILL_LIMIT
 
 
-def hopper_blocks(call: Call, config: Config) -> dict[str, int | None]:
-    """The constants that the kernel is compiled for."""
-    return _constants(config, call.sizes.head_dim, call.sizes.v_head_dim)
-
-
-def hopper_programs(call: Call, config: Config) -> int:
+def _programs(call: Call, config: Config) -> int:
     """As many programs as the GPU runs at once: one for each multiprocessor, which it fills. Or one for each tile."""
-    s = call.sizes
-    return min(-(-s.q_len // config.BM) * s.batch * s.heads, multiprocessors(call.q.get_device()))
+    tiles = query_tiles(call, config)
+    return tiles if config.persistent == 0 else min(tiles, multiprocessors(call.q.get_device()))
 
 
 def head_group(call: Call) -> int:
@@ -148,15 +147,32 @@ def _head_group(
     return even_share(batch * heads, min(at_once, max(most, heads // kv_heads)))
 
 
+def _launch(variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any]) -> None:
+    """As `launch_forward`."""
+    if variant.takes("forward_sm90", "counter_ptr"):
+        tensors = {**tensors, "counter_ptr": tile_counter(call)}
+    relaunch(
+        variant.kernels["forward_sm90"], (call.layout, call.own, config),
+        tensors,
+        lambda: FORWARD_SM90_KERNEL.rest(
+            call, config, _programs(call, config), {"head_group": _heads_together(call, config)}
+        ),
+    )  # fmt: skip
+
+
+def _heads_together(call: Call, config: Config) -> int:
+    return call.sizes.batch * call.sizes.heads if config.all_heads else head_group(call)
+
+
 FORWARD_SM90_KERNEL = Kernel(
     name="forward_sm90",
     family="forward",
     backend="hopper",
     capability=HOPPER,
-    function="_forward_hopper",
+    function="_forward_sm90",
     serves=f"float16 and bfloat16 on {HOPPER}, v_head_dim a multiple of 8",
     refuses=_refuses,
-    domain=CONSUMER_ROWS,
+    domain={**CONSUMER_ROWS, "persistent": (None, 0), "all_heads": (None, 1)},
     default=_default,
     space=_space,
     starts=(Config(192, 128, 4, 2, "hopper", ping_pong=1), Config(192, 64, 4, 4, "hopper", ping_pong=1)),
@@ -164,5 +180,7 @@ FORWARD_SM90_KERNEL = Kernel(
     spill_limit=consumer_row_spill_limit,
     constants=_constants,
     options=consumer_row_options,
-    barriers=("_forward_hopper", "_announce", "_announced"),
+    launch=_launch,
+    host_axes=("persistent", "all_heads"),
+    barriers=("_forward_sm90", "announce", "take"),
 )

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from flashgen.runtime.call import Call
 from flashgen.runtime.config import NEEDED, Config, know_axes
+from flashgen.runtime.descriptors import Tiling
+from flashgen.runtime.launching import Rest
 
 # Bytes of spills a thread beyond which a config is dropped. Spilled registers outside the inner loop cost little: on
 # recorded tables of whole spaces a kernel that spills 1000 bytes a thread came within 2 % of the best, and none beyond
@@ -49,6 +52,18 @@ class Beside(NamedTuple):
     options: Mapping[str, int] = {}
 
 
+def query_tiles(call: Call, config: Config) -> int:
+    """One program for each tile of queries of each head."""
+    s = call.sizes
+    return -(-s.q_len // config.BM) * s.batch * s.heads
+
+
+def key_tiles(call: Call, config: Config, heads: int) -> int:
+    """One program for each tile of keys of so many heads."""
+    s = call.sizes
+    return -(-s.kv_len // config.BN) * s.batch * heads
+
+
 def nothing(*_: Any) -> str:
     """No complaint."""
     return ""
@@ -63,8 +78,8 @@ class Kernel:
     """All that the house knows of one kernel; whoever tunes, proves, compiles or explains kernels reads it here.
 
     `name` is the kernel's own, `family` what it computes, by which records know it: kernels of a family stand in for
-    one another. `backend` is how its configs name it among these. `function` is the kernel in a generated module,
-    `launcher` the function there that launches it, "" where attention() does.
+    one another. `backend` is how its configs name it among these. `function` is the kernel in a generated module.
+    `launch` launches it, of (variant, call, config, further arguments, the same for all kernels of a family).
 
     `serves` says for people which calls it takes, `refuses` why it does not take (capability, dtype, head_dim,
     v_head_dim), "" where it does; `capability` is the only one that it runs on, "" for any. `domain` has the values
@@ -99,9 +114,9 @@ class Kernel:
     shared_bytes: Callable[[Config, Task], int]
     constants: Callable[[Config, int, int], Mapping[str, int | None]]
     options: Callable[[Config], dict[str, Any]]
+    launch: Callable[..., Any]
     backend: str = "portable"
     capability: str = ""
-    launcher: str = ""
     tuned: bool = True
     refuses: Callable[[str, str, int, int], str] = nothing
     misfit: Callable[[Config, int, int], str] = nothing
@@ -113,7 +128,7 @@ class Kernel:
     host_axes: tuple[str, ...] = ()
     beside: Callable[[Config], tuple[Beside, ...]] = lambda config: ()
     without_dq: Callable[[Config], Config] = unchanged
-    query_sums: Callable[[Any, Config], torch.Tensor | None] | None = None
+    query_sums: Callable[[Call, Config], torch.Tensor | None] = lambda call, config: None
     sums_inputs: bool = False
     barriers: tuple[str, ...] = ()
 
@@ -124,6 +139,21 @@ class Kernel:
     def axes(self) -> Mapping[str, Values]:
         """What its configs say beyond tiles and launch options."""
         return {name: values for name, values in self.domain.items() if name not in NEEDED}
+
+    def rest(
+        self, call: Call, config: Config, programs: int, numbers: Mapping[str, Any] | None = None,
+        constants: Mapping[str, Any] | None = None, tilings: Mapping[str, Tiling] | None = None,
+    ) -> Rest:  # fmt: skip
+        """What a launch has beside its tensors: what follows from a call and a config, and what else is given."""
+        s = call.sizes
+        tiles = {"num_q_tiles": -(-s.q_len // config.BM), "num_k_tiles": -(-s.kv_len // config.BN)}
+        return Rest(
+            programs,
+            {**call.numbers, **tiles, **(numbers or {})},
+            {**self.constants(config, s.head_dim, s.v_head_dim), **(constants or {})},
+            self.options(config),
+            tilings or {},
+        )
 
     def complaints(self, config: Config) -> list[str]:
         """What is wrong with a config of this backend as one of this kernel's."""

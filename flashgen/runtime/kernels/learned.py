@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import torch
+
+from flashgen.runtime.backward import Incoming
+from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.backward_q import DEFAULTS
 from flashgen.runtime.kernels.kernel import Kernel, Task
 from flashgen.runtime.kernels.portable import (
     PORTABLE_TILES,
     Table,
+    backward_tensors,
     default_from,
     key_bytes,
     portable_constants,
     portable_options,
 )
+from flashgen.runtime.launching import relaunch
+from flashgen.runtime.variant import Variant
 
 # It has the loads of the kernel for dQ and one product less.
 _DEFAULTS: Table = {
@@ -46,11 +53,28 @@ def tiles_of_consumer(config: Config, keys: Config) -> Config:
     return replace(config, BM=keys.BM, BN=keys.BN // 2, num_warps=keys.BM // 16)
 
 
+def _launch(
+    variant: Variant, call: Call, config: Config, rows: Incoming, schedule: Mapping[str, torch.Tensor],
+    input_sums: Mapping[str, torch.Tensor], ways: Mapping[str, bool], at_once: int, rest: bool,
+) -> None:  # fmt: skip
+    """Add to the sums: by the `ways` that there are, for so many heads in a launch; or the `rest` of what was added."""
+    tensors = {**backward_tensors(call, rows), **input_sums, **schedule}
+    # Heads that share elements take turns, so that their order is always the same.
+    for first_head in range(0, call.sizes.batch * call.sizes.heads, at_once):
+        relaunch(
+            variant.kernels["learned"],
+            (call.layout, call.own, rows.strides, config, *ways.values(), rest),
+            {**tensors, "first_head": first_head},
+            lambda: LEARNED_KERNEL.rest(
+                call, config, -(-call.sizes.q_len // config.BM) * at_once, rows.numbers, {**ways, "SKIP_UNIFORM": rest}
+            ),
+        )  # fmt: skip
+
+
 LEARNED_KERNEL = Kernel(
     name="learned",
     family="backward_inputs",
     function="_backward_inputs",
-    launcher="_launch_backward_inputs",
     serves="all calls of variants with learned inputs",
     domain=PORTABLE_TILES,
     tuned=False,
@@ -60,4 +84,5 @@ LEARNED_KERNEL = Kernel(
     accumulators=_accumulators,
     constants=portable_constants,
     options=portable_options,
+    launch=_launch,
 )

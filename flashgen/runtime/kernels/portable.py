@@ -12,6 +12,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from flashgen.runtime.backward import Incoming
+from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.gpus import gpu_of
 from flashgen.runtime.kernels.kernel import Task, Values
@@ -107,6 +109,14 @@ def portable_constants(config: Config, head_dim: int, v_head_dim: int) -> dict[s
     """The compile-time arguments that all of them have."""
     width, v_width = tile_widths(head_dim, v_head_dim)
     return {"HEAD_DIM": width, "V_HEAD_DIM": v_width, "BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
+
+
+def backward_tensors(call: Call, rows: Incoming) -> dict[str, Any]:
+    """What those of the backward pass read of each call."""
+    return {
+        "q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "d_out_ptr": rows.d_out, "lse_ptr": rows.lse,
+        "delta_ptr": rows.delta, **call.given,
+    }  # fmt: skip
 
 
 def portable_options(config: Config) -> dict[str, Any]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import torch
+
+from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.kernel import Beside
+from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.schedule import by_key, compact, state_shape
+from flashgen.runtime.variant import Variant
 
 # Tiles that one program classifies: long chunks share work, short ones keep the GPU busy.
 _CHUNKS = (8, 32)
+_MANY = 1 << 17
 
 
 def schedules(config: Config) -> tuple[Beside, ...]:
@@ -16,3 +23,21 @@ def schedules(config: Config) -> tuple[Beside, ...]:
         Beside("_classify", {"BM": config.BM, "BN": config.BN, "CHUNK": chunk}, {"num_warps": warps})
         for chunk in _CHUNKS
     )
+
+
+def make_schedule(
+    variant: Variant, call: Call, config: Config, turned: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Which tiles of keys each tile of queries needs, or where `turned` the other way round: as Plan has them."""
+    shape = state_shape(call, config, variant.by_batch, variant.by_head)
+    batch, heads, q_tiles, kv_tiles = shape
+    states = torch.empty(shape, dtype=torch.int8, device=call.q.device)
+    beside = schedules(config)[states.numel() > _MANY]
+    relaunch(
+        variant.kernels["schedule"], (call.layout, call.own, config), {"states_ptr": states, **call.given},
+        lambda: Rest(
+            -(-kv_tiles // beside.constants["CHUNK"]) * q_tiles * batch * heads,
+            {**call.numbers, "num_k_tiles": kv_tiles, "schedule_heads": heads}, beside.constants, beside.options,
+        ),
+    )  # fmt: skip
+    return compact(by_key(states, call.sizes.q_len % config.BM != 0) if turned else states)

@@ -23,7 +23,7 @@ from flashgen.runtime import Config
 from flashgen.runtime.lookup import current_device
 from flashgen.spec import load
 from flashgen.tuning.space import Task, search_space
-from flashgen.verify.gradient_budget import gradients_of, leaves_of
+from flashgen.verify.eager_gradients import gradients_of, leaves_of
 from flashgen.verify.poison import poisoned
 from flashgen.verify.soak.assembly import Compiled, watched
 from flashgen.verify.soak.attend import Oracle

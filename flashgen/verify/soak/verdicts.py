@@ -13,7 +13,8 @@ import torch
 from flashgen.problems import Call
 from flashgen.spec import load
 from flashgen.verify.budget import Verdict, judge
-from flashgen.verify.gradient_budget import Loss, judge_gradients
+from flashgen.verify.eager_gradients import Loss
+from flashgen.verify.gradient_budget import judge_gradients
 from flashgen.verify.slopes import counted_apart
 from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case

@@ -1,0 +1,87 @@
+"""The variant's own arguments as its module declares them to the runtime, and the sums for their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from flashgen.codegen.docstrings import SCALARS, dims_of
+from flashgen.codegen.learned import LearnedView, SiteView
+from flashgen.codegen.reference import SIZES
+from flashgen.emit.torch import emit
+from flashgen.lang.nodes import variables
+from flashgen.spec.variant import Input, Variant
+
+_DEFAULTS = {"alibi_slopes": "runtime.alibi_slopes"}
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A text for each input, runtime param and place whose gradient is summed, as in runtime/declared.py."""
+
+    inputs: tuple[str, ...]
+    params: tuple[str, ...]
+    sums: tuple[str, ...]
+    loads: int
+
+
+def declaration(variant: Variant, names: Mapping[str, str], learned: LearnedView | None) -> Declaration:
+    """Of a variant under the names of generated code, of which `names` are those in the spec."""
+    emission = emit([dim.size for t in variant.inputs for dim in t.dims], inlined=True)
+    sizes = iter(emission.results)
+    known = (*SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names)
+    return Declaration(
+        tuple(_input(t, names[t.name], [next(sizes) for _ in t.dims], known) for t in variant.inputs),
+        tuple(
+            _made("Param", [_quoted(p.name), SCALARS[p.type.value]], _called(p.name, names[p.name]))
+            for p in variant.runtime_params
+        ),
+        tuple(_sums(site, known) for site in learned.sites) if learned else (),
+        learned.loads if learned else 1,
+    )
+
+
+def _input(t: Input, public: str, sizes: Iterable[str], known: Iterable[str]) -> str:
+    shape = ["None" if dim.binds else size for dim, size in zip(t.dims, sizes, strict=True)]
+    read = {name for dim in t.dims if not dim.binds for name in variables(dim.size)}
+    binds = [f"{_quoted(dim.binds)}: {axis}" for axis, dim in enumerate(t.dims) if dim.binds]
+    ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
+    options = {
+        "binds": f"{{{', '.join(binds)}}}" if binds else "",
+        "may_be_one": _tuple(ones) if ones else "",
+        "default": _DEFAULTS[t.default] if t.default else "",
+        "grad": "True" if t.grad else "",
+        **_called(t.name, public),
+    }
+    texts = [_quoted(text) for text in dims_of(t)]
+    function = _function(read, known, _tuple(shape))
+    return _made("Input", [_quoted(t.name), f"torch.{t.dtype}", _tuple(texts), function], options)
+
+
+def _sums(site: SiteView, known: Iterable[str]) -> str:
+    apart = _function(site.apart.reads, known, " and ".join(site.apart.results) or "True") if site.writes else ""
+    options = {"apart": apart, "turns": _quoted(site.shared_by) if site.shared_by else ""}
+    return _made("Sums", [_quoted(site.name), _quoted(site.input)], options)
+
+
+def _called(name: str, public: str) -> dict[str, str]:
+    return {} if name == public else {"called": _quoted(public)}
+
+
+def _function(read: Collection[str], known: Iterable[str], body: str) -> str:
+    """A function of sizes, params and dimensions by their names."""
+    taken = ", ".join(name for name in known if name in read)
+    return f"lambda {taken}: {body}" if taken else f"lambda: {body}"
+
+
+def _made(kind: str, given: Iterable[str], options: Mapping[str, str]) -> str:
+    named = (f"{name}={value}" for name, value in options.items() if value)
+    return f"runtime.{kind}({', '.join([*given, *named])})"
+
+
+def _tuple(parts: Collection[str]) -> str:
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def _quoted(text: str) -> str:
+    return repr(text)

@@ -1,0 +1,78 @@
+"""The heads of functions as a person writes them: several arguments a line, in the rows that the template has."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+
+def grouped(source: str, laid_out: str, width: int) -> str:
+    """`laid_out`, the source after ruff, with heads in rows again where ruff gave each argument a line of its own.
+
+    Arguments that share a line in `source` share a row, as far as it has room for them.
+    """
+    lines = laid_out.split("\n")
+    pairs = zip(_functions(source), _functions(laid_out), strict=True)
+    for before, after in reversed([*pairs]):
+        _group_arguments(lines, _rows(before), after, width)
+        for decorator in reversed(after.decorator_list):
+            _group_list(lines, decorator, width)
+    return "\n".join(lines)
+
+
+def _functions(source: str) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+
+
+def _rows(function: ast.FunctionDef) -> list[int]:
+    """The line of each argument, a star alone with the one after it."""
+    arguments = function.args
+    lines = [each.lineno for each in (*arguments.posonlyargs, *arguments.args)]
+    if arguments.vararg is not None:
+        lines.append(arguments.vararg.lineno)
+    elif arguments.kwonlyargs:
+        lines.append(arguments.kwonlyargs[0].lineno)
+    lines += [each.lineno for each in arguments.kwonlyargs]
+    return lines + ([arguments.kwarg.lineno] if arguments.kwarg is not None else [])
+
+
+def _group_arguments(lines: list[str], rows: Sequence[int], function: ast.FunctionDef, width: int) -> None:
+    """Rewrite the head of a function in place; it stays where it is not one argument a line."""
+    first = function.lineno
+    last = next(n for n in range(first - 1, len(lines)) if lines[n].endswith(":"))
+    texts = [line.strip() for line in lines[first:last]]
+    if not texts or len(texts) != len(rows) or any("#" in text for text in texts):
+        return
+    whole = lines[first - 1] + " ".join(texts).rstrip(",") + lines[last].strip()
+    if len(whole) <= width:
+        lines[first - 1 : last + 1] = [whole]
+        return
+    indent = " " * (function.col_offset + 4)
+    starts = [place for place in range(len(rows)) if place == 0 or rows[place] != rows[place - 1]]
+    parts = [texts[start:stop] for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True)]
+    lines[first:last] = [row for part in parts for row in _filled(part, indent, width)]
+
+
+def _group_list(lines: list[str], decorator: ast.expr, width: int) -> None:
+    """The same for a list that is a decorator's only argument."""
+    if not isinstance(decorator, ast.Call) or decorator.args or len(decorator.keywords) != 1:
+        return
+    (keyword,) = decorator.keywords
+    first, last = decorator.lineno - 1, decorator.end_lineno or 0
+    if not isinstance(keyword.value, ast.List) or last - first != len(keyword.value.elts) + 4:
+        return
+    indent = " " * decorator.col_offset
+    items = [line.strip() for line in lines[first + 2 : last - 2]]
+    head = lines[first] + lines[first + 1].strip()
+    lines[first:last] = [head, *_filled(items, f"{indent}   ", width), f"{indent[1:]}])"]
+
+
+def _filled(items: Sequence[str], indent: str, width: int) -> Iterator[str]:
+    """The items, each with its comma, as many in each line as there is room for."""
+    line = indent
+    for item in items:
+        if line != indent and len(line) + len(item) > width:
+            yield line.rstrip()
+            line = indent
+        line += f"{item} "
+    yield line.rstrip()

@@ -1,0 +1,74 @@
+"""What a generated attention() and plan() do with their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from flashgen.runtime.arguments import check_scalar, check_types
+from flashgen.runtime.autocast import autocast
+from flashgen.runtime.choosing import backward_config_text, choose_config, config_text
+from flashgen.runtime.conversions import as_dtype, over_batch
+from flashgen.runtime.kernels.schedule import make_schedule
+from flashgen.runtime.operator import Operator
+from flashgen.runtime.own import prepare_own
+from flashgen.runtime.schedule import Plan, plan_parts, wants_gradients
+from flashgen.runtime.variant import Variant
+
+
+def attend(
+    variant: Variant, operator: Operator, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    inputs: Sequence[torch.Tensor | None] = (), params: Sequence[Any] = (), *, scale: float | None, return_lse: bool,
+    config: Any, backward_config: Any, deterministic: bool | None, plan: Plan | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """attention() of a variant, by its operator. `inputs` and `params` are the caller's, as the variant declares them.
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
+    """
+    check_types(q, k, v, scale, deterministic, variant.called, inputs)
+    if params:
+        params = variant.signature.packs(_scalars(variant, params))
+    if inputs:
+        inputs = _converted(variant, inputs)
+    q, k, v = autocast(q, k, v)
+    k, v = over_batch(q, k, v)
+    parts: tuple[Any, ...] = ()
+    if variant.planned:
+        parts, config, backward_config = plan_parts(plan, config, backward_config)
+    arguments = (
+        q, k, v, *inputs, *params, scale, config_text(config), *parts, deterministic,
+        backward_config_text(backward_config),
+    )  # fmt: skip
+    found = operator.run(arguments, arguments)
+    return (found[0], found[1]) if return_lse else found[0]
+
+
+def make_plan(
+    variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    inputs: Sequence[torch.Tensor | None] = (), params: Sequence[Any] = (), *, config: Any,
+) -> Plan:  # fmt: skip
+    """plan() of a variant: the schedule for these arguments, and where a gradient may be asked for, that of keys."""
+    check_types(q, k, v, None, None, variant.called, inputs)
+    inputs, scalars = _converted(variant, inputs), _scalars(variant, params)
+    q, k, v = autocast(q, k, v)
+    k, v = over_batch(q, k, v)
+    call = prepare_own(variant, q, k, v, None, inputs, scalars)
+    chosen, backward = choose_config(config_text(config), variant.configs["forward"], call), None
+    learned = (call.given[f"{name}_ptr"] for name in variant.learned)
+    if variant.is_scheduled("backward_kv") and wants_gradients(q, k, v, *learned):
+        keys = choose_config(None, variant.configs["backward_kv"], call)
+        backward = Plan(*make_schedule(variant, call, keys, turned=True), keys)
+    return Plan(*make_schedule(variant, call, chosen), chosen, backward)
+
+
+def _scalars(variant: Variant, params: Sequence[Any]) -> dict[str, Any]:
+    """The runtime params by name."""
+    declared = zip(variant.params, params, strict=True)
+    return {each.name: check_scalar(each.public, value, each.type) for each, value in declared}
+
+
+def _converted(variant: Variant, inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """The inputs in their dtypes."""
+    return list(map(as_dtype, inputs, variant.dtypes))

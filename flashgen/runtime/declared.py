@@ -1,0 +1,78 @@
+"""What a generated module declares of its variant's own arguments: inputs, runtime params, sums for gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+# A function of sizes, runtime params and dimensions of inputs, each of which it takes by its name.
+OfSizes = Callable[..., Any]
+
+
+def names_of(function: OfSizes) -> tuple[str, ...]:
+    """The names that such a function takes."""
+    code = function.__code__
+    return tuple(code.co_varnames[: code.co_argcount])
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """A tensor that callers pass. `name` is what kernels call it, `called` what callers do, where that differs.
+
+    `dims` are its dimensions as the spec writes them, `shape` gives their sizes, None where this input defines one:
+    `binds` has the axes of those that get a name. A dimension of `may_be_one` may have size 1, which stands for all.
+    `default(heads, device)` makes what stands in for None. `grad`: it has a gradient.
+    """
+
+    name: str
+    dtype: torch.dtype
+    dims: tuple[str, ...]
+    shape: OfSizes
+    binds: Mapping[str, int] = field(default_factory=dict)
+    may_be_one: tuple[int, ...] = ()
+    default: Callable[[int, torch.device], torch.Tensor] | None = None
+    grad: bool = False
+    called: str = ""
+    # The names that its shape depends on.
+    reads: tuple[str, ...] = field(init=False)
+    # What kernels call its address.
+    pointer: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads", names_of(self.shape))
+        object.__setattr__(self, "pointer", f"{self.name}_ptr")
+
+    @property
+    def public(self) -> str:
+        return self.called or self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Param:
+    """A runtime param, a scalar that callers pass: bool, int or float. Names as those of an input."""
+
+    name: str
+    type: type
+    called: str = ""
+
+    @property
+    def public(self) -> str:
+        return self.called or self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Where a kernel adds up the gradient of an input for one place at which the scores read it.
+
+    The kernels know it as `name`. `apart` says of sizes whether the pairs of no two programs share an element; they
+    then store, and need not add. With `turns`, "heads" or "batch", programs that differ in that one do share elements,
+    and none if they take turns: that is what makes their sum the same on every run.
+    """
+
+    name: str
+    input: str
+    apart: OfSizes | None = None
+    turns: str = ""

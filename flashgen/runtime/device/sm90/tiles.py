@@ -1,0 +1,82 @@
+"""Tiles [rows, columns] in shared memory: how TMA sees them, brings them, and how products take them.
+
+A tile lies in one part whose width is a power of two, or SPLIT in two parts, each such a power. Parts are a tuple.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+from flashgen.runtime.gluon import tma_load
+
+
+@gluon.jit
+def allocate_tiles(dtype: gl.constexpr, count: gl.constexpr, rows: gl.constexpr, width: gl.constexpr):
+    """Shared memory for tiles of so many rows and columns, as TMA and the products want them."""
+    block: gl.constexpr = [1, 1, rows, width]
+    return gl.allocate_shared_memory(dtype, [count] + block, gl.NVMMASharedLayout.get_default_for(block, dtype))
+
+
+@gluon.jit
+def describe(ptr, shape, strides, tiles, SPLIT: gl.constexpr):
+    """How TMA sees a tensor [batch, heads, length, dim] whose tiles, or both parts of them, lie in shared memory."""
+    one, two, three = strides
+    block: gl.constexpr = tiles[0].index(0).type.shape
+    descs = (tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], block, tiles[0].type.layout),)
+    if SPLIT:
+        rest: gl.constexpr = tiles[1].index(0).type.shape
+        rest_desc = tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], rest, tiles[1].type.layout)
+        descs = (descs[0], rest_desc)
+    return descs
+
+
+@gluon.jit
+def load_tile(descs, b, head, row, tiles, i, full, SPLIT: gl.constexpr = False):
+    """Bring tile i of a head, from `row` on; `full` is the barrier that waits for it."""
+    if SPLIT:
+        mbarrier.expect(full, descs[0].block_type.nbytes + descs[1].block_type.nbytes)
+        tma_load(descs[1], [b, head, row, descs[0].block_type.shape[3]], full, tiles[1].index(i))
+    else:
+        mbarrier.expect(full, descs[0].block_type.nbytes)
+    tma_load(descs[0], [b, head, row, 0], full, tiles[0].index(i))
+
+
+@gluon.jit
+def tile_at(parts, i, SPLIT: gl.constexpr):
+    """Tile i, [rows, columns], in one part or in two."""
+    main = parts[0].index(i).reshape([parts[0].type.shape[-2], parts[0].type.shape[-1]])
+    if SPLIT:
+        return main, parts[1].index(i).reshape([parts[1].type.shape[-2], parts[1].type.shape[-1]])
+    else:
+        return (main,)
+
+
+@gluon.jit
+def rest_columns(tile, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constexpr):
+    """The REST columns of a tile, those after the MAIN ones."""
+    if SPLIT:
+        return tile[1]
+    else:
+        return tile[0].slice(MAIN, REST, 1)
+
+
+@gluon.jit
+def load_keys(descs, b, kv_h, start, n, k_s, k_channel, v_channel, SPLIT: gl.constexpr):
+    """Bring tile n of K into its place once that is free; one that it shares with V is when V has been read."""
+    slot = k_channel.slot(n)
+    if SPLIT:
+        v_channel.acquire(slot)
+    else:
+        k_channel.acquire(slot)
+    load_tile(descs, b, kv_h, start, k_s, slot[0], k_channel.full.index(slot[0]), SPLIT)
+
+
+@gluon.jit
+def load_values(descs, b, kv_h, start, n, v_s, k_channel, v_channel, SPLIT: gl.constexpr):
+    """Bring tile n of V into its place once that is free; one that it shares with K is when K has been read."""
+    slot = v_channel.slot(n)
+    if SPLIT:
+        mbarrier.wait(k_channel.empty.index(slot[0]), slot[1])
+    else:
+        v_channel.acquire(slot)
+    load_tile(descs, b, kv_h, start, v_s, slot[0], v_channel.full.index(slot[0]), SPLIT)

@@ -1,0 +1,51 @@
+"""The forward pass of a variant: check the arguments, choose the config, launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from flashgen.runtime.call import Call, is_empty, nothing_seen, outputs
+from flashgen.runtime.choosing import choose_config
+from flashgen.runtime.config import Config
+from flashgen.runtime.kernels.schedule import make_schedule
+from flashgen.runtime.own import prepare_own
+from flashgen.runtime.registry import kernel_of
+from flashgen.runtime.schedule import check_plan, state_shape
+from flashgen.runtime.variant import Variant
+
+
+def attention_forward(
+    variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inputs: Sequence[torch.Tensor | None],
+    params: Mapping[str, Any], scale: float | None, config: str | None, counts: torch.Tensor | None = None,
+    tiles: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """out, lse and, of a variant that has one, its residue. `counts` and `tiles` are those of a plan, if there is."""
+    call = prepare_own(variant, q, k, v, scale, inputs, params)
+    output = outputs(call, variant.natural)
+    if is_empty(call):
+        return nothing_seen(*output)
+    chosen = choose_config(config, variant.configs["forward"], call)
+    tensors = {
+        "q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "out_ptr": output[0], "lse_ptr": output[1], **call.given,
+    }  # fmt: skip
+    if variant.natural:
+        tensors["residue_ptr"] = output[2]
+    if variant.planned:
+        tensors |= query_schedule(variant, call, chosen, counts, tiles)
+    kernel_of("forward", chosen).launch(variant, call, chosen, tensors)
+    return output
+
+
+def query_schedule(
+    variant: Variant, call: Call, config: Config, counts: torch.Tensor | None = None,
+    tiles: torch.Tensor | None = None,
+) -> dict[str, torch.Tensor]:  # fmt: skip
+    """Which tiles of keys a tile of queries needs, as kernels take it: by a plan, if there is one."""
+    if counts is None or tiles is None:
+        counts, tiles = make_schedule(variant, call, config)
+    else:
+        check_plan(counts, tiles, state_shape(call, config, variant.by_batch, variant.by_head), call.q)
+    return {"counts_ptr": counts, "tiles_ptr": tiles}

@@ -1,0 +1,77 @@
+"""The gradients of learned inputs: sums over all pairs that read an element, and who adds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from flashgen.runtime.backward import Incoming
+from flashgen.runtime.call import Call
+from flashgen.runtime.choosing import inputs_config, rest_config
+from flashgen.runtime.config import Config
+from flashgen.runtime.declared import Sums, names_of
+from flashgen.runtime.exact import input_gradient, input_sums
+from flashgen.runtime.forward_pass import query_schedule
+from flashgen.runtime.kernels.learned import LEARNED_KERNEL
+from flashgen.runtime.registry import kernel_of
+from flashgen.runtime.variant import Variant
+
+
+@dataclass(frozen=True, eq=False)
+class InputSums:
+    """The sums by the names of kernels' parameters, and how they are made.
+
+    `ways` are the compile-time arguments that say so, `at_once` is the number of heads that one launch is for.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    ways: Mapping[str, bool]
+    at_once: int
+
+
+def sums_of_inputs(variant: Variant, call: Call, exact: bool) -> InputSums:
+    """Room for them; with `exact` they come out the same on every run."""
+    sizes = vars(call.sizes)
+    tensors: dict[str, torch.Tensor] = {}
+    ways: dict[str, bool] = {}
+    at_once = call.sizes.batch * call.sizes.heads
+    for each in variant.sums:
+        way = _is_apart(each, sizes) and (exact or not each.turns)
+        ways |= {f"{each.name.upper()}_APART": way, f"{each.name.upper()}_IN_TURNS": way}
+        if way and each.turns:
+            at_once = min(at_once, 1 if each.turns == "heads" else call.sizes.heads)
+        tensors[f"{each.name}_ptr"] = input_sums(call.given[f"{each.input}_ptr"], exact and not way)
+    return InputSums(tensors, ways, at_once)
+
+
+def _is_apart(place: Sums, sizes: Mapping[str, int]) -> bool:
+    return place.apart is not None and bool(place.apart(*(sizes[name] for name in names_of(place.apart))))
+
+
+def input_gradients(
+    variant: Variant, call: Call, rows: Incoming, sums: InputSums, keys: Config | None
+) -> dict[str, torch.Tensor]:  # fmt: skip
+    """The gradients by the names of the inputs. `keys` is the config in which the kernel for dK and dV ran, if it did.
+
+    Where that has a part in the sums, this is what it left: nothing, or tiles whose pairs share one element.
+    """
+    added = keys is not None and _adds(variant, keys)
+    leaves = variant.takes("learned", "SKIP_UNIFORM")
+    if not added or leaves:
+        scheduled = variant.is_scheduled("learned")
+        config = inputs_config(call, scheduled, variant.loads)
+        if keys is not None and added:
+            config = rest_config(call, keys, variant.loads)
+        schedule = query_schedule(variant, call, config) if scheduled else {}
+        LEARNED_KERNEL.launch(variant, call, config, rows, schedule, sums.tensors, sums.ways, sums.at_once, added)
+    found: dict[str, list[torch.Tensor]] = {}
+    for each in variant.sums:
+        found.setdefault(each.input, []).append(sums.tensors[f"{each.name}_ptr"])
+    return {name: input_gradient(call.given[f"{name}_ptr"], *parts) for name, parts in found.items()}
+
+
+def _adds(variant: Variant, keys: Config) -> bool:
+    kernel = kernel_of("backward_kv", keys)
+    return kernel.sums_inputs and variant.takes(kernel.name, "LEARNED")

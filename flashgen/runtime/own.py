@@ -1,0 +1,92 @@
+"""A variant's own arguments in a call: inputs as kernels read them, checked, and what follows from their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from flashgen.runtime.arguments import Sizes, check_input
+from flashgen.runtime.call import Call, OwnLayout, prepare
+from flashgen.runtime.declared import Input
+from flashgen.runtime.memory import remember
+from flashgen.runtime.variant import Variant
+
+_layouts: dict[Hashable, OwnLayout] = {}
+
+
+def prepare_own(
+    variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None,
+    inputs: Sequence[torch.Tensor | None], params: Mapping[str, Any],
+) -> Call:  # fmt: skip
+    """What `prepare` gives, with the variant's inputs and runtime params."""
+    call = prepare(q, k, v, scale)
+    if not inputs:
+        return Call(call.q, call.k, call.v, call.layout, params) if params else call
+    sizing = [params[name] for name in variant.signature.sizing] if params else ()
+    description: list[Hashable] = [variant, call.layout, *sizing]
+    given = {**params}
+    for declared, tensor in zip(variant.inputs, inputs, strict=True):
+        ready: Any = declared.default(call.sizes.heads, q.device) if tensor is None and declared.default else tensor
+        try:
+            description += (ready.shape, ready.stride(), ready.dtype, ready.device)
+        except (AttributeError, RuntimeError):
+            check_inputs(variant, call.q, call.sizes, inputs, params)  # no tensor, or one without strides: it says so
+            raise
+        given[declared.pointer] = ready
+    known = tuple(description)
+    own = _layouts.get(known)
+    if own is None or own.copies:
+        own, given = _checked(variant, call, known, given, params)
+    return Call(call.q, call.k, call.v, call.layout, given, own)
+
+
+def _checked(
+    variant: Variant, call: Call, description: Hashable, given: Mapping[str, Any], params: Mapping[str, Any]
+) -> tuple[OwnLayout, dict[str, Any]]:
+    """The inputs as kernels read them, and what follows from their layout, which is remembered."""
+    tensors = [given[declared.pointer] for declared in variant.inputs]
+    ready, dims = check_inputs(variant, call.q, call.sizes, tensors, params)
+    copies = any(one is not other for one, other in zip(ready, tensors, strict=True))
+    own = _layouts.get(description)
+    if own is None:
+        own = OwnLayout({**_strides(variant, ready), **dims}, copies)
+        remember(_layouts, description, own)
+    return own, {**given, **{each.pointer: tensor for each, tensor in zip(variant.inputs, ready, strict=True)}}
+
+
+def check_inputs(
+    variant: Variant, q: torch.Tensor, sizes: Sizes, tensors: Sequence[torch.Tensor | None], params: Mapping[str, Any]
+) -> tuple[list[torch.Tensor], dict[str, int]]:
+    """The inputs as kernels read them, what stands in for None included, and the dimensions that they bind.
+
+    Raises ValueError or TypeError for one that does not fit the sizes of the call.
+    """
+    known = {**vars(sizes), **params}
+    ready: list[torch.Tensor] = []
+    bound: dict[str, int] = {}
+    for each, tensor in zip(variant.inputs, tensors, strict=True):
+        given = each.default(sizes.heads, q.device) if tensor is None and each.default else tensor
+        here = _bound(each, given)
+        bound |= here
+        known |= here
+        shape = each.shape(*(known[name] for name in each.reads))
+        text = f"[{', '.join(each.dims)}]"
+        ready.append(check_input(each.public, given, text, shape, each.dtype, q, each.may_be_one))
+    return ready, bound
+
+
+def _bound(declared: Input, given: object) -> dict[str, int]:
+    """The dimensions that an input binds; where it has too few of them, the check of its shape says so."""
+    if not isinstance(given, torch.Tensor):
+        return dict.fromkeys(declared.binds, 0)
+    return {name: given.shape[axis] if axis < given.ndim else 0 for name, axis in declared.binds.items()}
+
+
+def _strides(variant: Variant, tensors: Sequence[torch.Tensor]) -> dict[str, int]:
+    return {
+        f"stride_{each.name}_{axis}": stride
+        for each, tensor in zip(variant.inputs, tensors, strict=True)
+        for axis, stride in enumerate(tensor.stride())
+    }

@@ -1,0 +1,140 @@
+"""Attention between the blocks of 128 queries and 128 keys that a boolean input marks.
+
+    out = softmax(score over visible keys) v, score = scale q k^T
+    key k is visible to query q where block_mask[b, h, (q - (kv_len - q_len)) // 128, k // 128]
+    query i stands at key position i + kv_len - q_len
+
+Inputs:
+    block_mask [batch|1, heads|1, (q_len + 127) // 128, (kv_len + 127) // 128] bool
+
+Beside this file:
+    pair.py                   what several kernels compute of a pair of query and key
+    forward.py                out and lse
+    forward_sm90.py           out and lse, for Hopper
+    schedule.py               which tiles of queries and keys the mask leaves out, mixes or leaves whole
+    delta.py                  what the backward kernels need of each row
+    backward_q.py             dq
+    backward_q_sm90.py        dq, for Hopper
+    backward_kv.py            dk and dv, and dq where a config fuses it
+    backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
+    backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
+
+Generated from variants/block_sparse.yaml by
+
+    flashgen build variants/block_sparse.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+import torch
+
+from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
+
+from .backward_kv import _backward_kv
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
+from .backward_q import _backward_q
+from .backward_q_sm90 import _backward_q_sm90
+from .delta import _delta
+from .forward import _forward
+from .forward_sm90 import _forward_sm90
+from .schedule import _classify
+
+IDENTITY = runtime.Identity(
+    variant="block_sparse",
+    spec="54fb9ae51d5e",
+    templates={"forward": "9453af979e2a", "backward_q": "acc5c0dd3f76", "backward_kv": "e0f4852338fc"},
+    source="variants/block_sparse.yaml",
+    arguments={"block_mask": "bool"},
+)
+VARIANT = runtime.Variant(
+    IDENTITY,
+    kernels={
+        "forward": _forward,
+        "forward_sm90": _forward_sm90,
+        "schedule": _classify,
+        "delta": _delta,
+        "backward_q": _backward_q,
+        "backward_q_sm90": _backward_q_sm90,
+        "backward_kv": _backward_kv,
+        "backward_kv_sm90": _backward_kv_sm90,
+        "backward_kv_wide_sm90": _backward_kv_wide_sm90,
+        "collect_dq": collect_dq,
+    },
+    configs=runtime.lookups(
+        IDENTITY,
+        runtime.shipped_root(__file__),
+        forward=runtime.default_scheduled_config,
+        backward_q=runtime.default_scheduled_backward_q_config,
+        backward_kv=runtime.default_scheduled_backward_kv_config,
+    ),
+    inputs=(
+        runtime.Input(
+            "block_mask",
+            torch.bool,
+            ("batch|1", "heads|1", "(q_len + 127) // 128", "(kv_len + 127) // 128"),
+            lambda batch, heads, q_len, kv_len: (batch, heads, (q_len + 127) // 128, (kv_len + 127) // 128),
+            may_be_one=(0, 1),
+        ),
+    ),
+    by_batch=True,
+    by_head=True,
+)
+OPERATOR = runtime.attention_operator(VARIANT)
+
+
+def attention(
+    q, k, v, *, block_mask, scale=None, return_lse=False, plan=None, config=None, backward_config=None,
+    deterministic=None,
+):
+    """Attention between the blocks of 128 queries and 128 keys that a boolean input marks.
+
+    q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
+    of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
+    bools.
+    Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+
+    block_mask: bool [batch|1, heads|1, (q_len + 127) // 128, (kv_len + 127) // 128].
+    scale: factor of the dot products, 1/sqrt(head_dim) by default.
+    plan: what plan(...) returned for the same inputs and lengths; otherwise it is made on each call.
+    config: tile sizes and launch options instead of the recorded ones.
+    backward_config: the same for the backward pass, {"backward_kv": config, "backward_q": config}.
+    deterministic: gradients with the same bits on every run; None asks torch.are_deterministic_algorithms_enabled().
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
+    """
+    return runtime.attend(
+        VARIANT, OPERATOR, q, k, v, inputs=(block_mask,), scale=scale, return_lse=return_lse, plan=plan,
+        config=config, backward_config=backward_config, deterministic=deterministic,
+    )  # fmt: skip
+
+
+def plan(q, k, v, *, block_mask, config=None):
+    """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them.
+
+    Where one of them requires a gradient it has a part for the backward pass too.
+    """
+    return runtime.make_plan(VARIANT, q, k, v, inputs=(block_mask,), config=config)
+
+
+def reference(q, k, v, *, block_mask, scale=None, return_lse=False):
+    """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    batch = q.shape[0]
+    heads = q.shape[1]
+    q_len = q.shape[2]
+    kv_len = k.shape[2]
+    block_mask = runtime.as_dtype(block_mask, torch.bool)
+    block_mask = block_mask.expand(batch, heads, -1, -1)
+
+    def formula(score, b, h, kv_h, q, k):
+        return score, block_mask[
+            b,
+            h,
+            ((q - (kv_len - q_len)) // 128).clamp(0, block_mask.shape[2] - 1),
+            (k // 128).clamp(max=block_mask.shape[3] - 1),
+        ]
+
+    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)

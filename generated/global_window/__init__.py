@@ -1,0 +1,121 @@
+"""A window of 256 keys to each side; tokens marked global see every key and are seen by every query.
+
+    out = softmax(score over visible keys) v, score = scale q k^T
+    key k is visible to query q where (abs(q - k) <= W) | is_global[b, k] | is_global[b, q]
+    query i stands at key position i + kv_len - q_len
+
+Inputs:
+    is_global [batch, kv_len] bool
+
+Beside this file:
+    pair.py                   what several kernels compute of a pair of query and key
+    forward.py                out and lse
+    forward_sm90.py           out and lse, for Hopper
+    schedule.py               which tiles of queries and keys the mask leaves out, mixes or leaves whole
+    delta.py                  what the backward kernels need of each row
+    backward_q.py             dq
+    backward_q_sm90.py        dq, for Hopper
+    backward_kv.py            dk and dv, and dq where a config fuses it
+    backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
+    backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
+
+Generated from variants/global_window.yaml by
+
+    flashgen build variants/global_window.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+import torch
+
+from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
+
+from .backward_kv import _backward_kv
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
+from .backward_q import _backward_q
+from .backward_q_sm90 import _backward_q_sm90
+from .delta import _delta
+from .forward import _forward
+from .forward_sm90 import _forward_sm90
+from .schedule import _classify
+
+IDENTITY = runtime.Identity(
+    variant="global_window",
+    spec="ef402b1ee476",
+    templates={"forward": "dc945c007c48", "backward_q": "d8936db6cabc", "backward_kv": "558821db2e07"},
+    source="variants/global_window.yaml",
+    arguments={"is_global": "bool"},
+)
+VARIANT = runtime.Variant(
+    IDENTITY,
+    kernels={
+        "forward": _forward,
+        "forward_sm90": _forward_sm90,
+        "schedule": _classify,
+        "delta": _delta,
+        "backward_q": _backward_q,
+        "backward_q_sm90": _backward_q_sm90,
+        "backward_kv": _backward_kv,
+        "backward_kv_sm90": _backward_kv_sm90,
+        "backward_kv_wide_sm90": _backward_kv_wide_sm90,
+        "collect_dq": collect_dq,
+    },
+    configs=runtime.lookups(
+        IDENTITY,
+        runtime.shipped_root(__file__),
+        forward=runtime.default_by_key_config,
+        backward_q=runtime.default_scheduled_backward_q_config,
+        backward_kv=runtime.default_scheduled_backward_kv_config,
+    ),
+    inputs=(runtime.Input("is_global", torch.bool, ("batch", "kv_len"), lambda batch, kv_len: (batch, kv_len)),),
+    by_batch=True,
+)
+OPERATOR = runtime.attention_operator(VARIANT)
+
+
+def attention(
+    q, k, v, *, is_global, scale=None, return_lse=False, plan=None, config=None, backward_config=None,
+    deterministic=None,
+):
+    """A window of 256 keys to each side; tokens marked global see every key and are seen by every query.
+
+    q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
+    of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
+    bools.
+    Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+
+    is_global: bool [batch, kv_len].
+    scale: factor of the dot products, 1/sqrt(head_dim) by default.
+    plan: what plan(...) returned for the same inputs and lengths; otherwise it is made on each call.
+    config: tile sizes and launch options instead of the recorded ones.
+    backward_config: the same for the backward pass, {"backward_kv": config, "backward_q": config}.
+    deterministic: gradients with the same bits on every run; None asks torch.are_deterministic_algorithms_enabled().
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
+    """
+    return runtime.attend(
+        VARIANT, OPERATOR, q, k, v, inputs=(is_global,), scale=scale, return_lse=return_lse, plan=plan,
+        config=config, backward_config=backward_config, deterministic=deterministic,
+    )  # fmt: skip
+
+
+def plan(q, k, v, *, is_global, config=None):
+    """The schedule for these inputs and lengths, for attention(..., plan=...). Arguments as attention takes them.
+
+    Where one of them requires a gradient it has a part for the backward pass too.
+    """
+    return runtime.make_plan(VARIANT, q, k, v, inputs=(is_global,), config=config)
+
+
+def reference(q, k, v, *, is_global, scale=None, return_lse=False):
+    """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    is_global = runtime.as_dtype(is_global, torch.bool)
+
+    def formula(score, b, h, kv_h, q, k):
+        return score, (abs(q - k) <= 256) | is_global[b, k] | is_global[b, q.clamp(min=0)]
+
+    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)

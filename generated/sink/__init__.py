@@ -1,0 +1,106 @@
+"""Causal attention with a learned logit per head that takes part in the softmax and adds no value.
+
+    out = softmax(score over visible keys) v, score = scale q k^T
+    key k is visible to query q where k <= q
+    each row's denominator has one more term, exp(sinks[h])
+    query i stands at key position i + kv_len - q_len
+
+Inputs:
+    sinks [heads] float32
+
+Beside this file:
+    pair.py                   what several kernels compute of a pair of query and key
+    forward.py                out and lse
+    forward_sm90.py           out and lse, for Hopper
+    delta.py                  what the backward kernels need of each row
+    backward_q.py             dq
+    backward_q_sm90.py        dq, for Hopper
+    backward_kv.py            dk and dv, and dq where a config fuses it
+    backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
+    backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
+
+Generated from variants/sink.yaml by
+
+    flashgen build variants/sink.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+import torch
+
+from flashgen import runtime
+from flashgen.runtime.device.collect import collect_dq
+
+from .backward_kv import _backward_kv
+from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
+from .backward_q import _backward_q
+from .backward_q_sm90 import _backward_q_sm90
+from .delta import _delta
+from .forward import _forward
+from .forward_sm90 import _forward_sm90
+
+IDENTITY = runtime.Identity(
+    variant="sink",
+    spec="7dcc1b56d33f",
+    templates={"forward": "8dfb1c312188", "backward_q": "30dd030f56ae", "backward_kv": "466c659d8b94"},
+    source="variants/sink.yaml",
+    arguments={"sinks": "float32"},
+)
+VARIANT = runtime.Variant(
+    IDENTITY,
+    kernels={
+        "forward": _forward,
+        "forward_sm90": _forward_sm90,
+        "delta": _delta,
+        "backward_q": _backward_q,
+        "backward_q_sm90": _backward_q_sm90,
+        "backward_kv": _backward_kv,
+        "backward_kv_sm90": _backward_kv_sm90,
+        "backward_kv_wide_sm90": _backward_kv_wide_sm90,
+        "collect_dq": collect_dq,
+    },
+    configs=runtime.lookups(
+        IDENTITY,
+        runtime.shipped_root(__file__),
+        forward=runtime.default_plain_config,
+        backward_q=runtime.default_backward_q_config,
+        backward_kv=runtime.default_masked_backward_kv_config,
+    ),
+    inputs=(runtime.Input("sinks", torch.float32, ("heads",), lambda heads: (heads,), grad=True),),
+    sink="sinks",
+)
+OPERATOR = runtime.attention_operator(VARIANT)
+
+
+def attention(q, k, v, *, sinks, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+    """Causal attention with a learned logit per head that takes part in the softmax and adds no value.
+
+    q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
+    float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
+    of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
+    bools.
+    Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and sinks.
+
+    sinks: float32 [heads].
+    scale: factor of the dot products, 1/sqrt(head_dim) by default.
+    config: tile sizes and launch options instead of the recorded ones.
+    backward_config: the same for the backward pass, {"backward_kv": config, "backward_q": config}.
+    deterministic: gradients with the same bits on every run; None asks torch.are_deterministic_algorithms_enabled().
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
+    """
+    return runtime.attend(
+        VARIANT, OPERATOR, q, k, v, inputs=(sinks,), scale=scale, return_lse=return_lse,
+        config=config, backward_config=backward_config, deterministic=deterministic,
+    )  # fmt: skip
+
+
+def reference(q, k, v, *, sinks, scale=None, return_lse=False):
+    """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+
+    def formula(score, b, h, kv_h, q, k):
+        return score, k <= q
+
+    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, sinks=sinks)

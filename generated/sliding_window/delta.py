@@ -1,0 +1,48 @@
+"""sliding_window: what the backward kernels need of each row.
+
+Generated from variants/sliding_window.yaml by
+
+    flashgen build variants/sliding_window.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["heads", "q_len", "num_rows", "v_head_dim"])
+def _delta(
+    out_ptr, d_out_ptr, lse_ptr, d_lse_ptr, row_lse_ptr, delta_ptr, dq_sums_ptr,
+    stride_ob, stride_oh, stride_om, stride_lb, stride_lh, stride_lm,
+    heads, q_len, num_rows, v_head_dim,
+    BM: tl.constexpr, V_HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
+):
+    # Grid: one program for each tile of BM rows of each head of each batch element. Writes for each row
+    # delta = sum(d_out * out) - d_lse (FlashAttention-2, algorithm 2) and its log-sum-exp in units of log2: infinity
+    # for a row that sees no key, so that all its p are 0, and for the rows from q_len to num_rows, which fill tiles.
+    num_tiles = tl.cdiv(num_rows, BM)
+    head = tl.program_id(0) // num_tiles
+    b = (head // heads).to(tl.int64)
+    h = (head % heads).to(tl.int64)
+    rows = tl.program_id(0) % num_tiles * BM + tl.arange(0, BM)
+    dims = tl.arange(0, V_HEAD_DIM)
+    in_range = rows < q_len
+    inside = in_range[:, None] & (dims < v_head_dim)[None, :]
+    at = head.to(tl.int64) * q_len + rows
+    out = tl.load(out_ptr + at[:, None] * v_head_dim + dims[None, :], mask=inside, other=0.0)
+    d_out_rows = d_out_ptr + b * stride_ob + h * stride_oh + rows.to(tl.int64) * stride_om
+    d_out = tl.load(d_out_rows[:, None] + dims[None, :], mask=inside, other=0.0)
+    delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
+    if d_lse_ptr is not None:
+        d_lse_rows = d_lse_ptr + b * stride_lb + h * stride_lh + rows.to(tl.int64) * stride_lm
+        delta -= tl.load(d_lse_rows, mask=in_range, other=0.0)
+    lse = tl.load(lse_ptr + at, mask=in_range, other=-float("inf"))
+    lse = tl.where(lse == -float("inf"), float("inf"), lse * 1.4426950408889634)
+    at = head.to(tl.int64) * num_rows + rows
+    tl.store(row_lse_ptr + at, lse, mask=rows < num_rows)
+    tl.store(delta_ptr + at, delta, mask=rows < num_rows)
+    if dq_sums_ptr is not None:
+        # Zeros where parts of dQ are added up, WIDTH for each row.
+        elements = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+        tl.store(dq_sums_ptr + elements, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])

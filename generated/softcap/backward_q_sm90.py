@@ -1,0 +1,261 @@
+"""softcap: dq, for Hopper.
+
+Generated from variants/softcap.yaml by
+
+    flashgen build variants/softcap.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
+
+from flashgen.runtime.device.arithmetic import tanh_approx
+from flashgen.runtime.device.sm90.barriers import make_barriers, make_channel, ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.kv_tiles import v_slot_of
+from flashgen.runtime.device.sm90.products import await_product, start_product, start_scores
+from flashgen.runtime.device.sm90.tiles import load_tile
+from flashgen.runtime.gluon import tma_store
+
+from .forward_sm90 import _key_tile, _work
+from .pair import _visible
+
+
+@triton.jit
+def _score_and_slope_by_query(qk, qk_scale):
+    """30.0 * tanh(score / 30.0), in units of log2, and its derivative by score."""
+    t = tanh_approx(qk * qk_scale)
+    return t * 43.2808512266689, 1.0 - t * t
+
+
+@gluon.jit
+def _dq_producer(
+    q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, sizes,
+    BM: gl.constexpr, BN: gl.constexpr, CONSUMERS: gl.constexpr,
+):
+    # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
+    # the consumers make room.
+    batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s = shared
+    V_STAGES: gl.constexpr = v_s.type.shape[0]
+    b, h, row0, num_tiles, _ = _work(gl.program_id(0), batch, heads, q_len, kv_len, head_group, BM, BN)
+    kv_h = h // (heads // kv_heads)
+    for each in gl.static_range(CONSUMERS):
+        load_tile((q_desc,), b, h, row0 + 64 * each, (q_s,), each, q_full.index(each))
+    for i in range(num_tiles):
+        start = _key_tile(i, num_tiles, BN)
+        slot = k_channel.slot(i)
+        load_tile((k_desc,), b, kv_h, start, (k_s,), slot[0], k_channel.acquire(slot))
+        if i == 0:
+            for each in gl.static_range(CONSUMERS):
+                load_tile((do_desc,), b, h, row0 + 64 * each, (do_s,), each, do_full.index(each))
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
+        load_tile((v_desc,), b, kv_h, start, (v_s,), v_slot[0], v_channel.acquire(v_slot))
+
+
+@gluon.jit
+def _dq_consumer(
+    CONSUMER: gl.constexpr, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes,
+    BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
+    CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
+):
+    # Four warps: 64 rows of the tile of queries. dP = dO V^T is made as Q K^T is, dQ += dS K as P V is in _consumer.
+    # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for MAIN and REST columns.
+    scale, batch, heads, q_len, kv_len, num_rows, head_group = sizes
+    q_s, do_s, k_s, v_s = shared
+    V_STAGES: gl.constexpr = v_s.type.shape[0]
+    # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
+    WIDTH: gl.constexpr = q_s.type.shape[-1]
+    MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
+    REST: gl.constexpr = HEAD_DIM - MAIN
+    V_WIDTH: gl.constexpr = v_s.type.shape[-1]
+    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
+    V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
+    S_PRODUCTS: gl.constexpr = 1 if REST == 0 else 2
+    DP_PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
+    qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
+    row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
+    col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
+    dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
+    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
+    ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
+    q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
+    zero = gl.zeros([64, BN], gl.float32, qk_layout)
+    b, h, row0, num_tiles, num_mixed = _work(gl.program_id(0), batch, heads, q_len, kv_len, head_group, BM, BN)
+    row0 += 64 * CONSUMER
+    rows = row0 + gl.arange(0, 64, layout=row_layout)
+    # Rows beyond the last are taken as the last: they read what exists.
+    q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    qk_scale = scale * 0.03333333333333333
+    at = (b * heads + h).to(gl.int64) * num_rows + rows
+    lse = gl.load(lse_ptr + at, mask=rows < q_len, other=float("inf"))[:, None]
+    delta = gl.load(delta_ptr + at, mask=rows < q_len, other=0.0)[:, None]
+    dq = (gl.zeros([64, MAIN], gl.float32, dq_layout),)
+    if REST > 0:
+        dq = (dq[0], gl.zeros([64, REST], gl.float32, rest_layout))
+
+    # The first tile of keys, as if it were mixed.
+    i = 0
+    slot = k_channel.slot(0)
+    v_slot = v_slot_of(0, num_rows, V_STAGES)
+    if CONSUMER == CONSUMERS - 1:
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
+    mbarrier.wait(q_full.index(CONSUMER), 0)
+    k_channel.wait(slot)
+    scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
+    mbarrier.wait(do_full.index(CONSUMER), 0)
+    v_channel.wait(v_slot)
+    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
+    products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+    qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+    start = _key_tile(i, num_tiles, BN)
+    k = start + gl.arange(0, BN, layout=col_layout)[None, :]
+    x, slope = _score_and_slope_by_query(qk, qk_scale)
+    shown = _visible(q, k)
+    x = gl.where(shown, x, -float("inf"))
+    slope = gl.where(shown, slope, 0.0)
+    p = gl.exp2(x - lse)
+    p = p * slope
+    # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+    k_channel.wait(slot)
+    dp = warpgroup_mma_wait(0, deps=(products,))
+    v_channel.release(v_slot)
+    ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+
+    # The other mixed tiles.
+    for i in range(1, num_mixed):
+        # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
+        last = slot
+        slot = k_channel.slot(i)
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
+        ping_pong_sync(CONSUMER, PING_PONG)
+        product = start_product(ds, (k_s.index(last[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
+        k_channel.wait(slot)
+        scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        dq = await_product(product, REST, S_PRODUCTS)
+        k_channel.release(last)
+        v_channel.wait(v_slot)
+        own = CONSUMER + v_slot[0] if V_STAGES == 1 else CONSUMER  # CONSUMER, see v_slot_of
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
+        products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
+        qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+        start = _key_tile(i, num_tiles, BN)
+        k = start + gl.arange(0, BN, layout=col_layout)[None, :]
+        x, slope = _score_and_slope_by_query(qk, qk_scale)
+        shown = _visible(q, k)
+        x = gl.where(shown, x, -float("inf"))
+        slope = gl.where(shown, slope, 0.0)
+        p = gl.exp2(x - lse)
+        p = p * slope
+        # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+        k_channel.wait(slot)
+        dp = warpgroup_mma_wait(0, deps=(products,))
+        v_channel.release(v_slot)
+        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+
+    # Full tiles: each row sees each key, no mask.
+    for i in range(gl.maximum(num_mixed, 1), num_tiles):
+        # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
+        last = slot
+        slot = k_channel.slot(i)
+        v_slot = v_slot_of(i, num_rows, V_STAGES)
+        ping_pong_sync(CONSUMER, PING_PONG)
+        product = start_product(ds, (k_s.index(last[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
+        k_channel.wait(slot)
+        scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
+        dq = await_product(product, REST, S_PRODUCTS)
+        k_channel.release(last)
+        v_channel.wait(v_slot)
+        own = CONSUMER + v_slot[0] if V_STAGES == 1 else CONSUMER  # CONSUMER, see v_slot_of
+        do_tile = do_s.index(own).reshape([64, V_WIDTH])
+        products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
+        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
+        qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+        x, slope = _score_and_slope_by_query(qk, qk_scale)
+        p = gl.exp2(x - lse)
+        p = p * slope
+        # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
+        k_channel.wait(slot)
+        dp = warpgroup_mma_wait(0, deps=(products,))
+        v_channel.release(v_slot)
+        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+
+    # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
+    product = start_product(ds, (k_s.index(slot[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
+    dq = await_product(product, REST)
+    q_tile.slice(0, MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
+    if REST > 0:
+        q_tile.slice(MAIN, REST, 1).store((dq[1] * scale).to(dq_desc.dtype))
+    fence_async_shared()
+    tma_store(dq_desc, [b, h, row0, 0], q_s.index(CONSUMER))
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=[
+    "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_rows", "head_group",
+])
+def _backward_q_sm90(
+    q_desc, do_desc, k_desc, v_desc, dq_desc, lse_ptr, delta_ptr,
+    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
+    BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
+    STAGES: gl.constexpr, V_STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
+):
+    # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
+    # It walks along the keys as _forward_sm90 does: p = exp2(logit - lse), ds = p * (d_out v^T - delta) * slope,
+    # dq = scale ds k.
+    # lse and delta are what _delta writes, num_rows for each head.
+    # One warp loads (_dq_producer), CONSUMERS groups of four warps compute (_dq_consumer). Channels
+    # say when a tile has arrived in shared memory, and when all who read it are done. A tile of K is read again,
+    # for dQ, when the next one is there: those of K have STAGES places, those of V one less, V_STAGES.
+    # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
+    q_s = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
+    do_s = gl.allocate_shared_memory(do_desc.dtype, [CONSUMERS] + do_desc.block_type.shape, do_desc.layout)
+    k_s = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
+    v_s = gl.allocate_shared_memory(v_desc.dtype, [V_STAGES] + v_desc.block_type.shape, v_desc.layout)
+    q_full = make_barriers(CONSUMERS)
+    do_full = make_barriers(CONSUMERS)
+    k_channel = make_channel(STAGES, CONSUMERS)
+    v_channel = make_channel(V_STAGES, CONSUMERS)
+    shared = (q_s, do_s, k_s, v_s)
+    loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    computes = (scale, batch, heads, q_len, kv_len, num_rows, head_group)
+    # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
+    # fmt: off
+    if CONSUMERS == 2:
+        gl.warp_specialize([
+            (_dq_consumer, (
+                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
+            )),
+            (_dq_producer, (
+                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, loads, BM, BN,
+                CONSUMERS,
+            )),
+        ], [4, 1], [240, 24])
+    else:
+        gl.warp_specialize([
+            (_dq_consumer, (
+                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
+            )),
+            (_dq_consumer, (
+                2, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
+            )),
+            (_dq_producer, (
+                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, loads, BM, BN,
+                CONSUMERS,
+            )),
+        ], [4, 4, 1], [160, 160, 24])
+    # fmt: on

@@ -1,0 +1,26 @@
+"""The device's functions in the text of a generated file, where a test may change them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+PORTABLE = [f"flashgen.runtime.device.{name}" for name in ("arithmetic", "learned", "softmax")]
+
+
+def written_out(source: str) -> str:
+    """The file with the portable functions of the device that it imports at its end, in the place of the imports."""
+    lines, functions = source.splitlines(), []
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.ImportFrom) or node.module not in PORTABLE:
+            continue
+        names = {alias.name for alias in node.names}
+        text = Path(importlib.import_module(node.module).__file__).read_text()
+        for function in ast.parse(text).body:
+            if isinstance(function, ast.FunctionDef) and function.name in names:
+                first = function.decorator_list[0].lineno - 1
+                functions.append("\n".join(text.splitlines()[first : function.end_lineno]))
+        for number in range(node.lineno - 1, node.end_lineno):
+            lines[number] = ""
+    return "\n".join(lines) + "\n\n\n" + "\n\n\n".join(functions) + "\n"
