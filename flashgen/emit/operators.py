@@ -26,7 +26,7 @@ _LARGEST_PRODUCT = 8
 
 @dataclass
 class Operators:
-    """Writes operations whose operands are text already, some as calls of runtime/device/arithmetic.py.
+    """Writes operations whose operands are text already, some as calls of runtime/device.
 
     `several_tiles`: a vector of keys is several tiles of them, each with a minimum and maximum of its own.
     `approximate`: functions that the GPU has an approximation of are taken from there.

@@ -40,7 +40,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "0c393752b1ab", "backward_q": "0931fd6c10d8", "backward_kv": "53623c407775"},
+    templates={"forward": "1b5faee8afe3", "backward_q": "a90d51cb0877", "backward_kv": "18044f565154"},
     source="variants/gemma2.yaml",
     arguments={},
 )

@@ -37,7 +37,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "c0adac68ad56", "backward_q": "2ef048c9318f", "backward_kv": "7ccda05b252f"},
+    templates={"forward": "3be7238d7883", "backward_q": "07ef3bb6e2e4", "backward_kv": "7ccda05b252f"},
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )

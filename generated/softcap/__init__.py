@@ -40,7 +40,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "5c1e2ef3285f", "backward_q": "a2ac71e65a26", "backward_kv": "daf4506a5ba1"},
+    templates={"forward": "c54ed9f485c0", "backward_q": "9224487fff7d", "backward_kv": "bdd9c099510d"},
     source="variants/softcap.yaml",
     arguments={},
 )
