@@ -58,7 +58,7 @@ def _is_finite(variant: Variant, positive: tuple[str, ...], everywhere: bool = F
     score, mask = evaluator(variant.score), evaluator(variant.mask)
     draw = random.Random(0)
     for length in _LENGTHS:
-        tensors = {t.name: _Drawn(t, t.name in positive, length, draw) for t in variant.inputs}
+        tensors = {t.name: _drawn(t, t.name in positive, length, draw) for t in variant.inputs}
         for _ in range(_PLACES):
             place = _place(variant, length, draw)
             value = score(place, tensors)  # type: ignore[arg-type]
@@ -75,6 +75,10 @@ def _place(variant: Variant, length: int, draw: random.Random) -> Mapping[str, V
         "score": draw.gauss(0.0, 1.0), "b": draw.randrange(_SIZES["batch"]), "h": h, "kv_h": h // 2,
         "q": draw.randrange(length), "k": draw.randrange(length),
     }  # fmt: skip
+
+
+def _drawn(tensor: Input, positive: bool, length: int, draw: random.Random) -> _Drawn | Value:
+    return (_Drawn if tensor.dims else _value)(tensor, positive, length, draw)
 
 
 class _Drawn:

@@ -6,7 +6,7 @@ import ast
 import importlib
 from pathlib import Path
 
-PORTABLE = [f"flashgen.runtime.device.{name}" for name in ("arithmetic", "learned", "softmax")]
+PORTABLE = [f"flashgen.runtime.device.{name}" for name in ("arithmetic", "learned", "softmax", "waves")]
 
 
 def written_out(source: str) -> str:

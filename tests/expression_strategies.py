@@ -29,6 +29,7 @@ _RULES = {
         "({negate} {bool})",
         "where({bool}, {bool}, {bool})",
         "({bool} if {bool} else {bool})",
+        "{some}(i_, {few}, {int} {compare} i_)",
     ],
     "int": [
         "({int} {integral} {int})",
@@ -43,9 +44,11 @@ _RULES = {
         "{extremum}({int}, {int})",
         "min({int}, {int}, {bool})",
         "clamp({int}, {int}, {int})",
-        "floor({exact})",
+        "{rounded}({exact})",
+        "sign({int})",
         "where({bool}, {int}, {int})",
         "({int} if {bool} else {int})",
+        "sum(i_, {few}, {int} * (i_ - 1))",
     ],
     "exact": [
         "({exact} {sum} {number})",
@@ -56,6 +59,7 @@ _RULES = {
         "({exact} % {half})",
         "(-{exact})",
         "abs({exact})",
+        "sign({exact})",
         "{extremum}({exact}, {number})",
         "clamp({exact}, {number}, {number})",
         "where({bool}, {exact}, {exact})",
@@ -68,6 +72,7 @@ _RULES = {
         "({value} / (abs({value}) + 1))",
         "{bounded}({float})",
         "{steep}(clamp({value}, -4, 4))",
+        "tan(clamp({value}, -1.25, 1.25))",
         "{slow}(abs({value}) + 1)",
         "((abs({float}) + 1.0) ** {exponent})",
         "(clamp({float}, -3, 3) ** {small})",
@@ -78,6 +83,7 @@ _RULES = {
         "clamp({float}, {value}, {value})",
         "where({bool}, {float}, {float})",
         "({float} if {bool} else {value})",
+        "sum(i_, {few}, {float} * (i_ + 0.5))",
     ],
     "number": ["{int}", "{exact}"],
     "value": ["{int}", "{float}"],
@@ -94,10 +100,13 @@ _WORDS = {
     "power": ["0", "1", "2", "3", "4"],
     "half": ["2", "1.0", "0.5", "-4"],
     "scale": ["0.3", "-1.7", "2"],
-    "bounded": ["tanh", "sigmoid"],
+    "bounded": ["tanh", "sigmoid", "sin", "cos", "erf"],
+    "rounded": ["floor", "ceil"],
     "steep": ["exp", "exp2"],
-    "slow": ["log", "log2", "sqrt"],
+    "slow": ["log", "log2", "sqrt", "log1p"],
     "exponent": ["0.5", "-1", "1.5", "-2.0"],
+    "some": ["any", "all"],
+    "few": ["0", "1", "2", "3"],
     "small": ["1", "2", "2.0", "3"],
 }
 _SYMBOL = re.compile(r"\{(\w+)\}")
@@ -116,6 +125,8 @@ def expressions(draw: st.DrawFn, kind: Type, scope: Scope, depth: int = 3) -> st
         rule = draw(st.sampled_from(_RULES[symbol] + gathers.get(symbol, [])))
         # A rule that only chooses between symbols is no level of its own.
         below = depth if symbol in ("number", "value") or rule == "{exact}" else depth - 1
+        # One reduction inside another has an index of its own.
+        rule = re.sub(r"\bi_", f"i{depth}" if depth >= 0 else f"j{-depth}", rule)
         return _SYMBOL.sub(lambda match: expand(match[1], below), rule)
 
     return expand(kind.value, depth)
@@ -125,7 +136,8 @@ def _gathers(scope: Scope) -> dict[str, list[str]]:
     gathers: dict[str, list[str]] = {}
     for name, tensor in scope.tensors.items():
         symbol = "exact" if tensor.type is Type.FLOAT else tensor.type.value
-        gathers.setdefault(symbol, []).append(f"{name}[{', '.join(['{int}'] * tensor.rank)}]")
+        indices = f"[{', '.join(['{int}'] * tensor.rank)}]" if tensor.rank else ""
+        gathers.setdefault(symbol, []).append(f"{name}{indices}")
     return gathers
 
 

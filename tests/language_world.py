@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from flashgen.errors import Location
@@ -28,12 +30,16 @@ SCOPE = check.Scope(
         "off": check.TensorType(Type.INT, 1),
         "rel": check.TensorType(Type.FLOAT, 2),
         "keep": check.TensorType(Type.BOOL, 2),
+        "gain": check.TensorType(Type.FLOAT, 0),
+        "shift": check.TensorType(Type.INT, 0),
     },
 )
 # Multiples of a quarter, so that comparisons of them are exact in every precision.
-TENSORS: dict[str, list] = {
+TENSORS: dict[str, Any] = {
     "doc": [[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 1, 1, 1, 2]],
     "off": [0, 4, -2],
+    "gain": 1.75,
+    "shift": -3,
     "rel": [[-0.5, 1.25, 3.0], [0.0, -2.75, 0.25], [1.0, 1.5, -1.5], [7.25, 0.75, -0.25]],
     "keep": [[True, False, True, True, False, True, True], [False, True, True, False, True, True, False]],
 }

@@ -35,6 +35,25 @@ SPECS: dict[str, Spec] = {
         "mask": "(k % n <= q % m) & (u[q % m, 0] < k + m)",
         "score": "score * (1 + 0.01 * m) + t[h, k % n] + 0.1 * (q // n)",
     },
+    "scalars of the caller's": {
+        "inputs": {
+            "tau": {"shape": [], "dtype": "float32", "grad": True},
+            "ahead": {"shape": [], "dtype": "int64"},
+            "on": {"shape": [], "dtype": "bool"},
+        },
+        "mask": "k <= q + ahead",
+        "score": "score * tau + 0.1 * tau * (q - k) if on else score / tau",
+    },
+    "terms over a short axis": {
+        "params": {"R": 3, "top": 4},
+        "inputs": {
+            "qr": {"shape": ["batch", "heads", "kv_len", "R"], "dtype": "float32", "grad": True},
+            "kr": {"shape": ["batch", "kv_len", "R"], "dtype": "float32", "grad": True},
+            "chosen": {"shape": ["heads", "(kv_len + 15) // 16", "top"], "dtype": "int32"},
+        },
+        "score": "score + sum(i, R, qr[b, h, q, i] * kr[b, k, i])",
+        "mask": "any(i, top, chosen[h, q // 16, i] == k // 16) | all(j, 2, (k + j) % 3 > 0)",
+    },
     "a shape reads a runtime param": {
         "params": {"W": _runtime(5), "half": _runtime(2.5)},
         "inputs": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,8 @@ from flashgen.codegen.pairs import Function
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.log2 import Q_FIRST
-from flashgen.lang.nodes import Expr, Type, const, substitute, var
+from flashgen.lang.magnitudes import is_finite
+from flashgen.lang.nodes import Expr, Type, const, op, substitute, var
 from flashgen.lang.show import show
 from flashgen.spec.variant import Variant
 
@@ -70,6 +72,9 @@ def score_function(facts: Facts, prologue: Prologue, q_first: Expr) -> tuple[Fun
     note += "" if found.row is None else ", less what is constant along a row"
     if not facts.nonlinear:
         return Function("_score", prologue.body(pair), f"{formula}{note}."), False, factor
+    if not is_finite(derivative):
+        # A score of minus infinity hides its pair, and 0 times an infinite slope is no 0.
+        derivative = op("where", op("eq", pair, const(-math.inf)), const(0.0), derivative)
     body = prologue.body(pair, derivative)
     if level(derivative) != PAIR:
         # In mixed tiles it differs from pair to pair, and a variable keeps its shape in a loop.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
@@ -15,16 +14,10 @@ from flashgen.lang.derivative import LoadSite
 from flashgen.lang.fold import fold
 from flashgen.lang.learned import Own, Placement, Sharing, steps_with_each
 from flashgen.lang.log2 import is_uniform, of_qk, slope
-from flashgen.lang.magnitudes import magnitude
-from flashgen.lang.nodes import TRUE, Expr, Gather, Op, const, inputs, walk
+from flashgen.lang.magnitudes import is_finite
+from flashgen.lang.nodes import TRUE, Expr, Gather, const, inputs
 from flashgen.lang.show import show
 from flashgen.spec.variant import Variant
-
-# Functions of finite numbers that are finite, but for overflow.
-_TAME = frozenset({
-    "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "softcap", "sech2", "sigmoid", "to_float",
-    "to_int", "floor", "not", "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne", "shl", "shr",
-})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -250,10 +243,4 @@ def _own(name: str, own: Own | None) -> tuple[str, str]:
 
 def _product(derivative: Expr, text: str) -> str:
     """ds_out times the derivative of this text; a hidden pair may lie where that is infinite."""
-    return f"ds_out * {text}" if _is_tame(derivative) else f"tl.where(ds_out == 0.0, 0.0, ds_out * {text})"
-
-
-def _is_tame(expr: Expr) -> bool:
-    """Whether it is finite: no operation makes it infinite, and nothing that the caller gives may be."""
-    operations = all(not isinstance(node, Op) or node.name in _TAME for node in walk(expr))
-    return operations and magnitude(expr) < math.inf
+    return f"ds_out * {text}" if is_finite(derivative) else f"tl.where(ds_out == 0.0, 0.0, ds_out * {text})"

@@ -28,6 +28,8 @@ def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
     if isinstance(expr, Var):
         return expr.name
     if isinstance(expr, Gather):
+        if not expr.indices:
+            return expr.input
         return f"{expr.input}_{'_'.join(i.name for i in expr.indices if isinstance(i, Var)) or 'at'}"
     if isinstance(expr, Op):
         inner = expr.args[0]

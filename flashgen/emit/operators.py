@@ -26,7 +26,7 @@ _LARGEST_PRODUCT = 8
 
 @dataclass
 class Operators:
-    """Writes operations whose operands are text already, some as calls of runtime/device/arithmetic.py.
+    """Writes operations whose operands are text already, some as calls of runtime/device.
 
     `several_tiles`: a vector of keys is several tiles of them, each with a minimum and maximum of its own.
     `approximate`: functions that the GPU has an approximation of are taken from there.
@@ -88,6 +88,10 @@ class Operators:
         if self.approximate and node.name == "softcap":
             return call("tanh_approx", *operands)
         return call("tanh", *operands, Text("PRECISE"))
+
+    def _without_branches(self, node: Op, operands: Sequence[Text]) -> Text:
+        """Triton's own sin, cos and erf branch for each element."""
+        return call(node.name, *operands)
 
     def _to_float(self, node: Op, operands: Sequence[Text]) -> Text:
         return self.converted(operands[0], "float32")
@@ -152,6 +156,7 @@ _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
     "tanh": Operators._tanh,
     "softcap": Operators._tanh,
     "sech2": lambda operators, node, operands: call("sech2", *operands),
+    **dict.fromkeys(("sin", "cos", "tan", "erf"), Operators._without_branches),
     "tile_min": Operators._reduction,
     "tile_max": Operators._reduction,
 }

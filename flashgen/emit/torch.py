@@ -181,7 +181,9 @@ class _Writer:
         return self._tensor(node) if node in self._tensors else self._scalar(node)
 
     def _gather(self, node: Gather) -> Text:
-        value = element(read(node.input), *(self._index(node, axis) for axis in range(len(node.indices))))
+        value = read(node.input)
+        if node.indices:
+            value = element(value, *(self._index(node, axis) for axis in range(len(node.indices))))
         if node.type is Type.BOOL:
             return value
         if node.type is Type.FLOAT:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flashgen.errors import ExpressionError, Location
@@ -10,9 +10,13 @@ from flashgen.lang.fold import fold, simplify
 from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Op, Type, const, gather, op
 from flashgen.lang.parse import parse
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax
-from flashgen.lang.vocabulary import FUNCTIONS, expected_function, expected_name, listed, near
+from flashgen.lang.vocabulary import FUNCTIONS, REDUCTIONS, expected_function, expected_name, listed, near
 
 _ARITY = dict.fromkeys(FUNCTIONS, (1, 1)) | {"min": (2, None), "max": (2, None), "clamp": (3, 3), "where": (3, 3)}
+_ARITY |= dict.fromkeys(REDUCTIONS, (3, 3))
+_JOINED = {"any": "or", "all": "and", "sum": "add"}
+# More terms than this, those of reductions in each other multiplied, are no short axis.
+MAX_TERMS = 256
 _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
 _BITWISE = {"&": "and", "|": "or", "^": "xor"}
 _SHIFTS = {"<<": "shl", ">>": "shr"}
@@ -86,8 +90,10 @@ def _common(nodes: Iterable[Expr], least: Type = Type.BOOL) -> list[Expr]:
 
 
 class _Checker:
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+    """`terms`: how often what is checked is written out, inside reductions."""
+
+    def __init__(self, scope: Scope, terms: int = 1) -> None:
+        self._scope, self._terms = scope, terms
 
     def check(self, syntax: Syntax) -> Expr:
         match syntax:
@@ -138,6 +144,8 @@ class _Checker:
             return self._scope.names[name]
         if name in self._scope.tensors:
             rank = self._scope.tensors[name].rank
+            if not rank:
+                return gather(name, (), self._scope.tensors[name].type)
             raise ExpressionError(
                 syntax.at, f"the input '{name}' without an index", f"'{name}[...]' with {_indices(rank)}"
             )
@@ -151,6 +159,8 @@ class _Checker:
         if tensor is None:
             kind = "the scalar" if name in self._scope.names else "the unknown input"
             raise ExpressionError(syntax.at, f"{kind} '{name}' with an index", f"an input: {self._input_names(name)}")
+        if not tensor.rank:
+            raise ExpressionError(syntax.at, f"the scalar '{name}' with an index", f"'{name}' alone")
         if len(syntax.indices) != tensor.rank:
             found = f"'{name}' with {_indices(len(syntax.indices))}"
             raise ExpressionError(syntax.at, found, f"{_indices(tensor.rank)}, one for each dimension")
@@ -158,7 +168,7 @@ class _Checker:
         return gather(name, tuple(promote(index, Type.INT) for index in indices), tensor.type)
 
     def _input_names(self, name: str) -> str:
-        known = sorted(self._scope.tensors)
+        known = sorted(name for name, tensor in self._scope.tensors.items() if tensor.rank)
         return listed(near(name, known) or known) or "there is none here"
 
     def _call(self, syntax: Call) -> Expr:
@@ -170,10 +180,51 @@ class _Checker:
         if count < least or (most is not None and count > most):
             wanted = f"{least}" if least == most else f"{least} or more"
             raise ExpressionError(syntax.at, f"'{name}' with {_plural(count, 'argument')}", wanted)
+        if name in REDUCTIONS:
+            return self._reduction(syntax)
         if name == "where":
             test = self._typed(syntax.arguments[0], "the first argument of 'where'", Type.BOOL)
             return simplify(op("where", test, *_common(map(self.check, syntax.arguments[1:]))))
         return _apply_function(name, [self.check(argument) for argument in syntax.arguments])
+
+    def _reduction(self, syntax: Call) -> Expr:
+        """any, all and sum, written out: term after term, from the left."""
+        index, length, term = syntax.arguments
+        taken = {*self._scope.names, *self._scope.tensors, *FUNCTIONS}
+        if not isinstance(index, Name) or index.id in taken:
+            found = f"'{index.id}', which has a meaning," if isinstance(index, Name) else "an expression"
+            expected = f"a new name, as in '{syntax.function}(i, 4, ...)'"
+            raise ExpressionError(index.at, f"{found} as the index of '{syntax.function}'", expected)
+        count = self._count(length, syntax.function)
+        # One more than there are, so that the type of no terms is known too.
+        terms = [self._term(term, index.id, i, max(count, 1)) for i in range(count + 1)]
+        kind = Type.INT if syntax.function == "sum" else Type.BOOL
+        if syntax.function != "sum":
+            terms = [self._as_it_stands(term, node, f"the test of '{syntax.function}'", Type.BOOL) for node in terms]
+        *terms, beyond = _common(terms, kind)
+        if not terms:
+            return const(syntax.function == "all") if kind is Type.BOOL else promote(const(0), beyond.type)
+        whole = terms[0]
+        for node in terms[1:]:
+            whole = simplify(op(_JOINED[syntax.function], whole, node))
+        return whole
+
+    def _term(self, term: Syntax, name: str, value: int, count: int) -> Expr:
+        """A term of a reduction, at this value of its index."""
+        scope = Scope({**self._scope.names, name: const(value)}, self._scope.tensors)
+        return _Checker(scope, self._terms * count).check(term)
+
+    def _count(self, length: Syntax, function: str) -> int:
+        """How many terms a reduction has."""
+        node = self._typed(length, f"the length of '{function}'", Type.INT)
+        if not isinstance(node, Const):
+            found = f"the length of '{function}', which each call decides"
+            raise ExpressionError(length.at, found, "an integer, or an expression of baked params")
+        count = max(int(node.value), 0)
+        if count * self._terms > MAX_TERMS:
+            found = f"'{function}' of {count * self._terms} terms"
+            raise ExpressionError(length.at, found, f"at most {MAX_TERMS}, those of one inside another multiplied")
+        return count
 
     def _chain(self, syntax: Chain) -> Expr:
         operands = [self.check(operand) for operand in syntax.operands]
@@ -236,12 +287,11 @@ def _compare(symbol: str, left: Expr, right: Expr) -> Expr:
 def _apply_function(name: str, arguments: list[Expr]) -> Expr:
     if name in FLOAT_FUNCTIONS:
         return simplify(op(name, promote(arguments[0], Type.FLOAT)))
-    if name == "floor":
-        node = promote(arguments[0], Type.INT)
-        return simplify(op("floor", node)) if node.type is Type.FLOAT else node
+    if name == "log1p":
+        return simplify(op("log", simplify(op("add", const(1.0), promote(arguments[0], Type.FLOAT)))))
     arguments = _common(arguments, Type.INT)
-    if name == "abs":
-        return simplify(op("abs", arguments[0]))
+    if name in _OF_ONE_NUMBER:
+        return _OF_ONE_NUMBER[name](arguments[0])
     if name == "clamp":
         x, low, high = arguments
         return simplify(op("min", simplify(op("max", x, low)), high))
@@ -249,6 +299,29 @@ def _apply_function(name: str, arguments: list[Expr]) -> Expr:
     for argument in arguments[1:]:
         whole = simplify(op(name, whole, argument))
     return whole
+
+
+def _floor(x: Expr) -> Expr:
+    return simplify(op("floor", x)) if x.type is Type.FLOAT else x
+
+
+def _negated(x: Expr) -> Expr:
+    return simplify(op("neg", x))
+
+
+def _sign(x: Expr) -> Expr:
+    """1, 0 or -1, in the type of x."""
+    zero, one = (const(0.0), const(1.0)) if x.type is Type.FLOAT else (const(0), const(1))
+    below = simplify(op("where", simplify(op("lt", x, zero)), _negated(one), zero))
+    return simplify(op("where", simplify(op("gt", x, zero)), one, below))
+
+
+_OF_ONE_NUMBER: Mapping[str, Callable[[Expr], Expr]] = {
+    "abs": lambda x: simplify(op("abs", x)),
+    "floor": _floor,
+    "ceil": lambda x: _negated(_floor(_negated(x))) if x.type is Type.FLOAT else x,
+    "sign": _sign,
+}
 
 
 def _plural(count: int, noun: str) -> str:

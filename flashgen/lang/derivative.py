@@ -210,6 +210,11 @@ def _one_minus(x: Expr) -> Expr:
     return op("sub", const(1.0), x)
 
 
+def _bell(x: Expr) -> Expr:
+    """exp(-x ** 2)."""
+    return simplify(op("exp", simplify(op("neg", simplify(op("mul", x, x))))))
+
+
 def _truediv(node: Expr, x: Expr, y: Expr) -> Sequence[_Part]:
     return _Part(x, ONE / product(y)), _Part(y, -product(node) / product(y))
 
@@ -282,6 +287,10 @@ _RULES: dict[str, Callable[..., Sequence[_Part]]] = {
     "log2": _by_factor(lambda node, x: product(const(1 / math.log(2))) / product(x)),
     "tanh": _by_factor(lambda t, x: product(op("sech2", x))),
     "softcap": _by_factor(lambda t, x: product(_one_minus(op("mul", t, t)))),
+    "sin": _by_factor(lambda s, x: product(simplify(op("cos", x)))),
+    "cos": _by_factor(lambda c, x: -product(simplify(op("sin", x)))),
+    "tan": _by_factor(lambda t, x: product(op("add", const(1.0), op("mul", t, t)))),
+    "erf": _by_factor(lambda e, x: product(const(2 / math.sqrt(math.pi)), _bell(x))),
     "sqrt": _by_factor(lambda root, x: product(const(0.5)) / product(root)),
     "sigmoid": _by_factor(lambda s, x: product(s, _one_minus(s))),
 }

@@ -6,6 +6,7 @@ follow IEEE 754, so that a division by zero or an overflow gives an infinity or 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -141,6 +142,10 @@ _SEMANTICS: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh,
     "softcap": np.tanh,
     "sech2": lambda x: 1.0 / np.cosh(x) ** 2,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "erf": math.erf,
     "sqrt": np.sqrt,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-np.float64(x))),
     "floor": _floor,

@@ -48,7 +48,7 @@ _KNOWN = {
     "batch": Interval(1, MAX_LENGTH),
     **dict.fromkeys(("h", "kv_h"), Interval(0, MAX_HEADS - 1)),
     **dict.fromkeys(("heads", "kv_heads"), Interval(1, MAX_HEADS)),
-    "head_dim": Interval(1, 256),
+    "head_dim": Interval(1, 512),
 }
 
 _INTEGER_RANGES = {

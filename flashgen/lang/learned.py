@@ -98,8 +98,8 @@ def placement(site: LoadSite, sizes: Sequence[Expr], ranges: Ranges) -> Placemen
 
 def _offset(indices: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
     """The number of an element of a contiguous tensor, by Horner's rule."""
-    whole = indices[0]
-    for index, size in zip(indices[1:], sizes[1:], strict=True):
+    whole: Expr = const(0)
+    for index, size in zip(indices, sizes, strict=True):
         whole = op("add", op("mul", whole, size), index)
     return fold(whole)
 

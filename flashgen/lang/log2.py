@@ -85,7 +85,9 @@ class Logits:
 def logits(score: Expr, mask: Expr) -> Logits:
     """Rewrite a score expression for the kernel; it only has to hold where the mask shows the pair."""
     shown = _where_shown(score, mask)
-    natural = magnitude(shown) > _LARGEST_IN_LOG2 or any(_is_beyond(_LARGEST_ROW_TERM, node) for node in walk(shown))
+    natural = magnitude(transform(shown, _not_hidden)) > _LARGEST_IN_LOG2 or any(
+        _is_beyond(_LARGEST_ROW_TERM, node) for node in walk(shown)
+    )
     pair_terms: list[Expr] = []
     row_terms: list[Expr] = []
     for term in _terms(_scaled(shown, const(1.0) if natural else LOG2E)):
@@ -94,6 +96,13 @@ def logits(score: Expr, mask: Expr) -> Logits:
         row_terms += [] if row is None else [row]
     pair = _sum(pair_terms) or const(0.0)
     return Logits(pair, _sum(row_terms), None if natural else _factor(pair), natural)
+
+
+def _not_hidden(node: Expr) -> Expr:
+    """The other branch of a choice one of whose is minus infinity: that one hides a pair, and has no digits to lose."""
+    if isinstance(node, Op) and node.name == "where" and const(-math.inf) in node.args:
+        return node.args[2] if node.args[1] is const(-math.inf) else node.args[1]
+    return node
 
 
 def _is_beyond(limit: float, node: Expr) -> bool:

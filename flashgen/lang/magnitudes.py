@@ -43,6 +43,12 @@ def magnitude(root: Expr) -> float:
     return known[root].bound
 
 
+def is_finite(expr: Expr) -> bool:
+    """Whether it is finite: no operation makes it infinite, and nothing that the caller gives may be."""
+    operations = all(not isinstance(node, Op) or node.name in _TAME for node in walk(expr))
+    return operations and magnitude(expr) < math.inf
+
+
 def _kind(node: Expr, parts: list[_Size]) -> _Kind:
     highest = max((part.kind for part in parts), default=_Kind.NUMBER)
     if isinstance(node, Var):
@@ -95,6 +101,11 @@ def _unbounded(*bounds: float) -> float:
     return math.inf
 
 
+# Functions of finite numbers that are finite, but for overflow.
+_TAME = frozenset({
+    "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "softcap", "sech2", "sigmoid", "sin", "cos",
+    "erf", "to_float", "to_int", "floor", "not", "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne", "shl", "shr",
+})  # fmt: skip
 _OF_NAMES = dict.fromkeys(MEANINGS, _INTEGER) | dict.fromkeys(("qk", "score"), _SCORE) | {"scale": _ONE_NUMBER}
 _KEEPING = frozenset({"add", "sub", "neg", "abs", "mul", "truediv", "to_float", "tanh", "softcap", "sigmoid", "sqrt"})
 _RULES: dict[str, Callable[..., float]] = {
@@ -102,7 +113,7 @@ _RULES: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("neg", "abs", "to_float"), lambda x: x),
     **dict.fromkeys(("min", "max"), max),
     "where": lambda test, x, y: max(x, y),
-    **dict.fromkeys(("tanh", "softcap", "sech2", "sigmoid"), lambda x: 1.0),
+    **dict.fromkeys(("tanh", "softcap", "sech2", "sigmoid", "sin", "cos", "erf"), lambda x: 1.0),
     "sqrt": lambda x: max(1.0, x),
     "mod": lambda x, y: y,
 }

@@ -102,11 +102,14 @@ OPERATORS: dict[str, int] = {
     "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
     "abs": 1, "min": 2, "max": 2, "where": 3,
     "exp": 1, "exp2": 1, "log": 1, "log2": 1, "tanh": 1, "softcap": 1, "sech2": 1,
+    "sin": 1, "cos": 1, "tan": 1, "erf": 1,
     "sqrt": 1, "sigmoid": 1, "floor": 1, "to_int": 1, "to_float": 1, "tile_min": 1, "tile_max": 1,
 }  # fmt: skip
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-FLOAT_FUNCTIONS = frozenset({"exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid"})
+FLOAT_FUNCTIONS = frozenset({
+    "exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid", "sin", "cos", "tan", "erf",
+})  # fmt: skip
 # Made by passes, without a word of their own in the language.
 DERIVED_FUNCTIONS = frozenset({"softcap", "sech2"})
 

@@ -42,7 +42,7 @@ def _text(node: Expr, texts: dict[Expr, Text], names: dict[Expr, str]) -> Text:
         return Text(node.name)
     if isinstance(node, Gather):
         indices = ", ".join(str(texts[_bare(index, names)]) for index in node.indices)
-        return Text(f"{node.input}[{indices}]")
+        return Text(f"{node.input}[{indices}]" if indices else node.input)
     assert isinstance(node, Op)
     if node.name in _CASTS:
         # No function casts; these two do nothing else. They appear only where promotion alone would not.

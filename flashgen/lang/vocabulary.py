@@ -7,8 +7,10 @@ from difflib import SequenceMatcher
 
 from flashgen.lang.nodes import FLOAT_FUNCTIONS
 
+# Those that go over a short axis: a new name, how many values it takes from 0 on, and a term.
+REDUCTIONS = frozenset({"any", "all", "sum"})
 # Names that no let, param, input or dimension may take.
-FUNCTIONS = FLOAT_FUNCTIONS | {"abs", "min", "max", "clamp", "where", "floor"}
+FUNCTIONS = FLOAT_FUNCTIONS | REDUCTIONS | {"abs", "min", "max", "clamp", "where", "floor", "ceil", "sign", "log1p"}
 
 MEANINGS: Mapping[str, str] = {
     "score": "the scaled dot product",
@@ -72,15 +74,12 @@ _CALLS: Mapping[str, str] = {
     "square": "'x ** 2'",
     "rsqrt": "'1 / sqrt(x)'",
     "reciprocal": "'1 / x'",
-    "log1p": "'log(1 + x)'",
     "expm1": "'exp(x) - 1'",
     "log10": "'log(x) / log(10)'",
     "softplus": "'log(1 + exp(x))'",
     "relu": "'max(x, 0)'",
-    "ceil": "'-floor(-x)'",
     "round": "'floor(x + 0.5)'",
     "trunc": "'floor(x)' for x >= 0",
-    "sign": "'where(x > 0, 1, where(x < 0, -1, 0))'",
     "int": "'floor(x)'",
     "long": "'floor(x)'",
     "float": "'x' itself: numbers are promoted",

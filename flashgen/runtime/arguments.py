@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 MAX_LENGTH = 2**24 - 1
+MAX_HEAD_DIM = 512
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -104,8 +105,8 @@ def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:
     if kv_heads == 0 or heads % kv_heads:
         raise ValueError(f"q has {heads} heads and k has {kv_heads}; expected a multiple of k's")
     for name, size in (("q", head_dim), ("v", v_head_dim)):
-        if not 1 <= size <= 256:
-            raise ValueError(f"{name} has head_dim {size}; expected 1 to 256")
+        if not 1 <= size <= MAX_HEAD_DIM:
+            raise ValueError(f"{name} has head_dim {size}; expected 1 to {MAX_HEAD_DIM}")
     for name, size in (("q", q_len), ("k", kv_len)):
         if size > MAX_LENGTH:
             raise ValueError(f"{name} has length {size}; expected at most {MAX_LENGTH}")

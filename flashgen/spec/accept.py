@@ -21,7 +21,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1),
     "float16": (-65504, 65504), "bfloat16": (-3.38e38, 3.38e38), "float32": (-3.4e38, 3.4e38),
 }  # fmt: skip
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
 MAX_RANK = 6
 _INT64 = range(-(2**63), 2**63)
 

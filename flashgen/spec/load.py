@@ -163,7 +163,8 @@ def _refuse_unused(document: Document, variant: Variant) -> None:
         if tensor.name not in read and not (variant.sink and tensor.name == "sinks"):
             path: KeyPath = ("inputs", tensor.name)
             found = f"the input {tensor.name!r}, which neither score nor mask reads"
-            raise SpecError(document.key(path), found, f"an expression with {tensor.name}[...], or no such input")
+            read_as = f"{tensor.name}[...]" if tensor.dims else tensor.name
+            raise SpecError(document.key(path), found, f"an expression with {read_as}, or no such input")
     named = variables(variant.score, variant.mask, *sizes)
     for param in variant.runtime_params:
         if param.name not in named:

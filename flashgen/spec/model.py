@@ -105,9 +105,9 @@ class InputForm(_Form):
 
     shape: Annotated[
         list[Size],
-        Field(min_length=1, max_length=MAX_RANK),
-        sized(1, MAX_RANK, f"a list of 1 to {MAX_RANK} dimensions, such as [batch, kv_len]"),
-    ] = Field(description="Dimensions: integers, expressions of sizes and params, or new names.")
+        Field(max_length=MAX_RANK),
+        sized(0, MAX_RANK, f"a list of up to {MAX_RANK} dimensions, such as [batch, kv_len], or [] for a scalar"),
+    ] = Field(description="Dimensions: integers, expressions of sizes and params, or new names; [] is a scalar.")
     dtype: Annotated[str, choice(*INPUT_DTYPES)] = Field(description="The tensor's dtype.")
     grad: Flag = Field(False, description="Whether the input gets a gradient; floating dtypes only.")
     range: Annotated[list[End], Field(min_length=2, max_length=2), sized(2, 2, "a pair [low, high]")] | None = Field(
@@ -219,7 +219,7 @@ class SpecForm(_Form):
     name: Text = Field(description="The generated module's name.", examples=["alibi"])
     description: Description = Field("", description="What the variant is, and where it comes from.")
     dtype: _Dtypes = Field(["bfloat16", "float16"], description="The dtypes to tune for.")
-    head_dim: _HeadDims = Field([64, 128], description="The head dimensions to tune for; any from 1 to 256 runs.")
+    head_dim: _HeadDims = Field([64, 128], description="The head dimensions to tune for; any from 1 to 512 runs.")
     causal: Flag = Field(False, description="Mask: k <= q.")
     window: Window | None = Field(None, description="Mask: q - left <= k <= q + right.")
     bias: Annotated[Literal["alibi"] | None, choice("alibi")] = Field(

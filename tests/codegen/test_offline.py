@@ -226,7 +226,7 @@ CAPABILITIES = ["", *GPUS, "sm_75", "gfx1100"]
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_there_is_a_default_for_every_call(capability: str, dtype: str, kernel: str, scheduled: bool) -> None:
     default = built_in(kernel, scheduled)
-    for head_dim, v_head_dim in product((1, 16, 64, 65, 80, 128, 129, 256), repeat=2):
+    for head_dim, v_head_dim in product((1, 16, 64, 65, 80, 128, 129, 256, 257, 512), repeat=2):
         config = default(capability, dtype, head_dim, v_head_dim)
         assert checked(kernel, config)
         task = Task(kernel, capability, dtype, head_dim, v_head_dim, 8192, 8192, scheduled)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from expression_strategies import expressions
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from packages import whole
 
@@ -245,6 +245,7 @@ SCOPE = Scope(
 MASK_SCOPE = Scope({name: node for name, node in SCOPE.names.items() if name != "score"}, SCOPE.tensors)
 
 
+@example(score="score", mask="b < off[b]")
 @given(score=expressions(Type.FLOAT, SCOPE, 2), mask=expressions(Type.BOOL, MASK_SCOPE, 2))
 @settings(max_examples=25)
 def test_nothing_is_unused_whatever_the_expressions(score: str, mask: str) -> None:

@@ -21,19 +21,21 @@ from flashgen.emit.writer import Tensor
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.log2 import of_qk
 from flashgen.lang.nodes import Expr, Type, var
-from flashgen.runtime.device import arithmetic
+from flashgen.runtime.device import arithmetic, waves
 
 TENSORS = {
     "doc": Tensor((var("batch", Type.INT), var("kv_len", Type.INT)), "int32"),
     "off": Tensor((var("docs", Type.INT),), "int8"),
     "rel": Tensor((var("heads", Type.INT), var("docs", Type.INT)), "bfloat16"),
+    "gain": Tensor((), "float16"),
+    "shift": Tensor((), "int64"),
     "keep": Tensor((var("batch", Type.INT), var("kv_len", Type.INT)), "bool"),
 }
 DTYPES = {name: tensor.dtype for name, tensor in TENSORS.items()}
 # Of a kernel, not of the caller: what Triton and Python have.
 BUILT_IN = {"tl", "gl", "float", "min", "max", "abs", "int"}
 # Functions of the device.
-CALLED = set(defined_names(inspect.getsource(arithmetic)))
+CALLED = {name for module in (arithmetic, waves) for name in defined_names(inspect.getsource(module))}
 
 
 def prologue(dialect: Dialect = TRITON, walked: Level = COL, **spelled: str) -> Prologue:

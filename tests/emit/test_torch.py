@@ -40,6 +40,8 @@ def environment(dtype: torch.dtype) -> dict[str, Any]:
         "off": torch.tensor(TENSORS["off"], dtype=torch.int8),
         "rel": torch.tensor(TENSORS["rel"], dtype=torch.bfloat16),
         "keep": torch.tensor(TENSORS["keep"]),
+        "gain": torch.tensor(TENSORS["gain"], dtype=torch.float16),
+        "shift": torch.tensor(TENSORS["shift"], dtype=torch.int16),
     }
 
 

@@ -39,6 +39,8 @@ INPUTS = {
     "off": {"shape": ["docs"], "dtype": "int64"},
     "rel": {"shape": ["heads", "2*W + 1"], "dtype": "float32"},
     "keep": {"shape": ["batch", "kv_len"], "dtype": "bool"},
+    "gain": {"shape": [], "dtype": "float32"},
+    "shift": {"shape": [], "dtype": "int32"},
 }
 NAMES = {name: var(name, Type.INT) for name in ("b", "h", "kv_h", "q", "k", "q_len", "kv_len", "heads", "n")}
 TENSORS = {
@@ -46,6 +48,8 @@ TENSORS = {
     "off": TensorType(Type.INT, 1),
     "rel": TensorType(Type.FLOAT, 2),
     "keep": TensorType(Type.BOOL, 2),
+    "gain": TensorType(Type.FLOAT, 0),
+    "shift": TensorType(Type.INT, 0),
 }
 MASK_SCOPE = Scope({**NAMES, "cap": var("cap", Type.FLOAT), "flag": var("flag", Type.BOOL), "W": const(3)}, TENSORS)
 SCORE_SCOPE = Scope({**MASK_SCOPE.names, "score": var("score", Type.FLOAT)}, TENSORS)

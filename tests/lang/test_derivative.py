@@ -47,6 +47,12 @@ def by_score(text: str) -> str:
         ("exp(score)", "exp(score)"),
         ("log(score) + 1", "1.0 / score"),
         ("sqrt(score)", "0.5 / sqrt(score)"),
+        ("sin(score * 2)", "cos(score * 2.0) * 2.0"),
+        ("cos(score)", "-sin(score)"),
+        ("tan(score)", "1.0 + tan(score) * tan(score)"),
+        ("erf(score)", "exp(-(score * score)) * 1.1283791670955126"),
+        ("log1p(score)", "1.0 / (1.0 + score)"),
+        ("sign(score) + ceil(score) + score", "1.0"),
         ("sigmoid(score)", "sigmoid(score) * (1.0 - sigmoid(score))"),
         ("score * sigmoid(score)", "sigmoid(score) * (1.0 + score * (1.0 - sigmoid(score)))"),
         ("abs(score)", "where(score > 0.0, 1.0, where(score < 0.0, -1.0, 0.0))"),
@@ -161,6 +167,8 @@ def environment(score: torch.Tensor, rel: torch.Tensor) -> dict[str, Any]:
         "off": torch.tensor(TENSORS["off"]),
         "rel": rel,
         "keep": torch.tensor(TENSORS["keep"]),
+        "gain": torch.tensor(TENSORS["gain"], dtype=torch.float64),
+        "shift": torch.tensor(TENSORS["shift"]),
     }
 
 

@@ -13,12 +13,14 @@ from flashgen.lang.evaluate import evaluate
 from flashgen.lang.intervals import MAX_LENGTH, Ranges
 from flashgen.lang.nodes import Expr, Gather, Type, const, var, walk
 
-DTYPES = {"doc": "int32", "off": "int64", "rel": "float32", "keep": "bool"}
+DTYPES = {"doc": "int32", "off": "int64", "rel": "float32", "keep": "bool", "gain": "float32", "shift": "int16"}
 DIMS = {
     "doc": (var("batch", Type.INT), var("kv_len", Type.INT)),
     "off": (var("docs", Type.INT),),
     "rel": (var("heads", Type.INT), const(3)),
     "keep": (var("batch", Type.INT), var("kv_len", Type.INT)),
+    "gain": (),
+    "shift": (),
 }
 
 
@@ -86,7 +88,7 @@ def test_an_index_without_a_guard_never_leaves_its_tensor(
     rows: list[str], q_len: int, kv_len: int, docs: int, bottom_right: bool, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(sorted(DIMS)))
-    text = f"{name}[{', '.join(rows[: len(DIMS[name])])}]"
+    text = f"{name}[{', '.join(rows[: len(DIMS[name])])}]" if DIMS[name] else name
     sizes = {**SIZES, "q_len": q_len, "kv_len": kv_len, "docs": docs}
     at = {**sizes, **RUNTIME, "n": data.draw(st.integers(-5, 5)), "kv_h": 0}
     at["b"], at["h"] = data.draw(st.integers(0, sizes["batch"] - 1)), data.draw(st.integers(0, sizes["heads"] - 1))

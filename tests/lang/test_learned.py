@@ -17,7 +17,15 @@ from flashgen.lang.learned import Placement, Sharing, placement
 from flashgen.lang.nodes import Expr, Gather, Type, const, gather, var
 from flashgen.lang.show import show
 
-DTYPES = {"doc": "int32", "off": "int8", "rel": "float32", "keep": "bool", "bias": "float32"}
+DTYPES = {
+    "doc": "int32",
+    "off": "int8",
+    "rel": "float32",
+    "keep": "bool",
+    "bias": "float32",
+    "gain": "float32",
+    "shift": "int64",
+}
 REL_SIZES = (var("heads", Type.INT), const(3))
 
 

@@ -207,3 +207,11 @@ def test_a_bias_linear_in_the_key_is_affine(score: str) -> None:
 )
 def test_other_scores_are_not_affine(score: str) -> None:
     assert affine_in_k(logits(compile(score), TRUE).pair) is None
+
+
+def test_minus_infinity_hides_and_is_no_huge_score() -> None:
+    for text in ("score if score >= cap else -inf", "where(k % 2 == 0, -inf, score) * 2"):
+        assert not logits(compile(text, Type.FLOAT), TRUE).natural
+    assert logits(compile("where(k % 2 == 0, score, -1e30)", Type.FLOAT), TRUE).natural
+    # Left out of a row's scores it would hide the row from its log-sum-exp alone.
+    assert logits(compile("score + where(q < 3, 0.0, -inf)", Type.FLOAT), TRUE).row is None

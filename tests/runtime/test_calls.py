@@ -60,8 +60,8 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "q has 4 heads and k has 0; expected a multiple of k's",
     ),
-    "head_dim 0": ({"q": Q[..., :0], "k": K[..., :0]}, ValueError, "q has head_dim 0; expected 1 to 256"),
-    "v_head_dim 257": ({"v": V[..., :1].expand(-1, -1, -1, 257)}, ValueError, "v has head_dim 257; expected 1 to 256"),
+    "head_dim 0": ({"q": Q[..., :0], "k": K[..., :0]}, ValueError, "q has head_dim 0; expected 1 to 512"),
+    "v_head_dim 513": ({"v": V[..., :1].expand(-1, -1, -1, 513)}, ValueError, "v has head_dim 513; expected 1 to 512"),
     "scale is nan": ({"scale": math.nan}, ValueError, "scale is nan; expected a finite number"),
     "scale is inf": ({"scale": math.inf}, ValueError, "scale is inf; expected a finite number"),
     "scale is beyond float32": ({"scale": 1e39}, ValueError, "scale is 1e+39; expected a finite number"),
@@ -75,7 +75,7 @@ CALLS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "config of an odd size": (
         {"config": {"BM": 48, "BN": 32, "num_warps": 4, "num_stages": 1}},
         ValueError,
-        "config BM is 48; expected 16, 32, 64, 128 or 256",
+        "config BM is 48; expected 8, 16, 32, 64, 128 or 256",
     ),
     "config of text": (
         {"config": {"BM": 64, "BN": 32, "num_warps": "4", "num_stages": 1}},

@@ -22,7 +22,7 @@ SIZES = [
     (capability, dtype, head_dim, v_head_dim)
     for capability in ("", "sm_80", "sm_90", "gfx942", "sm_999")
     for dtype in ("float16", "bfloat16", "float32")
-    for head_dim in (1, 64, 100, 128, 256)
+    for head_dim in (1, 64, 100, 128, 256, 257, 512)
     for v_head_dim in (8, 65, 192)
 ]
 
@@ -42,6 +42,14 @@ def test_what_serves_a_call_has_a_config_for_it_that_is_its_own(family: str, for
         config = kernel.default(form, *sizes)
         assert kernel_of(family, config) is kernel
         assert not kernel.misfit(config, *sizes[2:])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_widest_heads_are_left_to_the_portable_kernels(family: str) -> None:
+    for sizes in (("sm_90", "bfloat16", 512, 512), ("sm_90", "float16", 128, 264)):
+        assert serving(family, *sizes) is kernels_of(family)[0]
+        for kernel in kernels_of(family)[1:]:
+            assert kernel.refuses(*sizes) == f"it takes head dimensions up to 256, this is {sizes[2:][-1]}"
 
 
 def test_what_is_registered_last_is_taken_first() -> None:

@@ -50,8 +50,8 @@ FORM = {
         "name: a\ndtype: [float16, float16]\n",
         ":2:8: a list of 2; expected at least one value, each once",
     ),
-    "head_dim": ("name: a\nhead_dim: [64, 300]\n", ":2:16: 300; expected an integer from 1 to 256"),
-    "head_dim as a bool": ("name: a\nhead_dim: true\n", ":2:11: true; expected an integer from 1 to 256"),
+    "head_dim": ("name: a\nhead_dim: [64, 600]\n", ":2:16: 600; expected an integer from 1 to 512"),
+    "head_dim as a bool": ("name: a\nhead_dim: true\n", ":2:11: true; expected an integer from 1 to 512"),
     "bias": ("name: a\nbias: t5\n", ":2:7: 't5'; expected alibi"),
     "sink": ("name: a\nsink: true\n", ":2:7: true; expected learned"),
     "align": ("name: a\nalign: left\n", ":2:8: 'left'; expected bottom_right or top_left"),
@@ -99,7 +99,7 @@ FORM = {
     ),
     "shape without a list": (
         "name: a\ninputs: {doc: {shape: kv_len, dtype: int32}}\n",
-        ":2:23: 'kv_len'; expected a list of 1 to 6 dimensions, such as [batch, kv_len]",
+        ":2:23: 'kv_len'; expected a list of up to 6 dimensions, such as [batch, kv_len], or [] for a scalar",
     ),
     "shape of size zero": (
         "name: a\nparams: {W: 0}\ninputs: {doc: {shape: [2*W], dtype: int32}}\nscore: doc[0]\n",

@@ -49,7 +49,7 @@ def refuses_keys(capability: str, dtype: str, head_dim: int, v_head_dim: int) ->
     """Why neither this kernel nor that for wide heads serves such calls; "" where one does."""
     # What they write by TMA.
     odd = f"rows of dk and dv must be multiples of 16 bytes, head_dim is {head_dim}, v_head_dim {v_head_dim}"
-    return never_on(capability, dtype) or (odd if head_dim % 8 or v_head_dim % 8 else "")
+    return never_on(capability, dtype, head_dim, v_head_dim) or (odd if head_dim % 8 or v_head_dim % 8 else "")
 
 
 def _refuses(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:

@@ -26,13 +26,13 @@ from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
 
 DEFAULTS: Table = {
-    "sm80": (Config(64, 64, 4, 2), Config(32, 64, 8, 2), Config(32, 32, 8, 1)),
-    "sm90": (Config(128, 64, 8, 3), Config(128, 64, 8, 3), Config(64, 32, 8, 2)),
-    "sm100": (Config(128, 64, 8, 2), Config(64, 64, 8, 1), Config(64, 32, 8, 2)),
-    "small": (Config(64, 32, 4, 2), Config(32, 32, 4, 1), Config(16, 32, 4, 1)),
-    "other": (Config(64, 32, 4, 1), Config(64, 32, 8, 2), Config(32, 16, 4, 1)),
-    "float32": (Config(32, 32, 8, 1), Config(32, 16, 8, 1), Config(16, 16, 8, 1)),
-    "float32 by TMA": (Config(16, 16, 8, 1), Config(16, 16, 8, 1), Config(16, 16, 8, 1)),
+    "sm80": (Config(64, 64, 4, 2), Config(32, 64, 8, 2), Config(32, 32, 8, 1), Config(32, 32, 8, 1)),
+    "sm90": (Config(128, 64, 8, 3), Config(128, 64, 8, 3), Config(64, 32, 8, 2), Config(64, 32, 8, 1)),
+    "sm100": (Config(128, 64, 8, 2), Config(64, 64, 8, 1), Config(64, 32, 8, 2), Config(64, 32, 8, 1)),
+    "small": (Config(64, 32, 4, 2), Config(32, 32, 4, 1), Config(16, 32, 4, 1), Config(16, 32, 8, 1)),
+    "other": (Config(64, 32, 4, 1), Config(64, 32, 8, 2), Config(32, 16, 4, 1), Config(16, 16, 4, 1)),
+    "float32": (Config(32, 32, 8, 1), Config(32, 16, 8, 1), Config(16, 16, 8, 1), Config(8, 16, 4, 1)),
+    "float32 by TMA": (Config(16, 16, 8, 1), Config(16, 16, 8, 1), Config(16, 16, 8, 1), Config(16, 16, 8, 1)),
 }
 
 

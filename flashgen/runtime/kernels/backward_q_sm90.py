@@ -44,7 +44,7 @@ _DEFAULTS: Row = (
 def _refuses(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:
     # What it writes by TMA.
     odd = f"rows of dq must be a multiple of 16 bytes, head_dim is {head_dim}" if head_dim % 8 else ""
-    return never_on(capability, dtype) or odd
+    return never_on(capability, dtype, head_dim, v_head_dim) or odd
 
 
 def _default(form: str, capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:

@@ -50,7 +50,7 @@ _SHARED = Config(128, 128, 4, 3, "hopper", ping_pong=1)
 def _refuses(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:
     # What it writes by TMA.
     odd = f"rows of out must be a multiple of 16 bytes, v_head_dim is {v_head_dim}" if v_head_dim % 8 else ""
-    return never_on(capability, dtype) or odd
+    return never_on(capability, dtype, head_dim, v_head_dim) or odd
 
 
 def _default(form: str, capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:

@@ -27,8 +27,8 @@ from flashgen.runtime.variant import Variant
 # It has the loads of the kernel for dQ and one product less.
 _DEFAULTS: Table = {
     **DEFAULTS,
-    "sm90": (Config(128, 64, 8, 2), Config(128, 64, 8, 2), Config(64, 32, 8, 2)),
-    "sm100": (Config(128, 64, 8, 2), Config(128, 64, 8, 2), Config(64, 32, 8, 2)),
+    "sm90": (Config(128, 64, 8, 2), Config(128, 64, 8, 2), Config(64, 32, 8, 2), Config(64, 32, 8, 1)),
+    "sm100": (Config(128, 64, 8, 2), Config(128, 64, 8, 2), Config(64, 32, 8, 2), Config(64, 32, 8, 1)),
 }
 _default = default_from(_DEFAULTS)
 

@@ -20,14 +20,15 @@ from flashgen.runtime.kernels.kernel import Task, Values
 from flashgen.runtime.widths import padded, tile_widths
 
 # The largest head dimension of each column of a table.
-_UP_TO = (64, 128, 256)
-Row = tuple[Config, Config, Config]
+_UP_TO = (64, 128, 256, 512)
+Row = tuple[Config, ...]
 # By the kind of GPU, and for float32.
 Table = Mapping[str, Row]
 
+# Sides of 8 are for float32 of the widest heads, for which some GPUs have no room otherwise.
 PORTABLE_TILES: Mapping[str, Values] = {
-    "BM": (16, 32, 64, 128, 256),
-    "BN": (16, 32, 64, 128, 256),
+    "BM": (8, 16, 32, 64, 128, 256),
+    "BN": (8, 16, 32, 64, 128, 256),
     "num_warps": (1, 2, 4, 8, 16),
     "num_stages": tuple(range(1, 9)),
 }
@@ -55,7 +56,9 @@ def default_from(table: Table) -> Callable[[str, str, str, int, int], Config]:
 
     def default(form: str, capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
         config = _chosen(table, capability, dtype, head_dim, v_head_dim)
-        return scheduled_tiles(config) if form in ("scheduled", "by key") else config
+        walks_schedule = form in ("scheduled", "by key")
+        # Of the widest heads a GPU may have no room for larger tiles.
+        return scheduled_tiles(config) if walks_schedule and max(head_dim, v_head_dim) <= _UP_TO[-2] else config
 
     return default
 

@@ -15,6 +15,8 @@ from flashgen.runtime.kernels.kernel import Values
 from flashgen.runtime.widths import padded
 
 HOPPER = "sm_90"
+# The largest tile of a product has so many columns.
+WIDEST_HEAD = 256
 # Warps of a consumer.
 CONSUMER_TILES: Mapping[str, Values] = {"num_warps": (4,), "num_stages": tuple(range(1, 9))}
 # What configs may be where each consumer has 64 rows of queries.
@@ -29,10 +31,13 @@ BARRIERS = 1024
 _GLUON_DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 
-def never_on(capability: str, dtype: str) -> str:
+def never_on(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:
     """Why none of them serves such calls; "" where one may."""
     if capability != HOPPER:
         return f"it runs on {HOPPER}, this is {capability or 'an unknown GPU'}"
+    widest = max(head_dim, v_head_dim)
+    if widest > WIDEST_HEAD:
+        return f"it takes head dimensions up to {WIDEST_HEAD}, this is {widest}"
     return "it takes float16 and bfloat16, this is float32" if dtype == "float32" else ""
 
 

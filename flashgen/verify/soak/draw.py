@@ -50,7 +50,7 @@ def _sizes(random: Random, large: bool) -> dict[str, int]:
                          for _ in range(2))  # fmt: skip
         kv_heads, group = random.choice([1, 1, 2, 3]), random.choice([1, 1, 2, 4])
         # Each needs kernels of its own, and those for the largest take longest to compile.
-        dims: tuple[int, ...] = (16, 16, 32, 32, 64, 64, 64, 128) * 3 + (40, 80, 96, 192, 256, random.randint(1, 256))
+        dims: tuple[int, ...] = (16, 16, 32, 32, 64, 64, 64, 128) * 3 + (40, 80, 96, 192, 256, random.randint(1, 512))
     else:
         lengths = [1, 2, 15, 16, 17, 31, 33, 64, 65]
         q_len, kv_len = (random.choice([*lengths, random.randint(1, 100), random.randint(1, 150)]) for _ in range(2))
@@ -108,12 +108,12 @@ def _extras(s: Builder) -> None:
 
 
 def _any_input(s: Builder) -> None:
-    rank = s.random.choice([1, 1, 2, 2, 3, 4])
+    rank = s.random.choice([0, 1, 1, 1, 2, 2, 2, 3, 4])
     shape: list[str | int] = [
         s.pick("batch", "heads", "kv_heads", "q_len", "kv_len", "kv_len", 1, 3, "head_dim", "(kv_len + 15) // 16")
         for _ in range(rank)
     ]
-    if s.roll(0.25):
+    if shape and s.roll(0.25):
         shape[0] = name = s.dim(s.pick(1, 3, 8))
         s.named(name)
     if s.roll(0.35):

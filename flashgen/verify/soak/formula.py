@@ -10,7 +10,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -57,6 +57,8 @@ class Formula:
                 return self._name(name)
             case ast.Subscript(value=ast.Name(id=name), slice=index):
                 return self._element(self.inputs[name], index.elts if isinstance(index, ast.Tuple) else [index])
+            case ast.Call(func=ast.Name(id="any" | "all" | "sum" as name), args=[ast.Name(id=index), length, term]):
+                return self._reduction(name, index, int(self._value(length)), term)
             case ast.Call(func=ast.Name(id=name), args=args):
                 return self._call(name, [self._value(arg) for arg in args])
             case ast.UnaryOp(op=op, operand=operand):
@@ -87,6 +89,8 @@ class Formula:
             if name not in self._known:
                 self._known[name] = self.evaluate(self.lets[name])
             return self._known[name]
+        if name in self.inputs and name not in self.names:
+            return self._element(self.inputs[name], [])
         value = self.names[name]
         return value.to(self.dtype) if value.is_floating_point() else value
 
@@ -94,7 +98,7 @@ class Formula:
         """An index outside its axis reads the nearest element."""
         places = [_as_int(self._value(index)) for index in indices]
         places = [place.clamp(0, size - 1) for place, size in zip(places, tensor.shape, strict=True)]
-        found = tensor[tuple(torch.broadcast_tensors(*places))]
+        found = tensor[tuple(torch.broadcast_tensors(*places))] if places else tensor
         # Never without a dimension: an element is no bound that is the same for all pairs.
         found = found.reshape(1) if found.ndim == 0 else found
         if found.is_floating_point():
@@ -118,19 +122,32 @@ class Formula:
         if name in _REAL:
             return self._real(name, self._as_float(values[0]))
         values = self._common(*values, least=1)
-        if name == "floor":
-            return torch.floor(values[0]).to(torch.int64)
+        if name in ("floor", "ceil"):
+            return (torch.floor if name == "floor" else torch.ceil)(values[0]).to(torch.int64)
+        if name == "sign":
+            return torch.sign(values[0])
         if name == "abs":
             return values[0].abs()
         if name == "clamp":
             return _least(_greatest(values[0], values[1]), values[2])
         return _chained(_greatest if name == "max" else _least, values)
 
+    def _reduction(self, name: str, index: str, length: int, term: ast.expr) -> Tensor:
+        """Over the values of an index from 0 on; lets do not read it."""
+        terms = []
+        for i in range(length):
+            names = {**self.names, index: torch.tensor(i, device=self.device)}
+            terms.append(replace(self, names=names)._value(term))
+        if name == "sum":
+            return _chained(torch.add, self._common(*terms, least=1)) if terms else self._constant(0)
+        join = torch.logical_or if name == "any" else torch.logical_and
+        return _chained(join, terms) if terms else self._constant(name == "all")
+
     def _real(self, name: str, value: Tensor) -> Tensor:
         found = _REAL[name](value)
         if self.fast and name in ("exp", "exp2"):
             return _unsettled(found, value * (_LOG2E if name == "exp" else 1.0))
-        if self.fast and name in ("log", "log2"):
+        if self.fast and name in ("log", "log2", "log1p"):
             # Near 1, where the logarithm is near 0, the error is absolute.
             return found + (_unsettled(1 + found.detach().abs(), 0.0) - (1 + found.detach().abs()))
         if name != "tanh" or not self.rough:
@@ -253,7 +270,7 @@ def _divided(left: Tensor, right: Tensor, quotient: bool) -> Tensor:
 _REAL: Mapping[str, Callable[[Tensor], Tensor]] = {
     "exp": torch.exp, "exp2": torch.exp2, "log": torch.log, "log2": torch.log2, "tanh": torch.tanh,
     "sqrt": torch.sqrt, "sigmoid": torch.sigmoid, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan,
-    "erf": torch.erf,
+    "erf": torch.erf, "log1p": torch.log1p,
 }  # fmt: skip
 _BITWISE: Mapping[Kind, Callable[..., Tensor]] = {
     ast.BitAnd: torch.bitwise_and, ast.BitOr: torch.bitwise_or, ast.BitXor: torch.bitwise_xor,

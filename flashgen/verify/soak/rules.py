@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from flashgen.verify.soak.pending import PENDING
 from flashgen.verify.soak.pieces import EXACT, INT32, Piece, number
 
 if TYPE_CHECKING:
@@ -79,6 +78,8 @@ def _int_of_bools(wild: Wild, depth: int) -> Piece | None:
 
 def _floored(wild: Wild, depth: int) -> Piece | None:
     x = wild.exact(depth)
+    if wild.random.random() < 0.4:
+        return Piece(f"ceil({x.text})", "int", math.ceil(x.low), math.ceil(x.high), tight=True)
     return Piece(f"floor({x.text})", "int", math.floor(x.low), math.floor(x.high), tight=True)
 
 
@@ -100,6 +101,8 @@ def _of(kind: str) -> list[tuple[int, Rule]]:
 
     def absolute(wild: Wild, depth: int) -> Piece | None:
         x = wild.draw(kind, depth)
+        if kind != "float" and wild.random.random() < 0.3:
+            return Piece(f"sign({x.text})", _type(kind), -1, 1, x.exact, x.smooth, tight=True)
         return Piece(f"abs({x.text})", _type(kind), 0, x.size, x.exact, x.smooth, tight=True)
 
     def chosen(wild: Wild, depth: int) -> Piece | None:
@@ -187,13 +190,15 @@ def _steep(wild: Wild, depth: int) -> Piece | None:
 
 def _waving(wild: Wild, depth: int) -> Piece | None:
     x = wild.any_number(depth)
+    if wild.random.random() < 0.2:
+        return Piece(f"tan(clamp({x.text}, -1.25, 1.25))", "float", -4, 4, False, x.smooth, tight=True)
     x = Piece(f"clamp({x.text}, -30, 30)", x.type, -30, 30, x.exact, x.smooth) if x.size > 30 else x
     name = wild.pick(["sin", "cos", "erf"])
     return Piece(f"{name}({x.text})", "float", -1, 1, False, x.smooth, tight=True)
 
 
 def _slow(wild: Wild, depth: int) -> Piece | None:
-    x, name = wild.any_number(depth), wild.pick(["log", "log2", "sqrt"])
+    x, name = wild.any_number(depth), wild.pick(["log", "log2", "sqrt", "log1p"])
     return Piece(f"{name}(abs({x.text}) + 1)", "float", 0, math.sqrt(x.size + 1) + 1, False, x.smooth, tight=True)
 
 
@@ -275,6 +280,6 @@ RULES: Mapping[str, list[Rule]] = {
     "exact": _weighted((4, _exact_arithmetic), (3, _exact_division), (2, _exact_product), *_of("exact")),
     "float": _weighted(
         (2, _any_float), (5, _sum), (3, _scaled), (4, _product), (2, _quotient), (4, _bounded), (2, _steep),
-        (2, _slow), (2, _raised), (1, _negative), (0 if "functions" in PENDING else 2, _waving), *_of("float"),
+        (2, _slow), (2, _raised), (1, _negative), (3, _waving), *_of("float"),
     ),
 }  # fmt: skip

@@ -99,6 +99,19 @@ def mask_stages(s: Builder) -> None:
     s.masks.append(s.pick(f"(q - {stage}) // 8 >= k // 8", f"k <= q + {stage}", f"(q + k) % 5 != {stage}"))
 
 
+def mask_chosen(s: Builder) -> None:
+    """Blocks of keys that each block of queries has chosen, as of native sparse attention."""
+    n, top = s.pick(4, 8, 16), s.param(s.pick(1, 2, 3, 5), "top", runtime=False)
+    blocks = s.sizes["kv_len"] // n
+    recipe = Recipe("uniform", -1 if s.roll(0.3) else 0, blocks, s.pick(*LAYOUTS))
+    shape: list[str | int] = ["batch", "heads", f"(q_len + {n - 1}) // {n}", top]
+    chosen = s.input(shape, s.pick("int32", "int64", "int16"), recipe, "chosen", "picked")
+    i, row = s.name("i", "j"), "q" if s.align == "top_left" else "(q - kv_len + q_len)"
+    s.masks.append(s.pick(f"any({i}, {top}, {chosen}[b, h, {row} // {n}, {i}] == k // {n})",
+                          f"~all({i}, {top}, {chosen}[b, h, {row} // {n}, {i}] != k // {n})",
+                          f"sum({i}, {top}, {chosen}[b, h, {row} // {n}, {i}] == k // {n}) > 0"))  # fmt: skip
+
+
 def mask_limit(s: Builder) -> None:
     """A limit that may be infinite."""
     limit = s.param(s.pick(math.inf, -math.inf, 3e38, 1e30, 7.0, 30.5), "limit", "reach", runtime=s.roll(0.6))
@@ -111,7 +124,7 @@ def score_limited(s: Builder) -> None:
         cap = s.param(s.pick(math.inf, 3e38, 2.0, 20.0), "cap", "limit", runtime=s.roll(0.6))
         s.scores.append(s.pick(f"min({{}}, {cap})", f"clamp({{}}, -{cap}, {cap})", f"max({{}}, -{cap})"))
     else:
-        low = s.param(s.pick(-math.inf, -1e30), "low", runtime=s.roll(0.5))
+        low = "-inf" if s.roll(0.4) else s.param(s.pick(-math.inf, -1e30), "low", runtime=s.roll(0.5))
         s.scores.append(s.pick(f"where(abs(q - k) < 30, {{}}, {low})", f"{{}} if k % 7 != 3 else {low}",
                                f"{{}} + where((q + k) % 3 == 0, 0.0, {low})"))  # fmt: skip
 
@@ -184,12 +197,24 @@ def score_kerple(s: Builder) -> None:
 def score_scaled(s: Builder) -> None:
     """Scores scaled by position, by length, by a temperature of each head."""
     if s.roll(0.5):
-        tau = s.input(["heads"], s.pick(*FLOATS), Recipe("uniform", 0.2, 3.0), "tau", grad=s.roll(0.6), exact=False)
-        s.scores.append(s.pick(f"{{}} * {tau}[h]", f"{{}} / {tau}[h]"))
+        shape = s.pick(["heads"], ["heads"], [])
+        tau = s.input(shape, s.pick(*FLOATS), Recipe("uniform", 0.2, 3.0), "tau", grad=s.roll(0.6), exact=False)
+        tau = f"{tau}[h]" if shape else tau
+        s.scores.append(s.pick(f"{{}} * {tau}", f"{{}} / {tau}"))
     else:
         c = s.param(s.pick(0.5, 1, 2, 0, -1), "c")
         s.scores.append(s.pick("{} * log(2 + max(q, 0)) / log(2.0 + kv_len)", f"{{}} * ({c} + 1.0 / (1 + abs(q)))",
                                f"{{}} * {c} - 0.05 * abs(q - k)"))  # fmt: skip
+
+
+def score_parts(s: Builder) -> None:
+    """Products of short vectors beside those of the heads, as MLA's with positions turned into them."""
+    size = s.param(s.pick(1, 2, 4), "R", "rope", runtime=False)
+    grad, recipe = s.roll(0.7), Recipe("normal", 0, 0.7, s.pick(*LAYOUTS))
+    qr = s.input(["batch", "heads", "q_len", size], s.pick(*FLOATS), recipe, "qr", grad=grad, exact=False)
+    kr = s.input(["batch", "kv_len", size], s.pick(*FLOATS), recipe, "kr", grad=grad, exact=False)
+    i, row = s.name("i", "j"), "q" if s.align == "top_left" else "q - kv_len + q_len"
+    s.scores.append(f"{{}} + sum({i}, {size}, {qr}[b, h, {row}, {i}] * {kr}[b, k, {i}])")
 
 
 def score_rows(s: Builder) -> None:
@@ -202,9 +227,9 @@ def score_rows(s: Builder) -> None:
 
 MASKS: Mapping[Callable[[Builder], None], int] = {
     mask_documents: 4, mask_offsets: 3, mask_prefix: 3, mask_lengths: 3, mask_neighbourhood: 5, mask_dilated: 3,
-    mask_global: 3, mask_per_head: 3, mask_table: 3, mask_stages: 3, mask_limit: 2,
+    mask_global: 3, mask_per_head: 3, mask_table: 3, mask_stages: 3, mask_limit: 2, mask_chosen: 2,
 }  # fmt: skip
 SCORES: Mapping[Callable[[Builder], None], int] = {
     score_additive: 5, score_pairs: 3, score_relative: 4, score_buckets: 2, score_forget: 3, score_tanh: 4,
-    score_kerple: 3, score_scaled: 2, score_rows: 2, score_limited: 3,
+    score_kerple: 3, score_scaled: 2, score_rows: 2, score_limited: 3, score_parts: 2,
 }  # fmt: skip

@@ -47,7 +47,7 @@ class Wild:
         tensor = self.pick(tensors)
         indices = [self._index(extent, depth) for extent in tensor.extents]
         self.scope.used.add(tensor.name)
-        text = f"{tensor.name}[{', '.join(piece.text for piece in indices)}]"
+        text = f"{tensor.name}[{', '.join(piece.text for piece in indices)}]" if indices else tensor.name
         return Piece(text, kind, tensor.low, tensor.high, tensor.exact, tensor.smooth, tight=True)
 
     def _index(self, extent: int, depth: int) -> Piece:
