@@ -49,6 +49,10 @@ class Oracle:
             visible = visible.masked_scatter(visible, ~hidden)
             scores = self._scores(product, visible, others)
         score = torch.full_like(product, -math.inf).masked_scatter(visible, scores)
+        # Nothing is said of rows whose largest score is finite, and more than float32 holds.
+        largest = score.detach().amax(-1, keepdim=True) if score.shape[-1] else score.detach().new_zeros(())
+        beyond = largest.isfinite() & (largest.abs() > torch.finfo(torch.float32).max)
+        score = torch.where(beyond, math.nan, score)
         sinks = others["sinks"].to(wide)[None, :, None, None] if "sink" in case.spec else None
         out, lse = softmax(score, v, sinks)
         return (out, lse) if return_lse else out
@@ -66,14 +70,11 @@ class Oracle:
         return whole.expand(case.batch, case.heads, case.q_len, case.kv_len)
 
     def _scores(self, product: Tensor, visible: Tensor, others: Mapping[str, Any]) -> Tensor:
-        """The scores of the visible pairs, one after the other; NaN for a finite one that float32 does not hold, of
-        which nothing is said.
-        """
+        """The scores of the visible pairs, one after the other."""
         b, h, q, k = visible.nonzero(as_tuple=True)
         formula = self._formula((b, h, self._position(q), k), product[visible], others, product.dtype)
         found = formula.floating(self.score)
-        beyond = found.detach().isfinite() & (found.detach().abs() > torch.finfo(torch.float32).max)
-        return torch.where(beyond, math.nan, found).expand(b.shape)
+        return found.expand(b.shape)
 
     def _formula(
         self, places: tuple[Tensor, ...], score: Tensor | None, others: Mapping[str, Any], dtype: torch.dtype
