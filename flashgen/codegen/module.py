@@ -20,6 +20,7 @@ from flashgen.codegen.kernels.backward_kv import BackwardKvView
 from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View
 from flashgen.codegen.kernels.backward_q import BackwardQView
 from flashgen.codegen.kernels.backward_q_sm90 import BackwardQSm90View
+from flashgen.codegen.kernels.decode import DecodeView
 from flashgen.codegen.kernels.delta import DeltaView
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
@@ -34,6 +35,17 @@ from flashgen.emit.torch import emit
 from flashgen.lang.nodes import variables
 from flashgen.runtime.identity import Identity
 from flashgen.spec.variant import Input, Variant
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the launch of a decode kernel is given of the variant: `own` is the text of its inputs, runtime params and
+    dimensions by name, after `dim_lines`; `span` is the kernel's.
+    """
+
+    dim_lines: tuple[str, ...]
+    own: str
+    span: int | None
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,7 @@ class ModuleView:
     backward_kv_sm90: BackwardKvSm90View
     backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
+    decode: Served
     operator: Signature
     parameters: str
     renaming: str
@@ -120,6 +133,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         backward_kv_sm90=kernels.backward_kv_sm90,
         backward_inputs=inputs_view,
         schedule=schedule,
+        decode=_served(variant, kernels.decode),
         operator=signature(variant),
         parameters=arguments.parameters,
         renaming=arguments.renaming,
@@ -146,6 +160,12 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         reference_mask=reference.mask,
         bottom_right=variant.align == "bottom_right",
     )
+
+
+def _served(variant: Variant, view: DecodeView) -> Served:
+    names = read_by(variant, view.arguments)
+    own = "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
+    return Served(dim_lines(variant.inputs, names), own, view.span)
 
 
 def _checks(variant: Variant, public: Mapping[str, str]) -> tuple[list[str], bool]:

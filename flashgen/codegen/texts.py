@@ -11,6 +11,7 @@ from flashgen.codegen.kernels.backward_kv import BackwardKvView, backward_kv_vie
 from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
 from flashgen.codegen.kernels.backward_q import BackwardQView, backward_q_view
 from flashgen.codegen.kernels.backward_q_sm90 import BackwardQSm90View, backward_q_sm90_view
+from flashgen.codegen.kernels.decode import DecodeView, decode_view
 from flashgen.codegen.kernels.delta import DeltaView, delta_view
 from flashgen.codegen.kernels.forward import ForwardView, forward_view
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View, forward_sm90_view
@@ -24,8 +25,8 @@ from flashgen.spec.variant import Variant
 @dataclass(frozen=True)
 class Kernels:
     """`texts` has a text for each tuned kernel, in the order of the file; `rows` is that of what the backward kernels
-    need first, `inputs` that of the gradients of learned inputs. `schedule` and `backward_inputs` are None where
-    there is none.
+    need first, `inputs` that of the gradients of learned inputs, `serving` that of the decode kernels. `schedule` and
+    `backward_inputs` are None where there is none.
     """
 
     forward: ForwardView
@@ -37,15 +38,18 @@ class Kernels:
     backward_kv_sm90: BackwardKvSm90View
     backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
+    decode: DecodeView
+    decode_paged: DecodeView
     rows: str
     inputs: str
+    serving: str
     texts: Mapping[str, str]
 
     @property
     def text(self) -> str:
         """The whole, as it stands in the module."""
         forward, *backward = (text.strip() for text in self.texts.values())
-        return "\n\n\n".join([forward, self.rows.strip(), *backward, self.inputs.strip()])
+        return "\n\n\n".join([forward, self.rows.strip(), *backward, self.inputs.strip(), self.serving.strip()])
 
 
 def render_kernels(variant: Variant) -> Kernels:
@@ -90,8 +94,13 @@ def render_kernels(variant: Variant) -> Kernels:
     inputs = known.render("backward_q", for_inputs) if for_inputs else ""
     for_rows = delta_view(facts)
     rows = known.render("delta", for_rows)
+    decode = decode_view(variant, tuple(known.functions), paged=False)
+    serving = [known.render("decode", decode)]
+    decode_paged = decode_view(variant, tuple(known.functions), paged=True)
+    serving.append(known.render("decode", decode_paged))
     return Kernels(
-        forward, sm90, for_rows, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, schedule, rows, inputs, texts
+        forward, sm90, for_rows, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, schedule, decode, decode_paged,
+        rows, inputs, "\n\n\n".join(text.strip() for text in serving), texts,
     )  # fmt: skip
 
 
@@ -105,10 +114,10 @@ class _Known:
     def render(
         self,
         kernel: str,
-        view: BackwardView | BackwardKvSm90View | BackwardQSm90View | DeltaView,
+        view: BackwardView | BackwardKvSm90View | BackwardQSm90View | DecodeView | DeltaView,
         schedule: ScheduleView | None = None,
     ) -> str:
-        """A kernel of the backward pass, in front of it what it needs and the text so far does not define."""
+        """A kernel after the forward ones, in front of it what it needs and the text so far does not define."""
         wanted = {*view.helpers, *(schedule.helpers if schedule else ())}
         called = {f.name: f for f in (*(schedule.functions if schedule else ()), *view.functions)}
         functions = [f for name, f in called.items() if name not in {g.name for g in self.functions}]

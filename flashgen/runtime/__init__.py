@@ -54,6 +54,7 @@ from flashgen.runtime.kernels.backward_kv_sm90 import (
 )
 from flashgen.runtime.kernels.backward_kv_wide_sm90 import hopper_wide_blocks, hopper_wide_tiles
 from flashgen.runtime.kernels.backward_q_sm90 import hopper_query_blocks, hopper_query_tiles
+from flashgen.runtime.kernels.decode import few_queries, launch_decode
 from flashgen.runtime.kernels.delta import delta_blocks, delta_programs
 from flashgen.runtime.kernels.forward_sm90 import head_group, hopper_blocks, hopper_programs
 from flashgen.runtime.launching import Rest, launch, relaunch
@@ -107,6 +108,7 @@ __all__ = [
     "delta_blocks",
     "delta_programs",
     "eager_attention",
+    "few_queries",
     "for_scale",
     "from_sums",
     "head_group",
@@ -132,6 +134,7 @@ __all__ = [
     "key_plan",
     "keywords",
     "launch",
+    "launch_decode",
     "no_gradients",
     "nothing_seen",
     "operator",

@@ -1,0 +1,1 @@
+"""Triton functions and kernels that are the same for every variant."""
