@@ -1,12 +1,12 @@
 """Triton's interpreter, mended where it departs from the compiler (Triton 3.6 to 3.9).
 
 It has no tl.tensor_descriptor.atomic_add. It keeps bfloat16 values as their 16 bits in integers and multiplies those
-integers in tl.dot. It loses the carry where a number is rounded to
-float8. It hands float arguments to a kernel as Python's own, and bools as integers, so that a comparison of them is no tensor and `~` no negation. It
-takes the outcome of comparing two floats for a float when it spreads it over a tile. And it runs one kernel at a time:
-the position in the grid, and what `tl` means, are the process's, so that of several threads' each got another's. It
-parses a kernel's source whatever other threads parse, which Python 3.11 does not survive. It
-patches all of `tl` anew for each function that a kernel calls, a fourth of the time that kernels take.
+integers in tl.dot. It loses the carry where a number is rounded to float8. It hands float arguments to a kernel as
+Python's own, and bools as integers, so that a comparison of them is no tensor and `~` no negation. It takes the outcome
+of comparing two floats for a float when it spreads it over a tile. And it runs one kernel at a time: the position in
+the grid, and what `tl` means, are the process's, so that of several threads' each got another's. It parses a kernel's
+source whatever other threads parse, which Python 3.11 does not survive. It patches all of `tl` anew for each function
+that a kernel calls, a fourth of the time that kernels take.
 """
 
 from __future__ import annotations

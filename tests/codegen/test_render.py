@@ -107,14 +107,15 @@ def test_no_switch_is_left_in_a_kernel(name: str) -> None:
     for function in functions(text_of(name)).values():
         if any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             constants = {a.arg for a in function.args.args if a.annotation is not None}
-            # PRECISE follows from a call, REST from which kernels it runs, TILE and WIDTH from their configs.
-            sizes = {"BM", "BN", "TILE", "WIDTH", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES"}
-            assert constants <= sizes | {"PRECISE", "REST"} | tuned
+            # PRECISE and TOKEN_SCALES follow from a call, REST from which kernels it runs, TILE and WIDTH from their
+            # configs.
+            sizes = {"BM", "BN", "TILE", "WIDTH", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES", "BLOCK_SIZE"}
+            others = {"PRECISE", "TOKEN_SCALES", "REST"}
+            assert constants <= sizes | others | tuned
             for node in ast.walk(function):
                 if isinstance(node, ast.If):
                     assert (
-                        not {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
-                        <= constants - {"PRECISE", "REST"} - tuned
+                        not {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)} <= constants - others - tuned
                     )
 
 

@@ -103,7 +103,9 @@ def test_parts_merge_into_the_whole_with_its_gradients() -> None:
     merged = merge_states([out for out, _ in parts], [lse for _, lse in parts])
     weights = [torch.randn_like(each) for each in whole]
     found, wanted = (
-        torch.autograd.grad(sum((w * x).sum() for w, x in zip(weights, each, strict=True)), (q, k, v), retain_graph=True)
+        torch.autograd.grad(
+            sum((w * x).sum() for w, x in zip(weights, each, strict=True)), (q, k, v), retain_graph=True
+        )
         for each in (merged, whole)
     )
     for one, other in zip((*merged, *found), (*whole, *wanted), strict=True):

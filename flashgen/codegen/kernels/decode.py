@@ -8,21 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flashgen.analysis.facts import Facts, facts_of
+from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import level
+from flashgen.analysis.rows import row_facts
 from flashgen.codegen.arguments import extra_arguments, new_prologue, own_integers, q_offset
 from flashgen.codegen.limits import extreme, loop_limits
 from flashgen.codegen.pairs import Function, Pairs, named_apart, pairs
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.linear import expression, linear
-from flashgen.lang.nodes import Expr, Type, const, op, substitute, var
+from flashgen.lang.nodes import Expr, const, op
 from flashgen.spec.variant import Variant
-
-H = var("h", Type.INT)
-ROW_H = var("row_h", Type.INT)
-
-_SIZES = ("heads", "kv_heads", "head_dim", "v_head_dim")
 
 
 @dataclass(frozen=True)
@@ -74,9 +70,9 @@ class DecodeView:
 
 def decode_view(variant: Variant, known: Sequence[Function], paged: bool) -> DecodeView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
-    facts = facts_of(_by_rows(variant))
+    facts = row_facts(variant)
     prologue = new_prologue(facts)
-    found = _apart(pairs(facts, prologue), facts_of(variant), known)
+    found = _apart(pairs(facts, prologue), facts.own, known)
     limits = _limits(facts, prologue)
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
@@ -123,16 +119,6 @@ def decode_view(variant: Variant, known: Sequence[Function], paged: bool) -> Dec
         helpers=tuple(sorted(prologue.helpers)),
         span=_span(facts),
     )
-
-
-def _by_rows(variant: Variant) -> Variant:
-    """The variant where the head is one of each row."""
-
-    def by_row(expr: Expr) -> Expr:
-        return substitute(expr, {H: ROW_H})
-
-    lets = tuple((name, by_row(expr)) for name, expr in variant.lets)
-    return replace(variant, score=by_row(variant.score), mask=by_row(variant.mask), lets=lets)
 
 
 def _apart(found: Pairs, own: Facts, known: Sequence[Function]) -> Pairs:

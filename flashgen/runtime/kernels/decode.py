@@ -110,7 +110,7 @@ def even_splits(programs: int, key_tiles: int, at_once: int) -> int:
     return min(range(1, most + 1), key=time_of)
 
 
-class Parts(NamedTuple):
+class Partials(NamedTuple):
     """What splits leave for the merge, float32: acc [items, kv_heads, BM, V_HEAD_DIM], the others without columns."""
 
     acc: torch.Tensor
@@ -119,7 +119,7 @@ class Parts(NamedTuple):
     shift: torch.Tensor | None
 
     @classmethod
-    def room(cls, like: torch.Tensor, rows: int, width: int, shifted: bool) -> Parts:
+    def room(cls, like: torch.Tensor, rows: int, width: int, shifted: bool) -> Partials:
         """Room for so many rows, not yet written; `shifted`: their logits lack something."""
         sums = torch.empty((rows, width + (3 if shifted else 2)), dtype=torch.float32, device=like.device).view(-1)
         acc, *others = sums.split([rows * width, *[rows] * (3 if shifted else 2)])
@@ -164,7 +164,7 @@ def launch_decode(
     splits = even_splits(tiles * s.kv_heads, -(-keys // config.BN), programs_at_once(q.get_device()))
     programs = tiles * splits * s.kv_heads
     V_HEAD_DIM = call.layout.V_HEAD_DIM
-    parts = Parts.room(q, programs * BM if splits > 1 else 0, V_HEAD_DIM, "shift_ptr" in kernel.arg_names)
+    parts = Partials.room(q, programs * BM if splits > 1 else 0, V_HEAD_DIM, "shift_ptr" in kernel.arg_names)
     values = {
         "q_ptr": q, "k_ptr": call.k, "v_ptr": call.v, "out_ptr": out, "lse_ptr": lse,
         "residue_ptr": residue[0] if residue else None, **parts.named, **own_arguments(own),
@@ -194,7 +194,7 @@ _STRIDES = tuple(
 
 
 def _merge(
-    results: Sequence[torch.Tensor], parts: Parts, sinks: torch.Tensor | None,
+    results: Sequence[torch.Tensor], parts: Partials, sinks: torch.Tensor | None,
     plan: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None], tiles: int, strides: tuple[int, ...],
     sizes: tuple[int, ...], BM: int, rows: int, V_HEAD_DIM: int,
 ) -> None:  # fmt: skip
