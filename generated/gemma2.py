@@ -2642,6 +2642,38 @@ OPERATOR = runtime.attention_operator(
 )
 
 
+def _launch_paged(
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    seq_lens,
+    cu_seqlens_q,
+    k_scale,
+    v_scale,
+    items,
+    count,
+    out,
+    lse,
+    max_seqlen_q,
+    max_seqlen_k,
+    scale,
+    batch_invariant,
+    config,
+):
+    """The operator: check the arguments, plan unless there is a plan, launch. Writes out and lse."""
+    call = runtime.prepare_paged(
+        q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale, k_scale, v_scale
+    )
+    runtime.launch_paged(
+        _decode_paged, call, out, lse, {},
+        (items, count), batch_invariant, config, span=4096,
+    )  # fmt: skip
+
+
+PAGED_OPERATOR = runtime.paged_operator(IDENTITY, "", _launch_paged)
+
+
 def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
     """The local layers of Gemma 2, softcapped scores in a causal window of 4096 keys.
 
@@ -2666,6 +2698,84 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
         deterministic, runtime.backward_config_text(backward_config),
     )  # fmt: skip
     return (out, lse) if return_lse else out
+
+
+def attention_paged(
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    seq_lens,
+    *,
+    cu_seqlens_q=None,
+    max_seqlen_q=1,
+    max_seqlen_k=None,
+    scale=None,
+    k_scale=None,
+    v_scale=None,
+    return_lse=False,
+    out=None,
+    batch_invariant=False,
+    plan=None,
+    config=None,
+):
+    """Attention of new queries over a paged cache, which holds their own keys and values too. No gradients.
+
+    q [total_q, heads, head_dim]: the queries of all sequences, one after the other; one a sequence without
+    cu_seqlens_q. k_cache [num_blocks, block_size, kv_heads, head_dim] and v_cache [..., v_head_dim], any strides with a
+    contiguous last dimension, block_size a multiple of 16: in q's dtype, float8_e4m3fn, float8_e5m2 or int8.
+    block_table int32 [batch, max_blocks]: the pages of each sequence in their order. seq_lens int32 [batch]: its keys,
+    the new ones included; what stands behind them counts for nothing.
+    Returns out [total_q, heads, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each row,
+    float32 [heads, total_q], minus infinity where a row sees no key. Never waits for the GPU: lengths may change from
+    replay to replay of a graph, as far as max_seqlen_q, max_seqlen_k and the shapes allow.
+
+    cu_seqlens_q: int32 [batch + 1], where the queries of each sequence begin, and their number.
+    max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; keys as many as block_table has room for by
+    default.
+    scale: factor of the dot products, 1/sqrt(head_dim) by default.
+    k_scale, v_scale: what an 8-bit cache is multiplied by, float32 [], [kv_heads] or [num_blocks, block_size,
+    kv_heads].
+    out: a tensor to write the result to.
+    batch_invariant: a sequence's result has the same bits whatever else is in the batch.
+    plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
+    config: tile sizes and launch options instead of the built-in ones.
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
+    seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what
+    they are.
+    """
+    items, count, batch_invariant, config = runtime.plan_arguments(
+        plan, batch_invariant, runtime.config_text(config, "decode")
+    )
+    out, lse = runtime.empty_results(q, v_cache, out)
+    PAGED_OPERATOR(
+        q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale,
+        items, count, out, lse, max_seqlen_q, max_seqlen_k, scale, batch_invariant, config,
+    )  # fmt: skip
+    return (out, lse) if return_lse else out
+
+
+def plan_paged(
+    q,
+    k_cache,
+    block_table,
+    seq_lens,
+    *,
+    cu_seqlens_q=None,
+    max_seqlen_q=1,
+    max_seqlen_k=None,
+    batch_invariant=False,
+    config=None,
+):
+    """How to split the keys of these sequences evenly over the GPU, for attention_paged(..., plan=plan).
+
+    Arguments as attention_paged takes them. Made on the device, once a step for all layers; a graph may capture it.
+    """
+    return runtime.plan_paged(
+        q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, batch_invariant,
+        runtime.config_text(config, "decode"), span=4096,
+    )  # fmt: skip
 
 
 def reference(q, k, v, *, scale=None, return_lse=False):

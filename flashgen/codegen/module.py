@@ -28,6 +28,7 @@ from flashgen.codegen.kernels.schedule import ScheduleView
 from flashgen.codegen.launches import Launch, dim_lines, launches, read_by
 from flashgen.codegen.learned import LearnedLaunch, learned_launch
 from flashgen.codegen.naming import inner, inner_names
+from flashgen.codegen.packed import with_packed_queries
 from flashgen.codegen.reference import SIZES, conversion, reference_view
 from flashgen.codegen.signature import Signature, own_arguments, signature, sized_by
 from flashgen.codegen.texts import Kernels
@@ -40,12 +41,17 @@ from flashgen.spec.variant import Input, Variant
 @dataclass(frozen=True)
 class Served:
     """What the launch of a decode kernel is given of the variant: `own` is the text of its inputs, runtime params and
-    dimensions by name, after `dim_lines`; `span` is the kernel's.
+    dimensions by name, after `dim_lines`; `options` that of what follows from the kernel, each with a comma in front.
+
+    `input_checks` are the statements that check the inputs, () where they are those of attention(); `argument_lines`
+    say what callers pass for them.
     """
 
     dim_lines: tuple[str, ...]
     own: str
-    span: int | None
+    options: str
+    input_checks: tuple[str, ...]
+    argument_lines: str
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class ModuleView:
     backward_inputs: BackwardQView | None
     schedule: ScheduleView | None
     decode: Served
+    decode_paged: Served
     operator: Signature
     parameters: str
     renaming: str
@@ -133,7 +140,8 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         backward_kv_sm90=kernels.backward_kv_sm90,
         backward_inputs=inputs_view,
         schedule=schedule,
-        decode=_served(variant, kernels.decode),
+        decode=_served(variant, kernels.decode, public),
+        decode_paged=_served(variant, kernels.decode_paged, public),
         operator=signature(variant),
         parameters=arguments.parameters,
         renaming=arguments.renaming,
@@ -162,10 +170,18 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
     )
 
 
-def _served(variant: Variant, view: DecodeView) -> Served:
+def _served(variant: Variant, view: DecodeView, public: Variant) -> Served:
     names = read_by(variant, view.arguments)
     own = "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
-    return Served(dim_lines(variant.inputs, names), own, view.span)
+    options = f", span={view.span}" if view.span else ""
+    options += ", natural=True" if view.natural and view.paged else ""
+    packed = with_packed_queries(variant) if view.paged else variant
+    checks: tuple[str, ...] = ()
+    if packed is not variant:
+        lines, _ = _checks(packed, {inside: name for name, inside in inner_names(public).items()})
+        checks = ("total_q = q.shape[0]", *lines)
+    lines_of = argument_lines(with_packed_queries(public) if view.paged else public)
+    return Served(dim_lines(variant.inputs, names), own, options, checks, "\n".join(lines_of))
 
 
 def _checks(variant: Variant, public: Mapping[str, str]) -> tuple[list[str], bool]:

@@ -28,6 +28,8 @@ from flashgen.runtime.choosing import (
 )
 from flashgen.runtime.config import Config
 from flashgen.runtime.conversions import as_dtype, over_batch
+from flashgen.runtime.decoding import few_queries, launch_decode
+from flashgen.runtime.decoding_paged import empty_results, launch_paged, plan_arguments, plan_paged
 from flashgen.runtime.defaults import (
     built_in,
     default_backward_kv_config,
@@ -54,12 +56,13 @@ from flashgen.runtime.kernels.backward_kv_sm90 import (
 )
 from flashgen.runtime.kernels.backward_kv_wide_sm90 import hopper_wide_blocks, hopper_wide_tiles
 from flashgen.runtime.kernels.backward_q_sm90 import hopper_query_blocks, hopper_query_tiles
-from flashgen.runtime.kernels.decode import few_queries, launch_decode
 from flashgen.runtime.kernels.delta import delta_blocks, delta_programs
 from flashgen.runtime.kernels.forward_sm90 import head_group, hopper_blocks, hopper_programs
 from flashgen.runtime.launching import Rest, launch, relaunch
 from flashgen.runtime.lookup import Lookup, shipped_root
 from flashgen.runtime.operator import operator
+from flashgen.runtime.paged import prepare_paged
+from flashgen.runtime.paged_operator import paged_operator
 from flashgen.runtime.schedule import (
     Plan,
     by_key,
@@ -108,6 +111,7 @@ __all__ = [
     "delta_blocks",
     "delta_programs",
     "eager_attention",
+    "empty_results",
     "few_queries",
     "for_scale",
     "from_sums",
@@ -135,14 +139,19 @@ __all__ = [
     "keywords",
     "launch",
     "launch_decode",
+    "launch_paged",
     "no_gradients",
     "nothing_seen",
     "operator",
     "options",
     "outputs",
     "over_batch",
+    "paged_operator",
+    "plan_arguments",
+    "plan_paged",
     "plan_parts",
     "prepare",
+    "prepare_paged",
     "query_gradient",
     "query_sums",
     "relaunch",

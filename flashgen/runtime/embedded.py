@@ -10,6 +10,7 @@ from typing import Any
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.operator import Operator
+from flashgen.runtime.paged_operator import paged_operator
 
 # The text of each tuned record by its path below the root.
 EMBEDDED: dict[str, str] = {}
@@ -37,5 +38,13 @@ def shared_operator(identity: Identity, *arguments: Any, **options: Any) -> Oper
 
     The name has the digests of spec and templates, so they are the same kernels.
     """
-    exported = replace(identity, variant=f"{identity.variant}_exported")
-    return attention_operator(exported, *arguments, **options, shared=True)
+    return attention_operator(_exported(identity), *arguments, **options, shared=True)
+
+
+def shared_paged_operator(identity: Identity, *arguments: Any) -> Operator:
+    """In the place of `paged_operator`."""
+    return paged_operator(_exported(identity), *arguments, shared=True)
+
+
+def _exported(identity: Identity) -> Identity:
+    return replace(identity, variant=f"{identity.variant}_exported")

@@ -158,6 +158,7 @@ def _layout(
         raise ValueError(f"q is on {q.device}; expected a CUDA device")
     pages, v_pages = Pages.of("k_cache", k_cache, q.device), Pages.of("v_cache", v_cache, q.device)
     _check_caches(q, k_cache, v_cache, pages, v_pages)
+    _check_scaled(k_cache, k_scale, v_scale)
     total_q, heads, head_dim = q.shape
     batch = _batch(q, block_table, seq_lens, cu_seqlens_q)
     room = block_table.shape[1] * pages.block_size
@@ -209,6 +210,12 @@ def _check_caches(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
     for name, dim in (("k_cache", pages.head_dim), ("v_cache", v_pages.head_dim)):
         if dim > 256:
             raise ValueError(f"{name} has head_dim {dim}; expected 1 to 256")
+
+
+def _check_scaled(k_cache: torch.Tensor, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None) -> None:
+    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if scale is not None and not CACHE_DTYPES[k_cache.dtype].quantised:
+            raise TypeError(f"{name} is given for caches of {k_cache.dtype}; expected None, or caches of 8 bits")
 
 
 def _batch(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flashgen.problems import Problem
-from flashgen.runtime.kernels import decode
+from flashgen.runtime import decoding
 from flashgen.spec import load
 from flashgen.verify import Case, run_case
 
@@ -29,13 +29,13 @@ PROBLEMS = [
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that the decode launch has launched so far, by name."""
     found: list[str] = []
-    relaunch = decode.relaunch
+    relaunch = decoding.relaunch
 
     def noted(kernel: object, *arguments: object, **named: object) -> None:
         found.append(kernel.fn.__name__)
         relaunch(kernel, *arguments, **named)
 
-    monkeypatch.setattr(decode, "relaunch", noted)
+    monkeypatch.setattr(decoding, "relaunch", noted)
     return found
 
 
@@ -54,7 +54,7 @@ def test_the_number_of_splits_changes_nothing(
     gallery_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, splits: int
 ) -> None:
     """More splits than tiles included, of which some see nothing."""
-    monkeypatch.setattr(decode, "even_splits", lambda *_: splits)
+    monkeypatch.setattr(decoding, "even_splits", lambda *_: splits)
     problem = Problem(1, 4, 2, 2, 530, 16, 16, "float32")
     for name in ("sliding_window", "sink", "relative_bias", "dilated"):
         result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), Case("decode", problem), "cpu")
@@ -74,8 +74,8 @@ def test_gradients_follow_from_what_decode_returns(gallery_module: Callable[[str
 
 
 def test_splits_fill_the_gpu_evenly() -> None:
-    assert decode.even_splits(8, 2048, 264) == 33
-    assert decode.even_splits(128, 128, 264) == 2
+    assert decoding.even_splits(8, 2048, 264) == 33
+    assert decoding.even_splits(128, 128, 264) == 2
     # One split keeps all busy, or there is nothing to split.
-    assert decode.even_splits(264, 64, 264) == 1
-    assert decode.even_splits(8, 1, 264) == 1
+    assert decoding.even_splits(264, 64, 264) == 1
+    assert decoding.even_splits(8, 1, 264) == 1

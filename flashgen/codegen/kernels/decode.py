@@ -13,6 +13,7 @@ from flashgen.analysis.levels import level
 from flashgen.analysis.rows import row_facts
 from flashgen.codegen.arguments import extra_arguments, new_prologue, own_integers, q_offset
 from flashgen.codegen.limits import extreme, loop_limits
+from flashgen.codegen.packed import with_packed_queries
 from flashgen.codegen.pairs import Function, Pairs, named_apart, pairs
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
@@ -63,6 +64,11 @@ class DecodeView:
     span: int | None
 
     @property
+    def residue(self) -> bool:
+        """Whether what the log-sum-exp has lost is written, for a backward pass."""
+        return self.natural and not self.paged
+
+    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         return tuple(f for f in (self.score, self.mask) if f is not None)
@@ -70,6 +76,7 @@ class DecodeView:
 
 def decode_view(variant: Variant, known: Sequence[Function], paged: bool) -> DecodeView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
+    variant = with_packed_queries(variant) if paged else variant
     facts = row_facts(variant)
     prologue = new_prologue(facts)
     found = _apart(pairs(facts, prologue), facts.own, known)
