@@ -2740,7 +2740,7 @@ def _decode_paged(
         k_rows = k_base + page * stride_kp + place * stride_kn
         v_rows = v_base + page * stride_vp + place * stride_vn
         k_tile = tl.load(k_rows[:, None] + dims[None, :], mask=(dims < head_dim)[None, :], other=0.0)
-        qk = tl.dot(q_tile, as_factor(k_tile, q_ptr).T, input_precision="ieee")
+        qk = tl.dot(q_tile, as_factor(k_tile, q_tile).T, input_precision="ieee")
         if QUANTIZED:
             qk *= k_factor[:, None]
             if TOKEN_SCALES:
@@ -2750,7 +2750,7 @@ def _decode_paged(
         if start >= full_end:
             x = tl.where(_visible(q, k), x, -float("inf"))
         v_tile = tl.load(v_rows[:, None] + v_dims[None, :], mask=(v_dims < v_head_dim)[None, :], other=0.0)
-        v_tile = as_factor(v_tile, q_ptr)
+        v_tile = as_factor(v_tile, q_tile)
         if TOKEN_SCALES:
             v_scale = tl.load(v_scale_ptr + page * stride_vsp + place * stride_vsn + kv_h * stride_vsh)
             v_tile = (v_tile.to(tl.float32) * v_scale[:, None]).to(q_ptr.dtype.element_ty)
