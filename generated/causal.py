@@ -2767,7 +2767,7 @@ def plan_paged(
 
     Arguments as attention_paged takes them. Made on the device, once a step for all layers; a graph may capture it.
     """
-    return runtime.plan_paged(
+    return runtime.paged_plan(
         q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, batch_invariant,
         runtime.config_text(config, "decode"),
     )  # fmt: skip

@@ -29,7 +29,7 @@ from flashgen.runtime.choosing import (
 from flashgen.runtime.config import Config
 from flashgen.runtime.conversions import as_dtype, over_batch
 from flashgen.runtime.decoding import few_queries, launch_decode
-from flashgen.runtime.decoding_paged import empty_results, launch_paged, plan_arguments, plan_paged
+from flashgen.runtime.decoding_paged import empty_results, launch_paged, paged_plan, plan_arguments
 from flashgen.runtime.defaults import (
     built_in,
     default_backward_kv_config,
@@ -147,8 +147,8 @@ __all__ = [
     "outputs",
     "over_batch",
     "paged_operator",
+    "paged_plan",
     "plan_arguments",
-    "plan_paged",
     "plan_parts",
     "prepare",
     "prepare_paged",

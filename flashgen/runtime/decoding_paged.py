@@ -67,7 +67,7 @@ class Shape(NamedTuple):
     chunk: int
 
 
-def plan_paged(
+def paged_plan(
     q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, batch_invariant: bool,
     config: str | None, *, span: int | None = None,
@@ -98,7 +98,7 @@ def _plan_shapes(
     call = prepare_paged(
         q, k_cache, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
     )
-    return _room(q, _shape_of(call, span, batch_invariant, config))
+    return _empty_plan(q, _shape_of(call, span, batch_invariant, config))
 
 
 _PLAN = operator(
@@ -111,14 +111,14 @@ _PLAN = operator(
 )
 
 
-def _room(q: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+def _empty_plan(q: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
     items = torch.empty((shape.room, 4), dtype=torch.int32, device=q.device)
     return items, torch.empty(1, dtype=torch.int32, device=q.device)
 
 
 def _planned(call: PagedCall, shape: Shape, span: int | None) -> tuple[torch.Tensor, torch.Tensor]:
     s, q = call.layout.sizes, call.q
-    items, count = _room(q, shape)
+    items, count = _empty_plan(q, shape)
     launch(
         plan_splits, s.batch,
         items, count, call.seq_lens, call.cu_seqlens_q,

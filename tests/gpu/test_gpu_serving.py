@@ -1,4 +1,4 @@
-"""Serving on a GPU: decode and paged attention proven, replayed in graphs with other lengths, the same in every batch."""
+"""Serving on a GPU: decode and paged attention proven, and replayed in graphs on other lengths without a wait."""
 
 from __future__ import annotations
 

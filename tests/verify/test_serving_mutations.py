@@ -50,7 +50,8 @@ MUTATIONS = [
              "weights = tl.where(inside, 1.0, 0.0)", in_merge=True),
     Mutation("the sink added once for each split", "sink", "sink = tl.load(sinks_ptr + h)",
              "sink = tl.load(sinks_ptr + h) + 1.0986 * num_splits", in_merge=True),
-    Mutation("row shift left out", "alibi", "shift = tl.load(shift_ptr", "shift = 0 * tl.load(shift_ptr", in_merge=True),
+    Mutation("the row shift left out", "alibi", "shift = tl.load(shift_ptr", "shift = 0 * tl.load(shift_ptr",
+             in_merge=True),
 ]  # fmt: skip
 
 
