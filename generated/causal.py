@@ -9,7 +9,8 @@ In this file:
     _delta                             what the backward kernels need of each row
     _backward_q, _backward_q_hopper    dq
     _backward_kv, _backward_kv_hopper  dk and dv, dq too where a config fuses it; _wide: for wide heads
-    attention, reference               what callers use, after the launches of the kernels
+    _decode, _decode_paged             out and lse of few queries over many keys, and of those in a paged cache
+    attention, attention_paged, referencewhat callers use, after the launches of the kernels
 
 Generated from variants/causal.yaml by
 
@@ -2309,7 +2310,7 @@ def _decode(
         tl.store(acc_ptr + part[:, None] * V_HEAD_DIM + v_dims[None, :], acc)
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "total_q", "num_blocks", "max_keys", "batch"])
+@triton.jit(do_not_specialize=["heads", "kv_heads", "total_q", "max_q", "num_blocks", "max_keys", "batch"])
 def _decode_paged(
     q_ptr,
     k_ptr,
@@ -2346,6 +2347,7 @@ def _decode_paged(
     scale,
     batch,
     total_q,
+    max_q,
     heads,
     kv_heads,
     head_dim,
@@ -2374,7 +2376,9 @@ def _decode_paged(
     tile = tl.load(items_ptr + 4 * item + 1)
     split = tl.load(items_ptr + 4 * item + 2)
     num_splits = tl.load(items_ptr + 4 * item + 3)
-    first_query, q_len = query_range(cu_seqlens_q_ptr, b, batch, total_q)
+    if num_splits == 0:  # no keys: the merge writes these rows
+        return
+    first_query, q_len = query_range(cu_seqlens_q_ptr, b, batch, total_q, max_q)
     kv_len = tl.minimum(tl.maximum(tl.load(seq_lens_ptr + b), 0), max_keys)
 
     # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.

@@ -48,7 +48,7 @@ def input_table(variant: Variant) -> str:
 
 def contents(scheduled: bool, learned: Sequence[str]) -> str:
     """Where to find what in the module, top to bottom; `learned` are the inputs whose gradients have a kernel."""
-    callers = "attention, plan, reference" if scheduled else "attention, reference"
+    callers = "attention, attention_paged, " + ("plan, reference" if scheduled else "reference")
     parts = {
         "_forward, _forward_hopper": "out and lse: the portable kernel, and that for Hopper",
         "_classify": "which tiles of queries and keys the mask leaves out, mixes or leaves whole" if scheduled else "",
@@ -56,6 +56,7 @@ def contents(scheduled: bool, learned: Sequence[str]) -> str:
         "_backward_q, _backward_q_hopper": "dq",
         "_backward_kv, _backward_kv_hopper": "dk and dv, dq too where a config fuses it; _wide: for wide heads",
         "_backward_inputs": f"the gradient{'s' * (len(learned) > 1)} of {', '.join(learned)}" if learned else "",
+        "_decode, _decode_paged": "out and lse of few queries over many keys, and of those in a paged cache",
         callers: "what callers use, after the launches of the kernels",
     }
     return "In this file:\n" + "".join(f"    {name:35}{what}\n" for name, what in parts.items() if what)

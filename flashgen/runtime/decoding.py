@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.device.merge import merge_splits
 from flashgen.runtime.kernels.decode import CHUNK, DECODE_KERNEL
-from flashgen.runtime.launching import Rest, launch, relaunch
+from flashgen.runtime.launching import Rest, relaunch
 from flashgen.runtime.lookup import current_device
 
 # More queries are the forward kernel's, whose tiles they fill; so are fewer keys, which one program walks in no time.
@@ -51,6 +51,7 @@ def programs_at_once(gpu: int) -> int:
     return _AT_ONCE * torch.cuda.get_device_properties(gpu).multi_processor_count
 
 
+@lru_cache(maxsize=1024)
 def even_splits(programs: int, key_tiles: int, at_once: int) -> int:
     """Into how many splits to cut `key_tiles` tiles of keys that each of so many programs would walk alone.
 
@@ -97,9 +98,27 @@ def own_arguments(own: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def bound(kernel: Any, values: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a kernel in its order, without those that it is compiled for."""
-    return [values[name] for name in kernel.arg_names if name in values]
+def run(
+    kernel: Any, key: tuple[Hashable, ...], programs: int, values: Mapping[str, Any], constants: Mapping[str, Any]
+) -> None:
+    """Launch a decode kernel, its arguments bound by their names.
+
+    `key` stands for all numbers from the strides of q on, which are looked at once.
+    """
+    first, rest = _parted(tuple(kernel.arg_names))
+    if "CHUNK" in rest:
+        constants = {**constants, "CHUNK": CHUNK}
+    relaunch(
+        kernel, key, *[values[name] for name in first],
+        rest=lambda: Rest(programs, *[values[name] for name in rest if name in values], **constants),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _parted(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arguments of a kernel before the strides of q, and the others."""
+    place = next(i for i, name in enumerate(names) if name in ("stride_qb", "stride_qm"))
+    return names[:place], names[place:]
 
 
 def launch_decode(
@@ -127,18 +146,13 @@ def launch_decode(
         "kv_len": s.kv_len, "head_dim": s.head_dim, "v_head_dim": s.v_head_dim, "num_splits": splits,
         **dict(zip(_STRIDES, call.strides, strict=True)),
     }  # fmt: skip
-    constants: dict[str, Any] = {"BM": BM, "BN": config.BN, "HEAD_DIM": call.layout.HEAD_DIM, "V_HEAD_DIM": V_HEAD_DIM}
-    if "CHUNK" in kernel.arg_names:
-        constants["CHUNK"] = CHUNK
-    relaunch(
-        kernel, (call.layout, config), *bound(kernel, values),
-        rest=lambda: Rest(programs, **{**constants, **DECODE_KERNEL.options(config)}),
-    )  # fmt: skip
+    constants = {"BM": BM, "BN": config.BN, "HEAD_DIM": call.layout.HEAD_DIM, "V_HEAD_DIM": V_HEAD_DIM}
+    run(kernel, (call.layout, config), programs, values, {**constants, **DECODE_KERNEL.options(config)})
     if splits > 1:
         heads, length = s.heads, s.q_len
         strides = (heads * length * s.v_head_dim, length * s.v_head_dim, s.v_head_dim, heads * length, length, 1)
         merge_partials(
-            results, parts, own.get("sinks"), (None, None, None), tiles * s.kv_heads, strides,
+            call.layout, results, parts, own.get("sinks"), (None, None, None), tiles * s.kv_heads, strides,
             (s.batch, 0, heads, s.kv_heads, length, s.v_head_dim, tiles // s.batch, splits), BM, rows, V_HEAD_DIM,
             natural=bool(residue),
         )  # fmt: skip
@@ -150,15 +164,21 @@ _STRIDES = tuple(
 
 
 def merge_partials(
-    results: Sequence[torch.Tensor], partials: Partials, sinks: torch.Tensor | None,
+    layout: Hashable, results: Sequence[torch.Tensor], partials: Partials, sinks: torch.Tensor | None,
     plan: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None], tiles: int, strides: tuple[int, ...],
     sizes: tuple[int, ...], BM: int, rows: int, V_HEAD_DIM: int, natural: bool,
 ) -> None:  # fmt: skip
-    """Merge the splits of `tiles` tiles of BM rows each, a few rows a program where there are few."""
+    """Merge the splits of `tiles` tiles of BM rows each, a few rows a program where there are many.
+
+    `strides` and `sizes` are the kernel's, which follow from the `layout` of a call with the number of splits.
+    """
     out, lse, *residue = results
     per_program = 1 if rows <= 64 else 16
-    launch(
-        merge_splits, tiles * (BM // per_program),
-        out, lse, residue[0] if residue else None, *partials, sinks, *plan, strides, sizes,
-        BM=BM, ROWS=per_program, SPLITS=_MERGED, V_HEAD_DIM=V_HEAD_DIM, NATURAL=natural, num_warps=2,
+    relaunch(
+        merge_splits, (layout, tiles, strides, sizes, BM),
+        out, lse, residue[0] if residue else None, *partials, sinks, *plan,
+        rest=lambda: Rest(
+            tiles * (BM // per_program), strides, sizes,
+            BM=BM, ROWS=per_program, SPLITS=_MERGED, V_HEAD_DIM=V_HEAD_DIM, NATURAL=natural, num_warps=2,
+        ),
     )  # fmt: skip

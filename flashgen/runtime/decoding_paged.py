@@ -12,16 +12,16 @@ import torch
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import (
     Partials,
-    bound,
     default_decode_config,
     merge_partials,
     own_arguments,
     programs_at_once,
     row_tile,
+    run,
 )
 from flashgen.runtime.device.plan import plan_splits
-from flashgen.runtime.kernels.decode import CHUNK, DECODE_KERNEL
-from flashgen.runtime.launching import Rest, launch, relaunch
+from flashgen.runtime.kernels.decode import DECODE_KERNEL
+from flashgen.runtime.launching import launch
 from flashgen.runtime.operator import operator
 from flashgen.runtime.paged import PagedCall, PagedLayout, prepare_paged
 from flashgen.runtime.registry import checked
@@ -122,7 +122,7 @@ def _planned(call: PagedCall, shape: Shape, span: int | None) -> tuple[torch.Ten
     launch(
         plan_splits, s.batch,
         items, count, call.seq_lens, call.cu_seqlens_q,
-        (s.batch, call.layout.total_q, s.heads // s.kv_heads, call.layout.max_keys),
+        (s.batch, call.layout.total_q, s.q_len, s.heads // s.kv_heads, call.layout.max_keys),
         _NO_WINDOW if span is None else span, shape.room, shape.chunk,
         BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())), num_warps=4,
     )  # fmt: skip
@@ -188,7 +188,8 @@ def launch_paged(
         "items_ptr": items, "count_ptr": count, "block_table_ptr": call.block_table, "seq_lens_ptr": call.seq_lens,
         "cu_seqlens_q_ptr": call.cu_seqlens_q, "k_scale_ptr": k_scale, "v_scale_ptr": v_scale, **own_arguments(own),
         **dict(zip(_STRIDES, layout.strides, strict=True)), "stride_om": out.stride(0), "stride_oh": out.stride(1),
-        "scale": layout.scale, "batch": s.batch, "total_q": layout.total_q, "heads": s.heads, "kv_heads": s.kv_heads,
+        "scale": layout.scale, "batch": s.batch, "total_q": layout.total_q, "max_q": s.q_len,
+        "heads": s.heads, "kv_heads": s.kv_heads,
         "head_dim": s.head_dim, "v_head_dim": s.v_head_dim, "num_blocks": layout.num_blocks,
         "max_keys": layout.max_keys,
     }  # fmt: skip
@@ -196,16 +197,12 @@ def launch_paged(
         "BM": BM, "BN": shape.config.BN, "HEAD_DIM": layout.HEAD_DIM, "V_HEAD_DIM": V_HEAD_DIM,
         "BLOCK_SIZE": layout.block_size, "TOKEN_SCALES": layout.TOKEN_SCALES,
     }  # fmt: skip
-    if "CHUNK" in kernel.arg_names:
-        constants["CHUNK"] = CHUNK
-    relaunch(
-        kernel, (layout, shape), *bound(kernel, values),
-        rest=lambda: Rest(programs, **{**constants, **_options(shape.config)}),
-    )  # fmt: skip
+    run(kernel, (layout, shape, out.stride()), programs, values, {**constants, **_options(shape.config)})
     merge_partials(
-        (out, lse), partials, own.get("sinks"), (items, count, call.cu_seqlens_q), programs,
+        layout, (out, lse), partials, own.get("sinks"), (items, count, call.cu_seqlens_q), programs,
         (0, out.stride(1), out.stride(0), 0, layout.total_q, 1),
-        (s.batch, layout.total_q, s.heads, s.kv_heads, 0, s.v_head_dim, 0, 0), BM, shape.rows, V_HEAD_DIM, natural,
+        (s.batch, layout.total_q, s.heads, s.kv_heads, s.q_len, s.v_head_dim, 0, 0),
+        BM, shape.rows, V_HEAD_DIM, natural,
     )  # fmt: skip
 
 

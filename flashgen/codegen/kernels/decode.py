@@ -85,7 +85,7 @@ def decode_view(variant: Variant, known: Sequence[Function], paged: bool) -> Dec
     row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
     by_row = found.row is not None and bool(level(found.row))
     reads = prologue.reads | found.reads
-    sizes = ("total_q", "num_blocks", "max_keys") if paged else ("q_len", "kv_len", "num_splits")
+    sizes = ("total_q", "max_q", "num_blocks", "max_keys") if paged else ("q_len", "kv_len", "num_splits")
     integers = own_integers(variant, reads)
     return DecodeView(
         name="_decode_paged" if paged else "_decode",

@@ -19,7 +19,7 @@ def merge_splits(
 ):  # fmt: skip
     # Grid: one program for each ROWS rows of each tile of BM rows of each KV head; by items there are as many as items.
     # acc [items, kv_heads, BM, V_HEAD_DIM], m, l and shift [items, kv_heads, BM]: what the splits of a tile, one item
-    # after the other, have found; the logits of m are NATURAL or in units of log2.
+    # after the other, have found; the logits of m are NATURAL or in units of log2. By items q_len is the longest.
     part = tl.program_id(0) % (BM // ROWS)
     kv_h = tl.program_id(0) // (BM // ROWS) % kv_heads
     tile = tl.program_id(0) // (BM // ROWS) // kv_heads
@@ -33,14 +33,14 @@ def merge_splits(
         item = tile
         if item >= tl.load(count_ptr):
             return
-        # The first split's program merges them; what is whole needs no merge.
+        # The first split's program merges them. What is whole needs no merge; what has no keys is written here.
         split = tl.load(items_ptr + 4 * item + 2)
         num_splits = tl.minimum(tl.load(items_ptr + 4 * item + 3), tl.load(count_ptr) - item)
-        if (split > 0) | (num_splits < 2):
+        if (split > 0) | (num_splits == 1):
             return
         b = tl.load(items_ptr + 4 * item)
         tile = tl.load(items_ptr + 4 * item + 1)
-        first, q_len = query_range(cu_seqlens_q_ptr, b, batch, total_q)
+        first, q_len = query_range(cu_seqlens_q_ptr, b, batch, total_q, q_len)
         out_at = first.to(tl.int64) * stride_om
         lse_at = first.to(tl.int64) * stride_lm
     group = heads // kv_heads
