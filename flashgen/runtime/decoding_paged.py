@@ -18,6 +18,7 @@ from flashgen.runtime.operator import operator
 from flashgen.runtime.paged import PagedCall, PagedLayout, prepare_paged
 from flashgen.runtime.registry import checked
 from flashgen.runtime.variant import Variant
+from flashgen.runtime.widths import tile_widths
 
 # Keys of a split where a sequence's bits are not to depend on the batch.
 FIXED_SPLIT = 2048
@@ -167,13 +168,12 @@ def launch_paged(
             f"plan has room for {items.shape[0]} items on {items.device}; expected {shape.room} on {call.q.device}, as "
             "plan_paged makes it for tensors and lengths of these sizes"
         )
-    programs, constants = shape.room * s.kv_heads, _constants(call, shape)
-    width = constants["V_HEAD_DIM"]
+    programs, (_, width) = shape.room * s.kv_heads, tile_widths(s.head_dim, s.v_head_dim)
     parts = Partials.room(call.q, programs * shape.BM, width, variant.takes("decode_paged", "shift_ptr"))
     tensors = {**_tensors(call), **parts.named, "out_ptr": out, "lse_ptr": lse, "items_ptr": items, "count_ptr": count}
     relaunch(
         variant.kernels["decode_paged"], (call.layout, call.own, shape, out.stride()), tensors,
-        lambda: Rest(programs, _numbers(call, out), constants, _options(shape.config)),
+        lambda: Rest(programs, _numbers(call, out), _constants(call, shape), _options(shape.config)),
     )  # fmt: skip
     merge_partials(
         (call.layout, shape, out.stride()), {**tensors, **sinks_of(variant, call.given)}, programs,

@@ -23,6 +23,7 @@ PROBLEMS = [
     Problem(1, 8, 1, 5, 1500, 32, 32, "bfloat16"),
     Problem(1, 3, 3, 16, 513, 20, 40, "float16"),
     Problem(1, 32, 1, 3, 600, 16, 16, "float32"),
+    Problem(1, 2, 1, 2, 600, 64, 20, "float32"),
 ]
 
 

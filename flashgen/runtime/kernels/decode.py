@@ -20,7 +20,7 @@ from flashgen.runtime.kernels.portable import (
 )
 from flashgen.runtime.launching import relaunch
 from flashgen.runtime.variant import Variant
-from flashgen.runtime.widths import padded
+from flashgen.runtime.widths import tile_widths
 
 # Tiles of keys that the mask of a variant without limits is asked for at a time.
 CHUNK = 32
@@ -48,7 +48,7 @@ def launch_decode(variant: Variant, call: Call, config: Config, tensors: Mapping
     """Write out, lse and residue, which are among the `tensors`: the splits of all tiles, and the merge of these."""
     s, q = call.sizes, call.q
     rows = s.q_len * (s.heads // s.kv_heads)
-    BM, width = row_tile(config, rows), padded(s.v_head_dim)
+    BM, (_, width) = row_tile(config, rows), tile_widths(s.head_dim, s.v_head_dim)
     tiles = s.batch * -(-rows // BM)
     keys = s.kv_len if variant.span is None else min(s.kv_len, variant.span + s.q_len)
     splits = even_splits(tiles * s.kv_heads, -(-keys // config.BN), programs_at_once(q.get_device()))
