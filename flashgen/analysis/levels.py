@@ -17,7 +17,10 @@ ROW: Level = frozenset({"row"})
 COL: Level = frozenset({"col"})
 PAIR = ROW | COL
 
-_VARIABLES = {"q": ROW, "q_start": ROW, "q_end": ROW, "k": COL, "k_first": COL, "k_last": COL, "qk": PAIR}
+# `row_h` is the head where heads share a tile.
+_VARIABLES = {
+    "q": ROW, "q_start": ROW, "q_end": ROW, "row_h": ROW, "k": COL, "k_first": COL, "k_last": COL, "qk": PAIR,
+}  # fmt: skip
 _WITHOUT_ROUNDING = frozenset({"add", "sub", "neg", "abs", "min", "max"})
 # A text that would name more values than this is taken apart.
 LONGEST = 40

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from flashgen.codegen.docstrings import SCALARS, dims_of
 from flashgen.codegen.learned import LearnedView, SiteView
+from flashgen.codegen.packed import with_packed_queries
 from flashgen.codegen.reference import SIZES
 from flashgen.emit.torch import emit
 from flashgen.lang.nodes import variables
@@ -27,11 +28,10 @@ class Declaration:
 
 def declaration(variant: Variant, names: Mapping[str, str], learned: LearnedView | None) -> Declaration:
     """Of a variant under the names of generated code, of which `names` are those in the spec."""
-    emission = emit([dim.size for t in variant.inputs for dim in t.dims], inlined=True)
-    sizes = iter(emission.results)
-    known = (*SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names)
+    known = (*SIZES, "total_q", *(p.name for p in variant.runtime_params), *variant.dim_names)
+    packed = zip(variant.inputs, with_packed_queries(variant).inputs, strict=True)
     return Declaration(
-        tuple(_input(t, names[t.name], [next(sizes) for _ in t.dims], known) for t in variant.inputs),
+        tuple(_input(t, names[t.name], known, None if other is t else other) for t, other in packed),
         tuple(
             _made("Param", [_quoted(p.name), SCALARS[p.type.value]], _called(p.name, names[p.name]))
             for p in variant.runtime_params
@@ -41,7 +41,8 @@ def declaration(variant: Variant, names: Mapping[str, str], learned: LearnedView
     )
 
 
-def _input(t: Input, public: str, sizes: Iterable[str], known: Iterable[str]) -> str:
+def _input(t: Input, public: str, known: Iterable[str], packed: Input | None = None) -> str:
+    sizes = emit([dim.size for dim in t.dims], inlined=True).results
     shape = ["None" if dim.binds else size for dim, size in zip(t.dims, sizes, strict=True)]
     read = {name for dim in t.dims if not dim.binds for name in variables(dim.size)}
     binds = [f"{_quoted(dim.binds)}: {axis}" for axis, dim in enumerate(t.dims) if dim.binds]
@@ -52,6 +53,7 @@ def _input(t: Input, public: str, sizes: Iterable[str], known: Iterable[str]) ->
         "default": _DEFAULTS[t.default] if t.default else "",
         "grad": "True" if t.grad else "",
         **_called(t.name, public),
+        "packed": _input(packed, public, known) if packed else "",
     }
     texts = [_quoted(text) for text in dims_of(t)]
     function = _function(read, known, _tuple(shape))

@@ -63,6 +63,8 @@ def titles(learned: Sequence[str]) -> Mapping[str, str]:
         "pair": "what several kernels compute of a pair of query and key",
         "forward": "out and lse",
         "forward_sm90": "out and lse, for Hopper",
+        "decode": "out and lse of few queries over many keys",
+        "decode_paged": "out and lse of new queries over keys in a paged cache",
         "schedule": "which tiles of queries and keys the mask leaves out, mixes or leaves whole",
         "delta": "what the backward kernels need of each row",
         "backward_q": "dq",

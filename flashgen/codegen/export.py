@@ -26,7 +26,11 @@ from flashgen.spec.variant import Variant
 RUNTIME = "flashgen.runtime"
 FOLDER = Path(flashgen.__file__).parent / "runtime"
 # What an exported module uses instead, from `embedded`.
-REPLACED = {"shipped_root": "embedded_root", "attention_operator": "shared_operator"}
+REPLACED = {
+    "shipped_root": "embedded_root",
+    "attention_operator": "shared_operator",
+    "paged_operator": "shared_paged_operator",
+}
 
 
 @dataclass(frozen=True)

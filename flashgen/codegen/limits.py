@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flashgen.analysis.facts import Facts
+from flashgen.analysis.levels import ROW, level
 from flashgen.codegen.arguments import SCHEDULE
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment
@@ -34,6 +35,9 @@ def extreme(bound: Expr, prologue: Prologue, which: Literal["least", "greatest"]
     else:
         first, last = CORNERS["q" if owned is Q else "k"]
         end = substitute(bound, {owned: first if (which == "least") == (sign >= 0) else last})
+        if level(end) & ROW:
+            # It differs between rows at the same position too.
+            end = op("tile_min" if which == "least" else "tile_max", end)
     return clipped(prologue.inline(end), bound, prologue)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flashgen.codegen.declaration import Declaration, declaration
 from flashgen.codegen.docstrings import argument_lines, differentiable, quoted
 from flashgen.codegen.naming import inner, inner_names
+from flashgen.codegen.packed import with_packed_queries
 from flashgen.codegen.reference import reference_view
 from flashgen.codegen.signature import own_arguments
 from flashgen.codegen.texts import Kernels
@@ -20,7 +21,7 @@ class ModuleView:
 
     `kernels` has the views of all kernels. `parameters` are the variant's own arguments of attention(), `passed` what
     it passes on for them, each with a comma in front. `defaults` are the names of the functions that have the built-in
-    configs of each family of kernels.
+    configs of each family of kernels. `paged_argument_lines` are the `argument_lines` of attention_paged().
     """
 
     title: str
@@ -35,6 +36,7 @@ class ModuleView:
     differentiable: str
     takes_inputs: bool
     argument_lines: str
+    paged_argument_lines: str
     reference_setup: tuple[str, ...]
     reference_lines: tuple[str, ...]
     reference_score: str
@@ -76,6 +78,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         differentiable=differentiable(public),
         takes_inputs=bool(variant.inputs),
         argument_lines="\n".join(argument_lines(public)),
+        paged_argument_lines="\n".join(argument_lines(with_packed_queries(public))),
         reference_setup=reference.setup,
         reference_lines=reference.lines,
         reference_score=reference.score,

@@ -13,6 +13,7 @@ from flashgen.codegen.kernels.backward_kv import BackwardKvView, backward_kv_vie
 from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
 from flashgen.codegen.kernels.backward_q import BackwardQView, backward_q_view
 from flashgen.codegen.kernels.backward_q_sm90 import BackwardQSm90View, backward_q_sm90_view
+from flashgen.codegen.kernels.decode import DecodeView, decode_view
 from flashgen.codegen.kernels.delta import DeltaView, delta_view
 from flashgen.codegen.kernels.forward import ForwardView, forward_view
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View, forward_sm90_view
@@ -39,6 +40,8 @@ class Kernels:
     backward_kv: BackwardKvView
     backward_kv_sm90: BackwardKvSm90View
     backward_inputs: BackwardQView | None
+    decode: DecodeView
+    decode_paged: DecodeView
     texts: Mapping[str, str]
 
 
@@ -56,10 +59,13 @@ def render_kernels(variant: Variant) -> Kernels:
     for_kv_sm90 = known.add(backward_kv_sm90_view(facts, known.functions))
     for_inputs = known.add(backward_inputs_view(facts, forward, known.functions))
     delta = delta_view(facts)
+    decode, decode_paged = (known.add(decode_view(variant, known.functions, paged)) for paged in (False, True))
     # A kernel stands after those whose functions it calls.
     views = {
         "forward": ("forward", forward),
         "forward_sm90": ("forward_sm90", sm90),
+        "decode": ("decode", decode),
+        "decode_paged": ("decode", decode_paged),
         "schedule": ("schedule", schedule),
         "delta": ("delta", delta),
         "backward_q": ("backward_q", for_q),
@@ -73,7 +79,8 @@ def render_kernels(variant: Variant) -> Kernels:
     pieces = tuple(map(_function, known.functions))
     texts = {name: _macro(template, "text", view) for name, (template, view) in present.items()}
     return Kernels(
-        forward, sm90, schedule, delta, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, placed(texts, pieces)
+        forward, sm90, schedule, delta, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, decode, decode_paged,
+        placed(texts, pieces),
     )  # fmt: skip
 
 

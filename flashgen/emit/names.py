@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from flashgen.analysis.levels import ONCE, ROW, Level, is_reduction, level
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, variables
 
-# The first and the last query of the tile at hand where the loop walks along queries: the kernel calls them as it does
-# elsewhere.
-SPELLED: Mapping[str, str] = {"q_start": "q_first", "q_end": "q_last"}
+# The first and the last query of the tile at hand where the loop walks along queries, and the head of each row where
+# heads share a tile: the kernel calls them as it does elsewhere.
+SPELLED: Mapping[str, str] = {"q_start": "q_first", "q_end": "q_last", "row_h": "h"}
 
 QK_SCALE = "qk_scale"
 # What values without a telling name are called: one number, one a row, one a pair.
@@ -26,11 +26,12 @@ def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
         if meaning is expr:
             return name
     if isinstance(expr, Var):
-        return expr.name
+        return SPELLED.get(expr.name, expr.name)
     if isinstance(expr, Gather):
         if not expr.indices:
             return expr.input
-        return f"{expr.input}_{'_'.join(i.name for i in expr.indices if isinstance(i, Var)) or 'at'}"
+        names = [SPELLED.get(i.name, i.name) for i in expr.indices if isinstance(i, Var)]
+        return f"{expr.input}_{'_'.join(names) or 'at'}"
     if isinstance(expr, Op):
         inner = expr.args[0]
         if is_reduction(expr):

@@ -46,7 +46,7 @@ _KNOWN = {
     "kv_len": Interval(1, MAX_LENGTH),
     "b": Interval(0, MAX_LENGTH),
     "batch": Interval(1, MAX_LENGTH),
-    **dict.fromkeys(("h", "kv_h"), Interval(0, MAX_HEADS - 1)),
+    **dict.fromkeys(("h", "row_h", "kv_h"), Interval(0, MAX_HEADS - 1)),
     **dict.fromkeys(("heads", "kv_heads"), Interval(1, MAX_HEADS)),
     "head_dim": Interval(1, 512),
 }
@@ -109,7 +109,7 @@ class Ranges:
         if size is _Q_LEN and linear(index) == linear(self._row):
             return False, False
         if isinstance(index, Var) and isinstance(size, Var):
-            runs_over = {"b": "batch", "h": "heads", "kv_h": "kv_heads", "k": "kv_len"}
+            runs_over = {"b": "batch", "h": "heads", "row_h": "heads", "kv_h": "kv_heads", "k": "kv_len"}
             if self.bottom_right:
                 runs_over["q"] = "kv_len"
             if runs_over.get(index.name) == size.name:

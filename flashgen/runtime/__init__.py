@@ -3,10 +3,12 @@
 from flashgen.runtime.alibi import alibi_slopes
 from flashgen.runtime.arguments import REQUIRED, Sizes, keywords
 from flashgen.runtime.attend import attend, make_plan
+from flashgen.runtime.attend_paged import attend_paged
 from flashgen.runtime.call import Call, prepare
 from flashgen.runtime.config import Config
 from flashgen.runtime.conversions import as_dtype
 from flashgen.runtime.declared import Input, Param, Sums
+from flashgen.runtime.decoding_paged import paged_plan
 from flashgen.runtime.defaults import (
     built_in,
     default_backward_kv_config,
@@ -24,6 +26,7 @@ from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import Lookup, lookups, shipped_root
 from flashgen.runtime.operator import operator
+from flashgen.runtime.paged_operator import paged_operator
 from flashgen.runtime.schedule import Plan
 from flashgen.runtime.variant import Variant
 
@@ -42,6 +45,7 @@ __all__ = [
     "alibi_slopes",
     "as_dtype",
     "attend",
+    "attend_paged",
     "attention_operator",
     "built_in",
     "default_backward_kv_config",
@@ -58,6 +62,8 @@ __all__ = [
     "lookups",
     "make_plan",
     "operator",
+    "paged_operator",
+    "paged_plan",
     "prepare",
     "shipped_root",
 ]

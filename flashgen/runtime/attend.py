@@ -29,9 +29,9 @@ def attend(
     """
     check_types(q, k, v, scale, deterministic, variant.called, inputs)
     if params:
-        params = variant.signature.packs(_scalars(variant, params))
+        params = variant.signature.packs(scalars_of(variant, params))
     if inputs:
-        inputs = _converted(variant, inputs)
+        inputs = inputs_of(variant, inputs)
     q, k, v = autocast(q, k, v)
     k, v = over_batch(q, k, v)
     parts: tuple[Any, ...] = ()
@@ -51,7 +51,7 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """plan() of a variant: the schedule for these arguments, and where a gradient may be asked for, that of keys."""
     check_types(q, k, v, None, None, variant.called, inputs)
-    inputs, scalars = _converted(variant, inputs), _scalars(variant, params)
+    inputs, scalars = inputs_of(variant, inputs), scalars_of(variant, params)
     q, k, v = autocast(q, k, v)
     k, v = over_batch(q, k, v)
     call = prepare_own(variant, q, k, v, None, inputs, scalars)
@@ -63,12 +63,12 @@ def make_plan(
     return Plan(*make_schedule(variant, call, chosen), chosen, backward)
 
 
-def _scalars(variant: Variant, params: Sequence[Any]) -> dict[str, Any]:
+def scalars_of(variant: Variant, params: Sequence[Any]) -> dict[str, Any]:
     """The runtime params by name."""
     declared = zip(variant.params, params, strict=True)
     return {each.name: check_scalar(each.public, value, each.type) for each, value in declared}
 
 
-def _converted(variant: Variant, inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+def inputs_of(variant: Variant, inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """The inputs in their dtypes."""
     return list(map(as_dtype, inputs, variant.dtypes))

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from flashgen.runtime.arguments import Sizes
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
+from flashgen.runtime.kernels.decode import DECODE_KERNEL
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL, for_loads, tiles_of_consumer
 from flashgen.runtime.lookup import Choice, Lookup, choices, current_device
 from flashgen.runtime.memory import remember
@@ -122,6 +124,12 @@ def inputs_config(call: Call, scheduled: bool = False, loads: int = 1) -> Config
     s = call.sizes
     form = "scheduled" if scheduled else ""
     return for_loads(LEARNED_KERNEL.default(form, _capability(call), _dtype(call), s.head_dim, s.v_head_dim), loads)
+
+
+def decode_config(dtype: torch.dtype, gpu: int, sizes: Sizes) -> Config:
+    """The config of the decode kernels, which are not tuned, on this GPU; -1 is the interpreter."""
+    capability = current_device(gpu).capability if gpu >= 0 else "the interpreter"
+    return DECODE_KERNEL.default("", capability, str(dtype).removeprefix("torch."), sizes.head_dim, sizes.v_head_dim)
 
 
 def rest_config(call: Call, by_key: Config, loads: int = 1) -> Config:

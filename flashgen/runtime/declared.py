@@ -24,7 +24,9 @@ class Input:
 
     `dims` are its dimensions as the spec writes them, `shape` gives their sizes, None where this input defines one:
     `binds` has the axes of those that get a name. A dimension of `may_be_one` may have size 1, which stands for all.
-    `default(heads, device)` makes what stands in for None. `grad`: it has a gradient.
+    `default(heads, device)` makes what stands in for None. `grad`: it has a gradient. `packed` is the input as it is
+    where the queries of all sequences stand one after the other, if that is another shape: total_q in the place of
+    batch and q_len.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Input:
     default: Callable[[int, torch.device], torch.Tensor] | None = None
     grad: bool = False
     called: str = ""
+    packed: Input | None = None
     # The names that its shape depends on.
     reads: tuple[str, ...] = field(init=False)
     # What kernels call its address.

@@ -56,7 +56,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
 
     def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
         sizes = sizes_of(q, k, v)
-        check_inputs(variant, q, sizes, *signature.split(rest[:own]))
+        check_inputs(variant.inputs, q, sizes, *signature.split(rest[:own]))
         of_rows = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2 if residue else 1))
         return q.new_empty((*q.shape[:3], v.shape[3])), *of_rows
 

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.operator import Operator
+from flashgen.runtime.paged_operator import paged_operator
 from flashgen.runtime.variant import Variant
 
 # The text of each table of tuned records by its name, `<gpu>.json`.
@@ -36,3 +37,8 @@ def shared_operator(variant: Variant) -> Operator:
     The name has the digests of spec and templates, so they are the same kernels.
     """
     return attention_operator(variant, shared=True)
+
+
+def shared_paged_operator(variant: Variant) -> Operator:
+    """In the place of `paged_operator`, likewise."""
+    return paged_operator(variant, shared=True)

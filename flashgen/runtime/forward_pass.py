@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from flashgen.runtime.call import Call, is_empty, nothing_seen, outputs
-from flashgen.runtime.choosing import choose_config
+from flashgen.runtime.choosing import choose_config, decode_config
 from flashgen.runtime.config import Config
+from flashgen.runtime.decoding import few_queries
 from flashgen.runtime.kernels.schedule import make_schedule
 from flashgen.runtime.own import prepare_own
 from flashgen.runtime.registry import kernel_of
@@ -27,12 +28,16 @@ def attention_forward(
     output = outputs(call, variant.natural)
     if is_empty(call):
         return nothing_seen(*output)
-    chosen = choose_config(config, variant.configs["forward"], call)
     tensors = {
         "q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "out_ptr": output[0], "lse_ptr": output[1], **call.given,
     }  # fmt: skip
     if variant.natural:
         tensors["residue_ptr"] = output[2]
+    if config is None and few_queries(call.sizes):
+        chosen = decode_config(call.q.dtype, call.q.get_device(), call.sizes)
+        kernel_of("decode", chosen).launch(variant, call, chosen, tensors)
+        return output
+    chosen = choose_config(config, variant.configs["forward"], call)
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles)
     kernel_of("forward", chosen).launch(variant, call, chosen, tensors)

@@ -1,12 +1,12 @@
 """Triton's interpreter, mended where it departs from the compiler (Triton 3.6 to 3.9).
 
 It has no tl.tensor_descriptor.atomic_add. It keeps bfloat16 values as their 16 bits in integers and multiplies those
-integers in tl.dot. It hands float arguments to a kernel as Python's own, and bools as integers, so that a comparison of
-them is no tensor and `~` no negation. It takes the outcome of comparing two floats for a float when it spreads it over
-a tile. And it runs one kernel at a time: the position in the grid, and what `tl` means, are the process's, so that of
-several threads' each got another's. It parses a kernel's source whatever other threads parse, which Python 3.11 does
-not survive. It patches all of `tl` anew for each function that a kernel calls, a fourth of the time that kernels take,
-and refuses one whose module does not have it.
+integers in tl.dot. It loses the carry where a number is rounded to float8. It hands float arguments to a kernel as
+Python's own, and bools as integers, so that a comparison of them is no tensor and `~` no negation. It takes the outcome
+of comparing two floats for a float when it spreads it over a tile. And it runs one kernel at a time: the position in
+the grid, and what `tl` means, are the process's, so that of several threads' each got another's. It parses a kernel's
+source whatever other threads parse, which Python 3.11 does not survive. It patches all of `tl` anew for each function
+that a kernel calls, a fourth of the time that kernels take, and refuses one whose module does not have it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from threading import Lock, RLock, local
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
@@ -49,6 +50,8 @@ def _mend() -> None:
 
     builder = interpreter.InterpreterBuilder
     create_dot, create_splat, convert = builder.create_dot, builder.create_splat, interpreter._implicit_cvt
+    create_fp_to_fp = builder.create_fp_to_fp
+    torch_float8 = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
 
     def as_float32(operand: Any) -> Any:
         if operand.dtype.scalar != tl.bfloat16:
@@ -58,6 +61,13 @@ def _mend() -> None:
 
     def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         return create_dot(self, as_float32(a), as_float32(b), *rest)
+
+    def to_float(self: Any, value: Any, dtype: Any, rounding: Any) -> Any:
+        target = torch_float8.get(dtype.scalar)
+        if target is None or value.dtype.scalar != tl.float32:
+            return create_fp_to_fp(self, value, dtype, rounding)
+        rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(target).view(torch.uint8)
+        return interpreter.TensorHandle(rounded.numpy(), dtype.scalar)
 
     def splat(self: Any, block: Any, operand: Any) -> Any:
         is_test = operand.data.dtype == np.bool_
@@ -99,7 +109,7 @@ def _mend() -> None:
 
     interpreter.GridExecutor.__call__, interpreter._patch_lang = alone, patch_once
     interpreter.FunctionRewriter.rewrite_ast = rewrite_alone
-    builder.create_dot, builder.create_splat = dot, splat
+    builder.create_dot, builder.create_splat, builder.create_fp_to_fp = dot, splat, to_float
     if not hasattr(builder, "create_descriptor_reduce"):
         builder.create_descriptor_reduce = reduce_into
     interpreter._implicit_cvt = argument

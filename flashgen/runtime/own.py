@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from flashgen.runtime.arguments import Sizes, check_input
-from flashgen.runtime.call import Call, OwnLayout, prepare
+from flashgen.runtime.call import Call, Layout, OwnLayout, prepare
 from flashgen.runtime.declared import Input
 from flashgen.runtime.memory import remember
+from flashgen.runtime.paged import PagedLayout
 from flashgen.runtime.variant import Variant
 
 _layouts: dict[Hashable, OwnLayout] = {}
@@ -24,41 +25,55 @@ def prepare_own(
     call = prepare(q, k, v, scale)
     if not inputs:
         return Call(call.q, call.k, call.v, call.layout, params) if params else call
-    sizing = [params[name] for name in variant.signature.sizing] if params else ()
-    description: list[Hashable] = [variant, call.layout, *sizing]
-    given = {**params}
-    for declared, tensor in zip(variant.inputs, inputs, strict=True):
-        ready: Any = declared.default(call.sizes.heads, q.device) if tensor is None and declared.default else tensor
-        try:
-            description += (ready.shape, ready.stride(), ready.dtype, ready.device)
-        except (AttributeError, RuntimeError):
-            check_inputs(variant, call.q, call.sizes, inputs, params)  # no tensor, or one without strides: it says so
-            raise
-        given[declared.pointer] = ready
-    known = tuple(description)
-    own = _layouts.get(known)
-    if own is None or own.copies:
-        own, given = _checked(variant, call, known, given, params)
+    given, own = given_own(variant, variant.inputs, call.q, call.layout, inputs, params)
     return Call(call.q, call.k, call.v, call.layout, given, own)
 
 
+def given_own(
+    variant: Variant, declared: Sequence[Input], q: torch.Tensor, layout: Layout | PagedLayout,
+    inputs: Sequence[torch.Tensor | None], params: Mapping[str, Any],
+) -> tuple[Mapping[str, Any], OwnLayout]:  # fmt: skip
+    """The inputs, checked, and runtime params by the names of kernels' parameters, and what follows from layouts.
+
+    `declared` says what the inputs are in a call of this layout: the variant's inputs, or its packed ones.
+    """
+    sizing = [params[name] for name in variant.signature.sizing] if params else ()
+    description: list[Hashable] = [variant, layout, *sizing]
+    given = {**params}
+    for each, tensor in zip(declared, inputs, strict=True):
+        ready: Any = each.default(layout.sizes.heads, q.device) if tensor is None and each.default else tensor
+        try:
+            description += (ready.shape, ready.stride(), ready.dtype, ready.device)
+        except (AttributeError, RuntimeError):
+            check_inputs(declared, q, layout.sizes, inputs, params)  # no tensor, or one without strides: it says so
+            raise
+        given[each.pointer] = ready
+    known = tuple(description)
+    own = _layouts.get(known)
+    if own is None or own.copies:
+        own, given = _checked(declared, q, layout.sizes, known, given, params)
+    return given, own
+
+
 def _checked(
-    variant: Variant, call: Call, description: Hashable, given: Mapping[str, Any], params: Mapping[str, Any]
-) -> tuple[OwnLayout, dict[str, Any]]:
+    declared: Sequence[Input], q: torch.Tensor, sizes: Sizes, description: Hashable, given: Mapping[str, Any],
+    params: Mapping[str, Any],
+) -> tuple[OwnLayout, dict[str, Any]]:  # fmt: skip
     """The inputs as kernels read them, and what follows from their layout, which is remembered."""
-    tensors = [given[declared.pointer] for declared in variant.inputs]
-    ready, dims = check_inputs(variant, call.q, call.sizes, tensors, params)
+    tensors = [given[each.pointer] for each in declared]
+    ready, dims = check_inputs(declared, q, sizes, tensors, params)
     copies = any(one is not other for one, other in zip(ready, tensors, strict=True))
     own = _layouts.get(description)
     if own is None:
-        own = OwnLayout({**_strides(variant, ready), **dims}, copies)
+        own = OwnLayout({**_strides(declared, ready), **dims}, copies)
         remember(_layouts, description, own)
-    return own, {**given, **{each.pointer: tensor for each, tensor in zip(variant.inputs, ready, strict=True)}}
+    return own, {**given, **{each.pointer: tensor for each, tensor in zip(declared, ready, strict=True)}}
 
 
 def check_inputs(
-    variant: Variant, q: torch.Tensor, sizes: Sizes, tensors: Sequence[torch.Tensor | None], params: Mapping[str, Any]
-) -> tuple[list[torch.Tensor], dict[str, int]]:
+    declared: Sequence[Input], q: torch.Tensor, sizes: Sizes, tensors: Sequence[torch.Tensor | None],
+    params: Mapping[str, Any],
+) -> tuple[list[torch.Tensor], dict[str, int]]:  # fmt: skip
     """The inputs as kernels read them, what stands in for None included, and the dimensions that they bind.
 
     Raises ValueError or TypeError for one that does not fit the sizes of the call.
@@ -66,7 +81,7 @@ def check_inputs(
     known = {**vars(sizes), **params}
     ready: list[torch.Tensor] = []
     bound: dict[str, int] = {}
-    for each, tensor in zip(variant.inputs, tensors, strict=True):
+    for each, tensor in zip(declared, tensors, strict=True):
         given = each.default(sizes.heads, q.device) if tensor is None and each.default else tensor
         here = _bound(each, given)
         bound |= here
@@ -84,9 +99,9 @@ def _bound(declared: Input, given: object) -> dict[str, int]:
     return {name: given.shape[axis] if axis < given.ndim else 0 for name, axis in declared.binds.items()}
 
 
-def _strides(variant: Variant, tensors: Sequence[torch.Tensor]) -> dict[str, int]:
+def _strides(declared: Sequence[Input], tensors: Sequence[torch.Tensor]) -> dict[str, int]:
     return {
         f"stride_{each.name}_{axis}": stride
-        for each, tensor in zip(variant.inputs, tensors, strict=True)
+        for each, tensor in zip(declared, tensors, strict=True)
         for axis, stride in enumerate(tensor.stride())
     }

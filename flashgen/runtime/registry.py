@@ -13,6 +13,7 @@ from flashgen.runtime.kernels.backward_kv_sm90 import BACKWARD_KV_SM90_KERNEL
 from flashgen.runtime.kernels.backward_kv_wide_sm90 import BACKWARD_KV_WIDE_SM90_KERNEL
 from flashgen.runtime.kernels.backward_q import BACKWARD_Q_KERNEL
 from flashgen.runtime.kernels.backward_q_sm90 import BACKWARD_Q_SM90_KERNEL
+from flashgen.runtime.kernels.decode import DECODE_KERNEL
 from flashgen.runtime.kernels.forward import FORWARD_KERNEL
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
 from flashgen.runtime.kernels.kernel import Kernel
@@ -27,6 +28,7 @@ REGISTRY: list[Kernel] = [
     BACKWARD_KV_SM90_KERNEL,
     BACKWARD_KV_WIDE_SM90_KERNEL,
     LEARNED_KERNEL,
+    DECODE_KERNEL,
 ]
 
 # What is tuned, as records, configs by name and digests know it.

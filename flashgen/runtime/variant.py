@@ -20,8 +20,8 @@ class Variant:
     `kernels` are its kernels by the names of their records, `configs` what finds the configs of each family of them, a
     `Lookup`. `inputs` and `params` are the caller's; `sums` where gradients of inputs are added up, by a kernel of
     their own that `loads` so many values for each pair. `sink` names the input that has one more logit for each row.
-    `by_batch` and `by_head` tell whether a mask that needs a schedule differs from one batch element, or head, to the
-    next.
+    `span` is how many keys a query sees at most, None where no constant says. `by_batch` and `by_head` tell whether a
+    mask that needs a schedule differs from one batch element, or head, to the next.
     """
 
     identity: Identity
@@ -32,6 +32,7 @@ class Variant:
     sums: tuple[Sums, ...] = ()
     loads: int = 1
     sink: str = ""
+    span: int | None = None
     by_batch: bool = False
     by_head: bool = False
 
@@ -44,6 +45,8 @@ class Variant:
     # The variant's own arguments as its operator takes them.
     signature: Signature = field(init=False, repr=False)
     dtypes: tuple[torch.dtype, ...] = field(init=False, repr=False)
+    # The inputs as they are where queries are packed.
+    packed_inputs: tuple[Input, ...] = field(init=False, repr=False)
     # What callers call the inputs.
     called: tuple[str, ...] = field(init=False, repr=False)
     # The inputs that have gradients.
@@ -59,6 +62,7 @@ class Variant:
             "planned": "tiles_ptr" in taken["forward"],
             "signature": signature_of(self.inputs, self.params),
             "dtypes": tuple(each.dtype for each in self.inputs),
+            "packed_inputs": tuple(each.packed or each for each in self.inputs),
             "called": tuple(each.public for each in self.inputs),
             "summed": frozenset(each.input for each in self.sums),
             "learned": tuple(each.name for each in self.inputs if each.grad),

@@ -1,4 +1,5 @@
-"""gemma2: what several kernels compute of a pair of query and key: _visible, _score_and_slope, _score_and_slope_by_key.
+"""gemma2: what several kernels compute of a pair of query and key: _score, _visible, _score_and_slope,
+_score_and_slope_by_key.
 
 Generated from variants/gemma2.yaml by
 
@@ -11,6 +12,12 @@ import triton
 import triton.language as tl
 
 from flashgen.runtime.device.arithmetic import tanh, tanh_approx
+
+
+@triton.jit
+def _score(qk, PRECISE: tl.constexpr, qk_scale):
+    """50.0 * tanh(score / 50.0), in units of log2."""
+    return tanh(qk * qk_scale, PRECISE) * 72.13475204444816
 
 
 @triton.jit

@@ -11,6 +11,8 @@ Beside this file:
     pair.py                   what several kernels compute of a pair of query and key
     forward.py                out and lse
     forward_sm90.py           out and lse, for Hopper
+    decode.py                 out and lse of few queries over many keys
+    decode_paged.py           out and lse of new queries over keys in a paged cache
     delta.py                  what the backward kernels need of each row
     backward_q.py             dq
     backward_q_sm90.py        dq, for Hopper
@@ -37,6 +39,8 @@ from .backward_kv_sm90 import _backward_kv_sm90
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
+from .decode import _decode
+from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
@@ -44,7 +48,7 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "279d270ad7bb", "backward_q": "3c0fa3e60e09", "backward_kv": "44c49dea8227"},
+    templates={"forward": "925973e65074", "backward_q": "217a905310c0", "backward_kv": "07e5ca58c3eb"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -53,6 +57,8 @@ VARIANT = runtime.Variant(
     kernels={
         "forward": _forward,
         "forward_sm90": _forward_sm90,
+        "decode": _decode,
+        "decode_paged": _decode_paged,
         "delta": _delta,
         "backward_q": _backward_q,
         "backward_q_sm90": _backward_q_sm90,
@@ -73,6 +79,7 @@ VARIANT = runtime.Variant(
     sums=(runtime.Sums("d_rel", "rel"),),
 )
 OPERATOR = runtime.attention_operator(VARIANT)
+PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
 def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
@@ -96,6 +103,60 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backwa
     return runtime.attend(
         VARIANT, OPERATOR, q, k, v, inputs=(rel,), scale=scale, return_lse=return_lse,
         config=config, backward_config=backward_config, deterministic=deterministic,
+    )  # fmt: skip
+
+
+def attention_paged(
+    q, k_cache, v_cache, block_table, seq_lens, *, cu_seqlens_q=None, max_seqlen_q=1, max_seqlen_k=None, rel,
+    scale=None,
+    k_scale=None, v_scale=None, return_lse=False, out=None, batch_invariant=False, plan=None, config=None,
+):
+    """Attention of new queries over a paged cache, which holds their own keys and values too. No gradients.
+
+    q [total_q, heads, head_dim]: the queries of all sequences, one after the other; one a sequence without
+    cu_seqlens_q. k_cache [num_blocks, block_size, kv_heads, head_dim] and v_cache [..., v_head_dim], any strides with a
+    contiguous last dimension, block_size a multiple of 16: in q's dtype, float8_e4m3fn, float8_e5m2 or int8.
+    block_table int32 [batch, max_blocks]: the pages of each sequence in their order. seq_lens int32 [batch]: its keys,
+    the new ones included; what stands behind them counts for nothing.
+    Returns out [total_q, heads, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each row,
+    float32 [heads, total_q], minus infinity where a row sees no key. Never waits for the GPU: lengths may change from
+    replay to replay of a graph, as far as max_seqlen_q, max_seqlen_k and the shapes allow.
+
+    cu_seqlens_q: int32 [batch + 1], where the queries of each sequence begin, and their number.
+    max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; keys as many as block_table has room for by
+    default.
+    rel: float32 [heads, 2 * W + 1].
+    Lengths in these shapes are the longest, max_seqlen_q and max_seqlen_k.
+    scale: factor of the dot products, 1/sqrt(head_dim) by default.
+    k_scale, v_scale: what an 8-bit cache is multiplied by, float32 [], [kv_heads] or [num_blocks, block_size,
+    kv_heads].
+    out: a tensor to write the result to.
+    batch_invariant: a sequence's result has the same bits whatever else is in the batch.
+    plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
+    config: tile sizes and launch options instead of the built-in ones.
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
+    seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what
+    they are.
+    """
+    return runtime.attend_paged(
+        VARIANT, PAGED_OPERATOR, q, k_cache, v_cache, block_table, seq_lens, inputs=(rel,),
+        cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, scale=scale, k_scale=k_scale,
+        v_scale=v_scale, return_lse=return_lse, out=out, batch_invariant=batch_invariant, plan=plan, config=config,
+    )  # fmt: skip
+
+
+def plan_paged(
+    q, k_cache, block_table, seq_lens, *, cu_seqlens_q=None, max_seqlen_q=1, max_seqlen_k=None, batch_invariant=False,
+    config=None,
+):
+    """How to split the keys of these sequences evenly over the GPU, for attention_paged(..., plan=plan).
+
+    Arguments as attention_paged takes them. Made on the device, once a step for all layers; a graph may capture it.
+    """
+    return runtime.paged_plan(
+        VARIANT, q, k_cache, block_table, seq_lens, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k, batch_invariant=batch_invariant, config=config,
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""relative_bias: what several kernels compute of a pair of query and key: _score, _is_uniform, _uniform_score.
+"""relative_bias: what several kernels compute of a pair of query and key: _score, _is_uniform, _uniform_score,
+_score_of_rows.
 
 Generated from variants/relative_bias.yaml by
 
@@ -27,3 +28,9 @@ def _is_uniform(k_first, k_last, q_first, q_last):
 def _uniform_score(qk, k_first, q_first, rel_base, scale):
     """The same as _score for such a tile."""
     return qk * scale + tl.load(rel_base + tl.minimum(tl.maximum(q_first - k_first, -64), 64) + 64)
+
+
+@triton.jit
+def _score_of_rows(qk, q, k, rel_ptr, rel_row, scale):
+    """score + rel[h, clamp(q - k, -64, 64) + 64]."""
+    return qk * scale + tl.load(rel_ptr + rel_row + tl.minimum(tl.maximum(q - k, -64), 64) + 64)

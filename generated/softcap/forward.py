@@ -10,16 +10,9 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from flashgen.runtime.device.arithmetic import tanh
 from flashgen.runtime.device.softmax import online_softmax
 
-from .pair import _visible
-
-
-@triton.jit
-def _score(qk, PRECISE: tl.constexpr, qk_scale):
-    """30.0 * tanh(score / 30.0), in units of log2."""
-    return tanh(qk * qk_scale, PRECISE) * 43.2808512266689
+from .pair import _score, _visible
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"])

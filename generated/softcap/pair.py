@@ -1,4 +1,4 @@
-"""softcap: what several kernels compute of a pair of query and key: _visible, _score_and_slope,
+"""softcap: what several kernels compute of a pair of query and key: _score, _visible, _score_and_slope,
 _score_and_slope_by_key.
 
 Generated from variants/softcap.yaml by
@@ -12,6 +12,12 @@ import triton
 import triton.language as tl
 
 from flashgen.runtime.device.arithmetic import tanh, tanh_approx
+
+
+@triton.jit
+def _score(qk, PRECISE: tl.constexpr, qk_scale):
+    """30.0 * tanh(score / 30.0), in units of log2."""
+    return tanh(qk * qk_scale, PRECISE) * 43.2808512266689
 
 
 @triton.jit

@@ -131,7 +131,7 @@ def test_an_unmasked_file_has_one_loop_and_no_mask() -> None:
     kernel = functions(text_of("full"))["_forward"]
     assert sum(isinstance(node, ast.For | ast.While) for node in ast.walk(kernel)) == 1
     assert "_visible" not in text_of("full")
-    assert "plan" not in words(text_of("full"))
+    assert "plan" not in functions(text_of("full"))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -147,14 +147,15 @@ def test_no_switch_is_left_in_a_kernel(name: str) -> None:
     for function in functions(text_of(name)).values():
         if any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             constants = {a.arg for a in function.args.args if a.annotation is not None}
-            # PRECISE follows from a call, SKIP_UNIFORM from which kernels it runs, TILE and WIDTH from their configs.
-            sizes = {"BM", "BN", "TILE", "WIDTH", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES"}
-            assert constants <= sizes | {"PRECISE", "SKIP_UNIFORM"} | tuned
+            # PRECISE and TOKEN_SCALES follow from a call, SKIP_UNIFORM from which kernels it runs, TILE and WIDTH from
+            # their configs.
+            sizes = {"BM", "BN", "TILE", "WIDTH", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES", "BLOCK_SIZE"}
+            others = {"PRECISE", "TOKEN_SCALES", "SKIP_UNIFORM"}
+            assert constants <= sizes | others | tuned
             for node in ast.walk(function):
                 if isinstance(node, ast.If):
                     assert (
-                        not {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
-                        <= constants - {"PRECISE", "SKIP_UNIFORM"} - tuned
+                        not {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)} <= constants - others - tuned
                     )
 
 

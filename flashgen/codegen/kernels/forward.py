@@ -8,13 +8,14 @@ from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import level
 from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.limits import loop_limits, scheduled_tiles
+from flashgen.codegen.online import OnlineSoftmax
 from flashgen.codegen.pairs import Function, pairs
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.nodes import TRUE, Expr
 
 
 @dataclass(frozen=True)
-class ForwardView:
+class ForwardView(OnlineSoftmax):
     """The holes of the forward kernel. Every string is Triton text; names are those of the kernel.
 
     `score` is None where the logit is the dot product times `qk_scale`: `scaled`. `mask` is None without one.
@@ -55,18 +56,6 @@ class ForwardView:
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         return tuple(f for f in (self.score, self.mask) if f is not None)
-
-    @property
-    def softmax_function(self) -> str:
-        """The function of the device that makes a step of the softmax."""
-        return f"online_softmax{'_natural' if self.natural else '_scaled' if self.scaled else ''}"
-
-    @property
-    def softmax(self) -> str:
-        """The call of it."""
-        logits = "qk, qk_scale" if self.scaled else "x"
-        precision = "" if self.precision == "ieee" else ", TF32=True"
-        return f"{self.softmax_function}({logits}, v_tile, acc, m, l{precision})"
 
 
 def forward_view(facts: Facts) -> ForwardView:

@@ -1,0 +1,105 @@
+"""What the decode kernels have in common: how keys are split over the GPU, and the merge of what splits found."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from flashgen.runtime.arguments import Sizes
+from flashgen.runtime.config import Config
+from flashgen.runtime.device.merge import merge_splits
+from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.variant import Variant
+
+# More queries are the forward kernel's, whose tiles they fill; so are fewer keys, which one program walks in no time.
+MOST_QUERIES = 16
+FEWEST_KEYS = 512
+# Programs that a processor of a GPU runs at once.
+_AT_ONCE = 2
+# What the interpreter is taken for: so few that sequences of a test are split.
+_INTERPRETED = 8
+# Splits that the merge of a row reads at a time.
+_MERGED = 16
+# The tensors that it is given.
+_MERGE_READS = (
+    "out_ptr", "lse_ptr", "residue_ptr", "acc_ptr", "m_ptr", "l_ptr", "shift_ptr", "sinks_ptr", "items_ptr",
+    "count_ptr", "cu_seqlens_q_ptr",
+)  # fmt: skip
+
+
+def few_queries(sizes: Sizes) -> bool:
+    """Whether a dense call is for the decode kernel."""
+    return 1 <= sizes.q_len <= MOST_QUERIES and sizes.kv_len >= FEWEST_KEYS
+
+
+def row_tile(config: Config, rows: int) -> int:
+    """The rows of a tile: as many as there are of a KV head, up to a config's, and 16 at least."""
+    return min(config.BM, max(16, 1 << (rows - 1).bit_length()))
+
+
+@lru_cache(maxsize=64)
+def programs_at_once(gpu: int) -> int:
+    """How many programs a GPU is kept busy by; -1 is the interpreter."""
+    if gpu < 0:
+        return _INTERPRETED
+    return _AT_ONCE * torch.cuda.get_device_properties(gpu).multi_processor_count
+
+
+@lru_cache(maxsize=1024)
+def even_splits(programs: int, key_tiles: int, at_once: int) -> int:
+    """Into how many splits to cut `key_tiles` tiles of keys that each of so many programs would walk alone.
+
+    The fewest for which the GPU is done soonest, when it runs `at_once` programs at a time and each takes as long as
+    its tiles, and one more to begin and end with.
+    """
+    most = max(1, min(key_tiles, 2 * at_once // max(programs, 1)))
+
+    def time_of(splits: int) -> int:
+        return -(-programs * splits // at_once) * (-(-key_tiles // splits) + 1)
+
+    return min(range(1, most + 1), key=time_of)
+
+
+class Partials(NamedTuple):
+    """What splits leave for the merge, float32: acc [items, kv_heads, BM, V_HEAD_DIM], the others without columns."""
+
+    acc: torch.Tensor
+    m: torch.Tensor
+    l: torch.Tensor  # noqa: E741 - as kernels call it
+    shift: torch.Tensor | None
+
+    @classmethod
+    def room(cls, like: torch.Tensor, rows: int, width: int, shifted: bool) -> Partials:
+        """Room for so many rows, not yet written; `shifted`: their logits lack something."""
+        sums = torch.empty((rows, width + (3 if shifted else 2)), dtype=torch.float32, device=like.device).view(-1)
+        acc, *others = sums.split([rows * width, *[rows] * (3 if shifted else 2)])
+        return cls(acc, others[0], others[1], others[2] if shifted else None)
+
+    @property
+    def named(self) -> dict[str, torch.Tensor | None]:
+        return {"acc_ptr": self.acc, "m_ptr": self.m, "l_ptr": self.l, "shift_ptr": self.shift}
+
+
+def merge_partials(
+    key: tuple[Hashable, ...], tensors: Mapping[str, Any], tiles: int, numbers: Mapping[str, int], BM: int, rows: int,
+    V_HEAD_DIM: int, natural: bool,
+) -> None:  # fmt: skip
+    """Merge the splits of `tiles` tiles of BM rows each, a few rows a program where there are many.
+
+    `tensors` and `numbers` go by the names of the kernel's parameters, a tensor that is not there is left out. The
+    numbers, and with them all of the launch, follow from `key`.
+    """
+    per_program = 1 if rows <= 64 else 16
+    sizes = {"BM": BM, "ROWS": per_program, "SPLITS": _MERGED, "V_HEAD_DIM": V_HEAD_DIM, "NATURAL": natural}
+    relaunch(
+        merge_splits, (*key, natural), {name: tensors.get(name) for name in _MERGE_READS},
+        lambda: Rest(tiles * (BM // per_program), numbers, sizes, {"num_warps": 2}),
+    )  # fmt: skip
+
+
+def sinks_of(variant: Variant, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The sinks of a variant that has them, as the merge takes them, among its inputs by the kernels' names."""
+    return {"sinks_ptr": given[f"{variant.sink}_ptr"] if variant.sink else None}

@@ -1,0 +1,231 @@
+"""The paged decode kernel: queries of sequences of any length, whose keys a plan on the device splits evenly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from flashgen.runtime.choosing import config_text, decode_config
+from flashgen.runtime.config import Config
+from flashgen.runtime.decoding import Partials, merge_partials, programs_at_once, row_tile, sinks_of
+from flashgen.runtime.device.plan import plan_splits
+from flashgen.runtime.kernels.decode import DECODE_KERNEL
+from flashgen.runtime.launching import Rest, launch, relaunch
+from flashgen.runtime.operator import operator
+from flashgen.runtime.paged import PagedCall, PagedLayout, prepare_paged
+from flashgen.runtime.registry import checked
+from flashgen.runtime.variant import Variant
+from flashgen.runtime.widths import tile_widths
+
+# Keys of a split where a sequence's bits are not to depend on the batch.
+FIXED_SPLIT = 2048
+# How many times over the splits of a batch would keep the GPU busy: the more there are, the more evenly they end.
+_ROUNDS = 2
+# Sequences that a program of the plan looks at at a time.
+_BLOCK = 1024
+_NO_WINDOW = 2**30
+
+_STRIDES = (
+    "stride_qm", "stride_qh", "stride_kp", "stride_kn", "stride_kh", "stride_vp", "stride_vn", "stride_vh",
+    "stride_ksp", "stride_ksn", "stride_ksh", "stride_vsp", "stride_vsn", "stride_vsh", "stride_table",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PagedPlan:
+    """How the keys of a batch are split, for attention_paged(..., plan=plan): one plan serves all layers of a step.
+
+    `items` int32 [room, 4]: a sequence, a tile of its rows, a split of its keys and how many of these there are;
+    `count` int32 [1]: how many items are in use. `config` and `batch_invariant` are what it was made with.
+    """
+
+    items: torch.Tensor
+    count: torch.Tensor
+    config: str | None
+    batch_invariant: bool
+
+
+class Shape(NamedTuple):
+    """What follows from a call's sizes: its config, the rows of a tile, the room for items, a split's tiles of keys.
+
+    `chunk` is 0 where the plan is to choose it. `rows` are those of a KV head in the longest sequence.
+    """
+
+    config: Config
+    BM: int
+    rows: int
+    room: int
+    chunk: int
+
+
+def paged_plan(
+    variant: Variant, q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor, *,
+    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, batch_invariant: bool, config: Any,
+) -> PagedPlan:  # fmt: skip
+    """plan_paged() of a variant: the plan of a call with these tensors, made on the device."""
+    text = config_text(config, "decode")
+    items, count = _PLAN(
+        q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, batch_invariant, text, variant.span
+    )
+    return PagedPlan(items, count, text, batch_invariant)
+
+
+def _plan(
+    q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, batch_invariant: bool,
+    config: str | None, span: int | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    call = prepare_paged(
+        q, k_cache, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
+    )
+    return _planned(call, _shape_of(call, span, batch_invariant, config), span)
+
+
+def _plan_shapes(
+    q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, batch_invariant: bool,
+    config: str | None, span: int | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    call = prepare_paged(
+        q, k_cache, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
+    )
+    return _empty_plan(q, _shape_of(call, span, batch_invariant, config))
+
+
+_PLAN = operator(
+    "plan_paged",
+    "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, int max_seqlen_q, "
+    "int? max_seqlen_k, bool batch_invariant, str? config, int? span) -> (Tensor, Tensor)",
+    _plan,
+    _plan_shapes,
+    shared=True,
+)
+
+
+def _empty_plan(q: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+    items = torch.empty((shape.room, 4), dtype=torch.int32, device=q.device)
+    return items, torch.empty(1, dtype=torch.int32, device=q.device)
+
+
+def _planned(call: PagedCall, shape: Shape, span: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    s, q = call.layout.sizes, call.q
+    items, count = _empty_plan(q, shape)
+    launch(
+        plan_splits, s.batch,
+        items, count, call.seq_lens, call.cu_seqlens_q,
+        (s.batch, s.total_q, s.q_len, s.heads // s.kv_heads, call.layout.max_keys),
+        _NO_WINDOW if span is None else span, shape.room, shape.chunk,
+        BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())), num_warps=4,
+    )  # fmt: skip
+    return items, count
+
+
+def _shape_of(call: PagedCall, span: int | None, batch_invariant: bool, config: str | None) -> Shape:
+    q, single = call.q, call.cu_seqlens_q is None
+    return _shape(call.layout, q.dtype, q.get_device(), single, span, batch_invariant, config)
+
+
+@lru_cache(maxsize=1024)
+def _shape(
+    layout: PagedLayout, dtype: torch.dtype, gpu: int, single: bool, span: int | None,
+    batch_invariant: bool, config: str | None,
+) -> Shape:  # fmt: skip
+    s = layout.sizes
+    chosen = decode_config(dtype, gpu, s) if config is None else checked("decode", Config.parse(config))
+    group = s.heads // s.kv_heads
+    rows = group if single else group * s.q_len
+    if batch_invariant:
+        # The rows of a tile follow from the model alone, not from the longest sequence.
+        BM = row_tile(chosen, group)
+        keys = layout.max_keys if span is None else min(layout.max_keys, span + BM)
+        chunk = FIXED_SPLIT // chosen.BN
+        splits = -(-keys // FIXED_SPLIT)
+    else:
+        BM, chunk, splits = row_tile(chosen, rows), 0, 1
+    most = s.batch * -(-rows // BM)
+    tiles = most if single else min(most, s.total_q * group // BM + s.batch)
+    room = tiles * splits if batch_invariant else tiles + _ROUNDS * programs_at_once(gpu) // s.kv_heads
+    return Shape(chosen, BM, rows, max(room, 1), chunk)
+
+
+def launch_paged(
+    variant: Variant, call: PagedCall, out: torch.Tensor, lse: torch.Tensor,
+    plan: tuple[torch.Tensor | None, torch.Tensor | None], batch_invariant: bool, config: str | None,
+) -> None:  # fmt: skip
+    """Run the plan, unless there is one, the kernel and the merge: write out and lse."""
+    s, span = call.sizes, variant.span
+    if not s.total_q:
+        return
+    shape = _shape_of(call, span, batch_invariant, config)
+    items, count = plan
+    if items is None or count is None:
+        items, count = _planned(call, shape, span)
+    elif items.shape[0] != shape.room or items.device != call.q.device:
+        raise ValueError(
+            f"plan has room for {items.shape[0]} items on {items.device}; expected {shape.room} on {call.q.device}, as "
+            "plan_paged makes it for tensors and lengths of these sizes"
+        )
+    programs, (_, width) = shape.room * s.kv_heads, tile_widths(s.head_dim, s.v_head_dim)
+    parts = Partials.room(call.q, programs * shape.BM, width, variant.takes("decode_paged", "shift_ptr"))
+    tensors = {**_tensors(call), **parts.named, "out_ptr": out, "lse_ptr": lse, "items_ptr": items, "count_ptr": count}
+    relaunch(
+        variant.kernels["decode_paged"], (call.layout, call.own, shape, out.stride()), tensors,
+        lambda: Rest(programs, _numbers(call, out), _constants(call, shape), _options(shape.config)),
+    )  # fmt: skip
+    merge_partials(
+        (call.layout, shape, out.stride()), {**tensors, **sinks_of(variant, call.given)}, programs,
+        _merge_numbers(call, out), shape.BM, shape.rows, width, variant.natural,
+    )  # fmt: skip
+
+
+def _tensors(call: PagedCall) -> dict[str, Any]:
+    """What the kernel reads, by the names of its parameters."""
+    k_scale, v_scale = _both(call)
+    return {
+        "q_ptr": call.q, "k_ptr": call.k_cache, "v_ptr": call.v_cache, "block_table_ptr": call.block_table,
+        "seq_lens_ptr": call.seq_lens, "cu_seqlens_q_ptr": call.cu_seqlens_q, "k_scale_ptr": k_scale,
+        "v_scale_ptr": v_scale, **call.given,
+    }  # fmt: skip
+
+
+def _numbers(call: PagedCall, out: torch.Tensor) -> dict[str, Any]:
+    layout = call.layout
+    return {
+        **vars(layout.sizes), **dict(zip(_STRIDES, layout.strides, strict=True)), **call.own.numbers,
+        "stride_om": out.stride(0), "stride_oh": out.stride(1), "scale": layout.scale, "max_q": layout.sizes.q_len,
+        "num_blocks": layout.num_blocks, "max_keys": layout.max_keys,
+    }  # fmt: skip
+
+
+def _merge_numbers(call: PagedCall, out: torch.Tensor) -> dict[str, int]:
+    s = call.sizes
+    return {
+        "stride_ob": 0, "stride_oh": out.stride(1), "stride_om": out.stride(0),
+        "stride_lb": 0, "stride_lh": s.total_q, "stride_lm": 1,
+        "batch": s.batch, "total_q": s.total_q, "heads": s.heads, "kv_heads": s.kv_heads, "q_len": s.q_len,
+        "v_head_dim": s.v_head_dim, "num_tiles": 0, "num_splits": 0,
+    }  # fmt: skip
+
+
+def _constants(call: PagedCall, shape: Shape) -> dict[str, Any]:
+    layout = call.layout
+    return {
+        **DECODE_KERNEL.constants(shape.config, layout.sizes.head_dim, layout.sizes.v_head_dim), "BM": shape.BM,
+        "BLOCK_SIZE": layout.block_size, "TOKEN_SCALES": layout.TOKEN_SCALES,
+    }  # fmt: skip
+
+
+def _options(config: Config) -> dict[str, Any]:
+    """Where a page's number is loaded ahead of the page, a tile takes every other stage of the pipeline."""
+    return {**DECODE_KERNEL.options(config), "num_stages": 2 * config.num_stages - 1}
+
+
+def _both(call: PagedCall) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Both scales, where one is of each token: then the kernel reads the other too."""
+    if not call.layout.TOKEN_SCALES:
+        return call.k_scale, call.v_scale
+    one = call.q.new_ones((), dtype=torch.float32)
+    return one if call.k_scale is None else call.k_scale, one if call.v_scale is None else call.v_scale

@@ -1,0 +1,92 @@
+"""The kernel that splits the keys of a batch of sequences evenly among programs, whatever their lengths."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def query_range(cu_seqlens_q_ptr, b, batch, total_q, max_q):
+    """The first query of sequence b and how many it has: one where there are no cu_seqlens_q.
+
+    Whatever stands there, the range lies within the total_q queries, and has at most max_q; sequences from `batch` on
+    have none.
+    """
+    exists = b < batch
+    if cu_seqlens_q_ptr is None:
+        return b, tl.where(exists, 1, 0)
+    else:
+        first = tl.minimum(tl.maximum(tl.load(cu_seqlens_q_ptr + b, mask=exists, other=0), 0), total_q)
+        stop = tl.minimum(tl.load(cu_seqlens_q_ptr + b + 1, mask=exists, other=0), total_q)
+        return first, tl.minimum(tl.maximum(stop - first, 0), max_q)
+
+
+@triton.jit
+def _tiles(
+    cu_seqlens_q_ptr, seq_lens_ptr, b, batch, total_q, max_q, group, max_keys, span, BM: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
+    """Of sequences b: tiles of BM rows, and how many tiles of BN keys each of them reads at most."""
+    _, q_len = query_range(cu_seqlens_q_ptr, b, batch, total_q, max_q)
+    keys = tl.minimum(tl.maximum(tl.load(seq_lens_ptr + b, mask=b < batch, other=0), 0), max_keys)
+    # A row sees at most `span` keys, and the others of its tile as many more as they are apart.
+    keys = tl.minimum(keys, span + tl.minimum(BM // group, q_len))
+    return tl.cdiv(q_len * group, BM), tl.cdiv(keys, BN)
+
+
+@triton.jit
+def _items_before(
+    end, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span,
+    BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """How many items the sequences before `end` have together, of at most `chunk` tiles of keys."""
+    count = 0
+    for start in range(0, end, BLOCK):
+        b = start + tl.arange(0, BLOCK)
+        rows, keys = _tiles(cu_seqlens_q_ptr, seq_lens_ptr, b, batch, total_q, max_q, group, max_keys, span, BM, BN)
+        count += tl.sum(tl.where(b < end, rows * tl.maximum(tl.cdiv(keys, chunk), 1), 0))
+    return count
+
+
+@triton.jit(do_not_specialize=["batch", "total_q", "max_q", "group", "max_keys", "span", "room", "chunk"])
+def plan_splits(
+    items_ptr, count_ptr, seq_lens_ptr, cu_seqlens_q_ptr,
+    batch, total_q, max_q, group, max_keys, span, room, chunk,
+    BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # Grid: one program for each sequence b, which writes its items. An item is one split of the keys of one tile of
+    # query rows: (b, tile, split, number of splits); without keys there are 0 splits, and one item. A split has at most
+    # `chunk` tiles of keys; where that is 0, so few that all items together are about as many as there is room for.
+    b = tl.program_id(0)
+    longest = tl.maximum(tl.cdiv(max_keys, BN), 1)
+    if chunk == 0:
+        # All tiles of keys, as if each were a split, shared out evenly; then up to where the rounding fits.
+        work = _items_before(
+            batch, 1, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
+        )
+        chunk = tl.maximum(tl.cdiv(work, room), 1)
+        count = _items_before(
+            batch, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
+        )
+        while (count > room) & (chunk < longest):
+            chunk += 1 + chunk // 16
+            count = _items_before(
+                batch, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span,
+                BM, BN, BLOCK,
+            )  # fmt: skip
+    first = _items_before(
+        b, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
+    )
+    rows, keys = _tiles(cu_seqlens_q_ptr, seq_lens_ptr, b, batch, total_q, max_q, group, max_keys, span, BM, BN)
+    splits = tl.cdiv(keys, chunk)
+    of_tile = tl.maximum(splits, 1)
+    for start in range(0, rows * of_tile, BLOCK):
+        each = start + tl.arange(0, BLOCK)
+        inside = (each < rows * of_tile) & (first + each < room)
+        to = items_ptr + (first + each) * 4
+        tl.store(to, b + each * 0, mask=inside)
+        tl.store(to + 1, each // of_tile, mask=inside)
+        tl.store(to + 2, each % of_tile, mask=inside)
+        tl.store(to + 3, splits + each * 0, mask=inside)
+    if b == batch - 1:
+        tl.store(count_ptr, tl.minimum(first + rows * of_tile, room))

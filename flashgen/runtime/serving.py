@@ -1,0 +1,164 @@
+"""What serving needs beside attention: writing a paged cache, merging partial results, checking what a scheduler made.
+
+None of it depends on the variant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+
+from flashgen.runtime.device.store import store_tokens
+from flashgen.runtime.interpreter import interpreted
+from flashgen.runtime.launching import launch
+from flashgen.runtime.paged import CACHE_DTYPES, Pages, scale_strides
+
+__all__ = ["check", "merge_states", "store_kv"]
+
+
+def merge_states(
+    outs: torch.Tensor | Sequence[torch.Tensor], lses: torch.Tensor | Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """out and lse of attention over all keys, from those over parts that have no key in common.
+
+    outs: each [batch, heads, q_len, v_head_dim] with lses [batch, heads, q_len], or each [total_q, heads, v_head_dim]
+    with lses [heads, total_q]; natural logarithms, minus infinity for a row that saw no key of a part. Computed in
+    float32, float64 for float64. A row that saw none of any part has out 0 and lse minus infinity. Differentiable.
+
+    Raises ValueError for shapes that do not fit.
+    """
+    if len(outs) != len(lses) or not len(outs):
+        raise ValueError(f"there are {len(outs)} outs and {len(lses)} lses; expected as many, one at least")
+    for number, (out, lse) in enumerate(zip(outs, lses, strict=True)):
+        packed = out.ndim == 3
+        expected = (out.shape[1], out.shape[0]) if packed else out.shape[:-1]
+        if out.ndim not in (3, 4) or tuple(lse.shape) != tuple(expected) or out.shape != outs[0].shape:
+            raise ValueError(
+                f"outs[{number}] has shape {tuple(out.shape)} and lses[{number}] {tuple(lse.shape)}; expected "
+                "[batch, heads, q_len, v_head_dim] with [batch, heads, q_len], or [total_q, heads, v_head_dim] with "
+                "[heads, total_q], the same for all"
+            )
+    dtype = torch.promote_types(outs[0].dtype, torch.float32)
+    each = torch.stack([lse.to(dtype) for lse in lses])
+    # The result does not depend on what is subtracted.
+    highest = each.detach().amax(0)
+    highest = torch.where(highest.isinf(), 0.0, highest)
+    weights = torch.exp(each - highest)
+    total = weights.sum(0)
+    unseen = total == 0
+    total = torch.where(unseen, 1.0, total)
+    weights = weights / total
+    out = sum(_of_rows(weight, out.ndim) * out.to(dtype) for weight, out in zip(weights, outs, strict=True))
+    assert isinstance(out, torch.Tensor)
+    return out.to(outs[0].dtype), torch.where(unseen, -math.inf, torch.log(total) + highest).to(lses[0].dtype)
+
+
+def _of_rows(weight: torch.Tensor, ndim: int) -> torch.Tensor:
+    return (weight if ndim == 4 else weight.transpose(0, 1)).unsqueeze(-1)
+
+
+def store_kv(
+    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slot_mapping: torch.Tensor,
+    k_scale: torch.Tensor | None = None, v_scale: torch.Tensor | None = None,
+) -> None:  # fmt: skip
+    """Write new keys and values into a paged cache.
+
+    k [tokens, kv_heads, head_dim] and v [tokens, kv_heads, v_head_dim], 16-bit or float32, last dimension contiguous.
+    k_cache, v_cache [num_blocks, block_size, kv_heads, head_dim or v_head_dim], any strides with a contiguous last
+    dimension: 16-bit, float32, float8_e4m3fn, float8_e5m2 or int8. slot_mapping int32 or int64 [tokens]: block *
+    block_size + place in the block; a token of slot -1 is skipped, as is one of a slot beyond the cache.
+    k_scale, v_scale: float32 [], [kv_heads] or [num_blocks, block_size, kv_heads]: what is written is the value over
+    its scale, to the nearest number of the cache's dtype, ties to even, and its largest where it is beyond that.
+
+    Launches on the current stream, without a synchronisation. Raises ValueError or TypeError for what does not fit.
+    """
+    for name, source, cache, scale in (("k", k, k_cache, k_scale), ("v", v, v_cache, v_scale)):
+        _check_source(name, source, cache, slot_mapping)
+        strides = scale_strides(f"{name}_scale", scale, Pages.of(f"{name}_cache", cache, k.device))
+        if source.shape[0]:
+            _store(source, cache, slot_mapping, scale, strides)
+
+
+def _check_source(name: str, source: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    pages = Pages.of(f"{name}_cache", cache, source.device)
+    if source.ndim != 3 or tuple(source.shape[1:]) != (pages.kv_heads, pages.head_dim) or source.stride(-1) != 1:
+        raise ValueError(
+            f"{name} has shape {tuple(source.shape)} and strides {source.stride()}; expected [tokens, "
+            f"{pages.kv_heads}, {pages.head_dim}] with a contiguous last dimension"
+        )
+    if not source.dtype.is_floating_point or source.dtype.itemsize not in (2, 4):
+        raise TypeError(f"{name} has dtype {source.dtype}; expected float16, bfloat16 or float32")
+    if slot_mapping.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"slot_mapping has dtype {slot_mapping.dtype}; expected int32 or int64")
+    if tuple(slot_mapping.shape) != (source.shape[0],) or slot_mapping.device != source.device:
+        raise ValueError(
+            f"slot_mapping has shape {tuple(slot_mapping.shape)} on {slot_mapping.device}; expected "
+            f"[{source.shape[0]}], one slot for each token of {name}, on {source.device}"
+        )
+    if source.device.type != "cuda" and not interpreted():
+        raise ValueError(f"{name} is on {source.device}; expected a CUDA device")
+
+
+def _store(
+    source: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor, scale: torch.Tensor | None,
+    strides: tuple[int, int, int],
+) -> None:  # fmt: skip
+    num_blocks, block_size, kv_heads, head_dim = cache.shape
+    # What is neither converted nor scaled is copied, infinities too.
+    copied = source.dtype == cache.dtype and scale is None
+    most = math.inf if copied else CACHE_DTYPES[cache.dtype].most
+    least = -128.0 if cache.dtype == torch.int8 else -most
+    tile = {"HEADS": _power_of_two(kv_heads), "HEAD_DIM": _power_of_two(head_dim)}
+    launch(
+        store_tokens, source.shape[0],
+        source, cache, slot_mapping.contiguous(), scale,
+        *source.stride()[:2], *cache.stride()[:3], *strides,
+        block_size, num_blocks * block_size, kv_heads, head_dim, least, most,
+        **tile, ROUNDS=cache.dtype == torch.int8, num_warps=4,
+    )  # fmt: skip
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+def check(
+    q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor, *,
+    cu_seqlens_q: torch.Tensor | None = None, max_seqlen_q: int = 1, max_seqlen_k: int | None = None,
+) -> None:  # fmt: skip
+    """Raise ValueError that says what is wrong with the numbers that a call of attention_paged is given, all of it.
+
+    Reads them on the host, for which it waits: for finding a scheduler's mistakes. attention_paged itself looks at
+    shapes, dtypes and devices alone; of wrong numbers it reads and writes nothing out of bounds, and what it returns
+    for the sequences concerned means nothing.
+    """
+    num_blocks, block_size = k_cache.shape[:2]
+    batch, max_blocks = block_table.shape
+    table, lengths = block_table.tolist(), seq_lens.tolist()
+    most = max_blocks * block_size if max_seqlen_k is None else min(max_seqlen_k, max_blocks * block_size)
+    found = [
+        f"seq_lens[{b}] is {length}; expected 0 to {most}"
+        for b, length in enumerate(lengths)
+        if not 0 <= length <= most
+    ]
+    for b, length in enumerate(lengths[:batch]):
+        used = min(max_blocks, -(-max(length, 0) // block_size))
+        found += [
+            f"block_table[{b}, {place}] is {page}; expected 0 to {num_blocks - 1}"
+            for place, page in enumerate(table[b][:used])
+            if not 0 <= page < num_blocks
+        ]
+    total_q = q.shape[0]
+    starts = list(range(batch + 1)) if cu_seqlens_q is None else cu_seqlens_q.tolist()
+    if starts[0] != 0:
+        found.append(f"cu_seqlens_q[0] is {starts[0]}; expected 0")
+    if starts[-1] != total_q:
+        found.append(f"cu_seqlens_q[{len(starts) - 1}] is {starts[-1]}; expected {total_q}, the number of queries")
+    for b, (start, stop) in enumerate(pairwise(starts)):
+        if not 0 <= stop - start <= max_seqlen_q:
+            found.append(f"sequence {b} has {stop - start} queries; expected 0 to max_seqlen_q, {max_seqlen_q}")
+    if found:
+        raise ValueError("; ".join(found))

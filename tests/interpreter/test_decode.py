@@ -1,0 +1,83 @@
+"""Few queries over many keys, in the interpreter: every variant's decode kernel beside its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from flashgen.problems import Problem
+from flashgen.runtime import decoding
+from flashgen.runtime.kernels import decode
+from flashgen.spec import load
+from flashgen.verify import Case, run_case
+
+VARIANTS = Path(__file__).parents[2] / "variants"
+NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
+# Groups of 2, of 8 and of 1; one query and several; splits that end inside a tile; head dimensions of all kinds.
+PROBLEMS = [
+    Problem(2, 4, 2, 1, 700, 64, 64, "float32"),
+    Problem(1, 8, 1, 5, 1500, 32, 32, "bfloat16"),
+    Problem(1, 3, 3, 16, 513, 20, 40, "float16"),
+    Problem(1, 32, 1, 3, 600, 16, 16, "float32"),
+    Problem(1, 2, 1, 2, 600, 64, 20, "float32"),
+]
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that the decode launch has launched so far, by name."""
+    found: list[str] = []
+    relaunch = decode.relaunch
+
+    def noted(kernel: object, *arguments: object, **named: object) -> None:
+        found.append(kernel.fn.__name__)
+        relaunch(kernel, *arguments, **named)
+
+    monkeypatch.setattr(decode, "relaunch", noted)
+    return found
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_few_queries_agree_with_the_reference(
+    gallery_module: Callable[[str], ModuleType], launched: list[str], name: str, problem: Problem
+) -> None:
+    result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), Case("decode", problem), "cpu")
+    assert result.ok, result
+    assert launched[0] == "_decode"
+
+
+@pytest.mark.parametrize("splits", [1, 2, 7])
+def test_the_number_of_splits_changes_nothing(
+    gallery_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, splits: int
+) -> None:
+    """More splits than tiles included, of which some see nothing."""
+    monkeypatch.setattr(decode, "even_splits", lambda *_: splits)
+    problem = Problem(1, 4, 2, 2, 530, 16, 16, "float32")
+    for name in ("sliding_window", "sink", "relative_bias", "dilated"):
+        result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), Case("decode", problem), "cpu")
+        assert result.ok, (name, result)
+
+
+def test_gradients_follow_from_what_decode_returns(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("causal")
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, length, 16, requires_grad=True) for length in (3, 520, 520))
+    found, wanted = (
+        torch.autograd.grad(attention(q, k, v).square().sum(), (q, k, v))
+        for attention in (module.attention, module.reference)
+    )
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_splits_fill_the_gpu_evenly() -> None:
+    assert decoding.even_splits(8, 2048, 264) == 33
+    assert decoding.even_splits(128, 128, 264) == 2
+    # One split keeps all busy, or there is nothing to split.
+    assert decoding.even_splits(264, 64, 264) == 1
+    assert decoding.even_splits(8, 1, 264) == 1

@@ -1,0 +1,193 @@
+"""Attention over a paged cache, in the interpreter: each sequence as its reference has it, whatever lies around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from paged_cache import QUANTISED, Batch, make_batch, paged_inputs, verdicts
+
+from flashgen.codegen import generate, load_module
+from flashgen.spec import load
+from flashgen.spec.variant import Variant
+
+VARIANTS = Path(__file__).parents[2] / "variants"
+NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
+RAGGED = (0, 1, 15, 16, 17, 100)
+SEVERAL = (1, 1, 3, 0, 2, 5)
+
+Gallery = Callable[[str], ModuleType]
+
+
+def attend(module: ModuleType, variant: Variant, batch: Batch, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """out and lse, each sequence proven."""
+    longest = batch.block_table.shape[1] * batch.k_cache.shape[1]
+    call = paged_inputs(variant, batch, longest)
+    out, lse = module.attention_paged(*batch.arguments, **batch.options, **call.keywords, return_lse=True, **options)
+    for number, verdict in enumerate(verdicts(module, variant, batch, out, lse, call)):
+        assert verdict.ok, (number, verdict)
+    return out, lse
+
+
+@pytest.mark.parametrize("q_lens", [None, SEVERAL], ids=["one query", "several"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_variant_serves_ragged_sequences(gallery_module: Gallery, name: str, q_lens: tuple[int, ...]) -> None:
+    variant = load(VARIANTS / f"{name}.yaml")
+    attend(gallery_module(name), variant, make_batch(RAGGED, q_lens))
+
+
+@pytest.mark.parametrize("scales", ["none", "one", "head", "token"])
+@pytest.mark.parametrize("cache", QUANTISED, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_caches_of_eight_bits(gallery_module: Gallery, dtype: torch.dtype, cache: torch.dtype, scales: str) -> None:
+    variant = load(VARIANTS / "alibi.yaml")
+    attend(gallery_module("alibi"), variant, make_batch((20, 70), dtype=dtype, cache=cache, scales=scales))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("by_head", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (8, 2), (16, 2), (20, 1)])
+def test_layouts_and_groups(
+    gallery_module: Gallery, heads: int, kv_heads: int, by_head: bool, dtype: torch.dtype
+) -> None:
+    """Groups that fill a tile and groups that need several; head dimensions that are no powers of two."""
+    batch = make_batch(
+        (40, 5), (2, 1), heads=heads, kv_heads=kv_heads, head_dim=20, v_head_dim=24, block_size=48, by_head=by_head,
+        dtype=dtype,
+    )  # fmt: skip
+    attend(gallery_module("sink"), load(VARIANTS / "sink.yaml"), batch)
+
+
+def test_many_new_queries(gallery_module: Gallery) -> None:
+    """Prompts of several tiles beside decoding sequences."""
+    attend(gallery_module("causal"), load(VARIANTS / "causal.yaml"), make_batch((200, 7, 90), (150, 1, 70)))
+
+
+def test_sequences_may_share_pages(gallery_module: Gallery) -> None:
+    batch = make_batch((64, 64))
+    batch.block_table[1, :2] = batch.block_table[0, :2]
+    keys, values = (
+        (each[0], torch.cat([each[0][:32], each[1][32:]])) for each in (batch.keys, batch.values)
+    )  # fmt: skip
+    shared = Batch(**{**vars(batch), "keys": tuple(keys), "values": tuple(values)})
+    attend(gallery_module("causal"), load(VARIANTS / "causal.yaml"), shared)
+
+
+def test_a_plan_serves_many_calls(gallery_module: Gallery) -> None:
+    module, variant = gallery_module("causal"), load(VARIANTS / "causal.yaml")
+    batch = make_batch(RAGGED, SEVERAL)
+    options = {name: value for name, value in batch.options.items() if not name.endswith("scale")}
+    plan = module.plan_paged(batch.q, batch.k_cache, batch.block_table, batch.seq_lens, **options)
+    planned = attend(module, variant, batch, plan=plan)
+    for one, other in zip(planned, attend(module, variant, batch), strict=True):
+        assert torch.equal(one, other)
+    out = torch.empty(batch.q.shape[1], batch.q.shape[0], 16).transpose(0, 1)
+    assert module.attention_paged(*batch.arguments, **batch.options, plan=plan, out=out) is out
+    assert torch.equal(out, planned[0])
+    with pytest.raises(ValueError, match="plan has room for"):
+        other = make_batch((3, 4, 5, 6, 7, 8, 9))
+        module.attention_paged(*other.arguments, plan=plan)
+
+
+def test_a_sequence_has_the_same_bits_in_every_batch(gallery_module: Gallery) -> None:
+    module = gallery_module("alibi")
+    batch = make_batch((5000, 100, 2048, 2049, 31, 1), (2, 1, 1, 1, 3, 1), block_size=64)
+    out, lse = module.attention_paged(*batch.arguments, **batch.options, return_lse=True, batch_invariant=True)
+    ends = [0, *torch.tensor(batch.q_lens).cumsum(0).tolist()]
+    for order in ((0,), (3,), (4,), (5, 4, 3, 2, 1, 0)):
+        rows = torch.cat([torch.arange(ends[b], ends[b + 1]) for b in order])
+        few = make_batch((1,) * len(order), [batch.q_lens[b] for b in order])
+        found = module.attention_paged(
+            batch.q[rows], batch.k_cache, batch.v_cache, batch.block_table[list(order)], batch.seq_lens[list(order)],
+            cu_seqlens_q=few.cu_seqlens_q, max_seqlen_q=max(few.q_lens), return_lse=True, batch_invariant=True,
+        )  # fmt: skip
+        assert torch.equal(found[0], out[rows])
+        assert torch.equal(found[1], lse[:, rows])
+
+
+def test_wrong_numbers_do_no_harm_to_other_sequences(gallery_module: Gallery) -> None:
+    """Lengths beyond the table and below 0, pages that do not exist, queries that end before they begin."""
+    module = gallery_module("causal")
+    batch = make_batch((40, 30, 20), (2, 3, 1))
+    wanted = module.attention_paged(*batch.arguments, **batch.options)
+    table, lengths = batch.block_table.clone(), batch.seq_lens
+    table[1], lengths[1] = 10**9, 10**9
+    arguments = (batch.q, batch.k_cache, batch.v_cache, table, lengths)
+    found = module.attention_paged(*arguments, **batch.options)
+    assert torch.equal(found[[0, 1, 5]], wanted[[0, 1, 5]])
+    lengths[1] = -(10**9)
+    found = module.attention_paged(*arguments, **batch.options)
+    assert torch.equal(found[[0, 1, 5]], wanted[[0, 1, 5]])
+    starts = torch.tensor([0, 2, -7, 10**6], dtype=torch.int32)
+    found = module.attention_paged(*arguments, cu_seqlens_q=starts, max_seqlen_q=3)
+    assert torch.equal(found[:2], wanted[:2])
+
+
+PACKED = {
+    "name": "tree",
+    "score": "score + bias[b, q - (kv_len - q_len)]",
+    "mask": "(k < kv_len - q_len) | tree[b, q - (kv_len - q_len), max(k - (kv_len - q_len), 0)]",
+    "inputs": {
+        "bias": {"shape": ["batch", "q_len"], "dtype": "float32"},
+        "tree": {"shape": ["batch", "q_len", "q_len"], "dtype": "bool"},
+    },
+}
+
+
+def test_inputs_along_queries_are_packed_as_queries_are(tmp_path: Path) -> None:
+    spec = {**PACKED, "mask": "(k <= q) | (on[b, q - (kv_len - q_len)] > 0)"}
+    spec["inputs"] = {"bias": PACKED["inputs"]["bias"], "on": {"shape": ["batch", "q_len"], "dtype": "int32"}}
+    variant = load(spec)
+    module = load_module(generate(variant, tmp_path))
+    batch = make_batch((30, 9, 40), (3, 1, 5))
+    bias, on = torch.randn(9), torch.randint(0, 2, (9,), dtype=torch.int32)
+    out, lse = module.attention_paged(*batch.arguments, **batch.options, bias=bias, on=on, return_lse=True)
+    end = 0
+    for b, q_len in enumerate(batch.q_lens):
+        start, end = end, end + q_len
+        wanted = module.reference(
+            batch.q[start:end].transpose(0, 1)[None], *(x[b].transpose(0, 1)[None] for x in (batch.keys, batch.values)),
+            bias=bias[None, start:end], on=on[None, start:end], return_lse=True,
+        )  # fmt: skip
+        torch.testing.assert_close(out[start:end].transpose(0, 1)[None], wanted[0])
+        torch.testing.assert_close(lse[:, start:end][None], wanted[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": torch.zeros(2, 4, 8)}, "k_cache has head_dim 16; expected q's, 8"),
+        ({"q": torch.zeros(3, 4, 16)}, "q has 3 queries and block_table 2 sequences"),
+        ({"q": torch.zeros(2, 3, 16)}, "q has 3 heads and k_cache 2"),
+        ({"v_cache": torch.zeros(9, 16, 2, 16, dtype=torch.int8)}, "v_cache has dtype"),
+        ({"v_cache": torch.zeros(9, 16, 2, 16)}, "v_cache has shape"),
+        ({"block_table": torch.zeros(2, 3)}, "block_table is torch.float32"),
+        ({"seq_lens": torch.zeros(3, dtype=torch.int32)}, "seq_lens has shape"),
+        ({"cu_seqlens_q": torch.zeros(2, dtype=torch.int32)}, "cu_seqlens_q has shape"),
+        ({"max_seqlen_q": 0}, "max_seqlen_q is 0"),
+        ({"k_scale": torch.ones(())}, "k_scale is given for caches of torch.float32"),
+        ({"out": torch.zeros(2, 4, 8)}, "out has shape"),
+        ({"plan": 3}, "plan is int"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(gallery_module: Gallery, change: dict[str, Any], message: str) -> None:
+    batch = make_batch((20, 30))
+    names = ("q", "k_cache", "v_cache", "block_table", "seq_lens")
+    arguments = {**dict(zip(names, batch.arguments, strict=True)), **change}
+    with pytest.raises((TypeError, ValueError), match=message):
+        gallery_module("causal").attention_paged(**arguments)
+
+
+def test_it_is_one_operator_to_a_compiler(gallery_module: Gallery) -> None:
+    module, batch = gallery_module("causal"), make_batch((20, 30))
+
+    def step(*arguments: torch.Tensor) -> torch.Tensor:
+        plan = module.plan_paged(arguments[0], arguments[1], *arguments[3:])
+        return module.attention_paged(*arguments, plan=plan) * 2
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*batch.arguments), step(*batch.arguments))

@@ -1,0 +1,152 @@
+"""What serving needs beside attention: a cache written, partial results merged, a scheduler's numbers checked."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from flashgen.runtime.serving import check, merge_states, store_kv
+
+NUM_BLOCKS, BLOCK_SIZE, KV_HEADS, HEAD_DIM, V_HEAD_DIM = 4, 16, 3, 40, 24
+SLOTS = torch.tensor([3, -1, 63, 17, 16, 64, 5])
+MOST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0, torch.float16: 65504.0}
+DTYPES = [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8]
+
+
+def new_cache(dtype: torch.dtype, dim: int, by_head: bool = False) -> torch.Tensor:
+    """An empty cache, laid out by tokens or by heads."""
+    if by_head:
+        return torch.zeros(NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, dim, dtype=dtype).transpose(1, 2)
+    return torch.zeros(NUM_BLOCKS, BLOCK_SIZE, KV_HEADS, dim, dtype=dtype)
+
+
+def expected_values(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """One token's values as the cache is to hold them."""
+    x = x / scale
+    if dtype == torch.int8:
+        return x.round().clamp(-128, 127).float()
+    most = MOST.get(dtype, math.inf)
+    return x.clamp(-most, most).to(dtype).float()
+
+
+def scales_of_slot(scale: torch.Tensor, slot: int) -> torch.Tensor:
+    """The scales of one slot, [kv_heads, 1]."""
+    each = scale.reshape(-1, KV_HEADS)[slot] if scale.ndim == 3 else scale.expand(KV_HEADS)
+    return each[:, None]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (KV_HEADS,), (NUM_BLOCKS, BLOCK_SIZE, KV_HEADS)], ids=["one", "head", "token"])
+def test_stored_values_are_the_nearest_that_the_cache_holds(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    k, v = torch.randn(7, KV_HEADS, HEAD_DIM) * 200, torch.randn(7, KV_HEADS, V_HEAD_DIM) * 1e5
+    k_cache, v_cache = new_cache(dtype, HEAD_DIM), new_cache(dtype, V_HEAD_DIM, by_head=True)
+    k_scale, v_scale = torch.rand(shape) + 0.5, torch.rand(shape) + 0.5
+    store_kv(k, v, k_cache, v_cache, SLOTS, k_scale, v_scale)
+    for x, cache, scale in ((k, k_cache, k_scale), (v, v_cache, v_scale)):
+        written = torch.zeros(NUM_BLOCKS * BLOCK_SIZE, dtype=torch.bool)
+        for token, slot in enumerate(SLOTS.tolist()):
+            if 0 <= slot < len(written):
+                written[slot] = True
+                wanted = expected_values(x[token], scales_of_slot(scale, slot), dtype)
+                found = cache[slot // BLOCK_SIZE, slot % BLOCK_SIZE].float()
+                # The interpreter cuts off what bfloat16 does not hold.
+                step = torch.finfo(dtype).eps if dtype == torch.bfloat16 else 0
+                assert torch.all((found - wanted).abs() <= step * wanted.abs())
+        left = cache.float()[~written.view(NUM_BLOCKS, BLOCK_SIZE)]
+        assert torch.all(left == 0), "a slot that no token names was written"
+
+
+def test_what_is_not_converted_is_copied() -> None:
+    k = torch.tensor([math.inf, -math.inf, math.nan, 1.0]).to(torch.bfloat16).expand(1, KV_HEADS, 4)
+    k_cache, v_cache = new_cache(torch.bfloat16, 4), new_cache(torch.bfloat16, 4)
+    store_kv(k.contiguous(), k.contiguous(), k_cache, v_cache, torch.tensor([20], dtype=torch.int32))
+    torch.testing.assert_close(k_cache[1, 4], k[0], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": torch.zeros(7, KV_HEADS, 8)}, "k has shape"),
+        ({"v": torch.zeros(7, KV_HEADS, V_HEAD_DIM, dtype=torch.int32)}, "v has dtype"),
+        ({"slot_mapping": torch.zeros(6, dtype=torch.int64)}, "slot_mapping has shape"),
+        ({"slot_mapping": torch.zeros(7)}, "slot_mapping has dtype"),
+        ({"k_scale": torch.ones(2)}, "k_scale has shape"),
+        ({"v_scale": torch.ones(3, dtype=torch.float64)}, "v_scale is"),
+        ({"k_cache": torch.zeros(4, 15, KV_HEADS, HEAD_DIM)}, "k_cache has shape"),
+        ({"k_cache": torch.zeros(4, 16, KV_HEADS, HEAD_DIM, dtype=torch.int32)}, "k_cache has dtype"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(change: dict[str, torch.Tensor], message: str) -> None:
+    arguments = {
+        "k": torch.zeros(7, KV_HEADS, HEAD_DIM), "v": torch.zeros(7, KV_HEADS, V_HEAD_DIM),
+        "k_cache": new_cache(torch.int8, HEAD_DIM), "v_cache": new_cache(torch.int8, V_HEAD_DIM),
+        "slot_mapping": SLOTS,
+    }  # fmt: skip
+    with pytest.raises((TypeError, ValueError), match=message):
+        store_kv(**{**arguments, **change})
+
+
+def attention_over(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = q @ k.transpose(-1, -2)
+    return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
+
+
+def test_parts_merge_into_the_whole_with_its_gradients() -> None:
+    torch.manual_seed(0)
+    shapes = [(2, 3, 5, 8), (2, 3, 20, 8), (2, 3, 20, 4)]
+    q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+    whole = attention_over(q, k, v)
+    parts = [attention_over(q, k[:, :, part], v[:, :, part]) for part in (slice(0, 3), slice(3, 11), slice(11, 20))]
+    merged = merge_states([out for out, _ in parts], [lse for _, lse in parts])
+    weights = [torch.randn_like(each) for each in whole]
+    found, wanted = (
+        torch.autograd.grad(
+            sum((w * x).sum() for w, x in zip(weights, each, strict=True)), (q, k, v), retain_graph=True
+        )
+        for each in (merged, whole)
+    )
+    for one, other in zip((*merged, *found), (*whole, *wanted), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_packed_parts_merge_by_their_own_layout() -> None:
+    torch.manual_seed(0)
+    outs, lses = torch.randn(2, 1, 3, 5, 4), torch.randn(2, 1, 3, 5)
+    out, lse = merge_states(outs, lses)
+    packed = merge_states([each[0].transpose(0, 1) for each in outs], [each[0] for each in lses])
+    torch.testing.assert_close(packed[0].transpose(0, 1)[None], out)
+    torch.testing.assert_close(packed[1][None], lse)
+
+
+def test_rows_that_saw_nothing_change_nothing() -> None:
+    outs = torch.randn(2, 1, 1, 3, 4)
+    lses = torch.tensor([[0.5, -math.inf, -math.inf], [-math.inf, 2.0, -math.inf]])[:, None, None]
+    outs.requires_grad_(), lses.requires_grad_()
+    out, lse = merge_states(outs, lses)
+    torch.testing.assert_close(out[0, 0], torch.stack([outs[0, 0, 0, 0], outs[1, 0, 0, 1], torch.zeros(4)]))
+    torch.testing.assert_close(lse[0, 0], torch.tensor([0.5, 2.0, -math.inf]))
+    (out.sum() + lse[0, 0, :2].sum()).backward()
+    assert torch.isfinite(outs.grad).all()
+    assert torch.isfinite(lses.grad).all()
+
+
+def test_states_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"outs\[1\] has shape"):
+        merge_states([torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 5)], [torch.zeros(1, 2, 3)] * 2)
+    with pytest.raises(ValueError, match="1 outs and 2 lses"):
+        merge_states([torch.zeros(1, 2, 3, 4)], [torch.zeros(1, 2, 3)] * 2)
+
+
+def test_check_says_all_that_is_wrong() -> None:
+    q, k_cache = torch.zeros(5, 4, 16), torch.zeros(8, 16, 2, 16)
+    table = torch.tensor([[0, 1], [7, 99]], dtype=torch.int32)
+    lengths = torch.tensor([32, 16], dtype=torch.int32)
+    starts = torch.tensor([0, 2, 5], dtype=torch.int32)
+    check(q, k_cache, table, lengths, cu_seqlens_q=starts, max_seqlen_q=3)
+    with pytest.raises(ValueError, match=r"block_table\[1, 1\] is 99; expected 0 to 7"):
+        check(q, k_cache, table, torch.tensor([32, 17]), cu_seqlens_q=starts, max_seqlen_q=3)
+    with pytest.raises(ValueError, match=r"seq_lens\[0\] is 33; expected 0 to 32; .* sequence 0 has -1 queries"):
+        check(q, k_cache, table, torch.tensor([33, 0]), cu_seqlens_q=torch.tensor([1, 0, 4]), max_seqlen_q=4)

@@ -1,0 +1,100 @@
+"""The proof of paged attention can fail: a kernel with one mistake is caught, whatever the mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from paged_cache import make_batch, paged_inputs, verdicts
+
+import flashgen.runtime.device.merge as merge
+from flashgen.codegen import load_module, render, write_package
+from flashgen.runtime import decoding
+from flashgen.spec import load
+
+VARIANTS = Path(__file__).parents[2] / "variants"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake: in the module of a variant, or in that of the merge, a text is replaced by another."""
+
+    name: str
+    variant: str
+    old: str
+    new: str
+    in_merge: bool = False
+
+
+MUTATIONS = [
+    Mutation("the page table read off by one", "full", "page_of(pages_ptr, at", "page_of(pages_ptr + 1, at"),
+    Mutation("the place in a page read off by one", "full", "+ place * stride_vn", "+ (15 - place) * stride_vn"),
+    Mutation("what stands behind the end read", "full", "tl.minimum(start + tl.arange(0, BN), kv_len - 1)",
+             "start + tl.arange(0, BN)"),
+    Mutation("the scale of keys applied twice", "full", "qk *= k_factor[:, None]",
+             "qk *= (k_factor * k_factor)[:, None]"),
+    Mutation("no scale of values", "full", "acc *= tl.load(v_scale_ptr", "acc *= 0.0 + 0 * tl.load(v_scale_ptr"),
+    Mutation("one head for all rows of a tile", "alibi", "h = head[:, None]",
+             "h = (head * 0 + kv_h * group)[:, None]"),
+    Mutation("the queries of another sequence", "full", "(first_query + query)", "(first_query * 0 + query)"),
+    Mutation("a split left out", "causal", "split_start = split * per_split", "split_start = split * per_split + BN"),
+    Mutation("one sequence's length for all", "causal", "tl.load(seq_lens_ptr + b)", "tl.load(seq_lens_ptr + 0 * b)"),
+    Mutation("a split dropped in the merge", "causal", "inside = start + splits < num_splits",
+             "inside = start + splits < num_splits - 1", in_merge=True),
+    Mutation("splits added without their maxima", "causal", "weights = exp_of(m_each - m_new, NATURAL)",
+             "weights = tl.where(inside, 1.0, 0.0)", in_merge=True),
+    Mutation("the sink added once for each split", "sink", "sink = tl.load(sinks_ptr + h)",
+             "sink = tl.load(sinks_ptr + h) + 1.0986 * num_splits", in_merge=True),
+    Mutation("the row shift left out", "alibi", "shift = tl.load(shift_ptr", "shift = 0 * tl.load(shift_ptr",
+             in_merge=True),
+]  # fmt: skip
+
+
+@cache
+def rendered(name: str) -> dict[str, str]:
+    return render(load(VARIANTS / f"{name}.yaml"))
+
+
+def is_proven(module: ModuleType, name: str) -> bool:
+    """Whether ragged batches, one with a cache of 8 bits, come out right."""
+    variant = load(VARIANTS / f"{name}.yaml")
+    batches = [make_batch((100, 17, 230), (3, 1, 2), seed=1)]
+    batches.append(make_batch((70, 40), cache=torch.float8_e4m3fn, scales="head", seed=2))
+    for batch in batches:
+        call = paged_inputs(variant, batch, batch.block_table.shape[1] * 16)
+        results = module.attention_paged(*batch.arguments, **batch.options, **call.keywords, return_lse=True)
+        if not all(verdict.ok for verdict in verdicts(module, variant, batch, *results, call)):
+            return False
+    return True
+
+
+def mutated(source: str, mutation: Mutation) -> str:
+    assert mutation.old in source, f"there is no {mutation.old!r} to mutate"
+    return source.replace(mutation.old, mutation.new)
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "alibi", "sink"])
+def test_without_a_mistake_it_is_proven(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    assert is_proven(gallery_module(name), name)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_a_mistake_is_caught(
+    mutation: Mutation, gallery_module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mutation.in_merge:
+        path = tmp_path / "merge.py"
+        path.write_text(mutated(Path(merge.__file__).read_text(), mutation))
+        monkeypatch.setattr(decoding, "merge_splits", load_module(path).merge_splits)
+        module = gallery_module(mutation.variant)
+    else:
+        files = rendered(mutation.variant)
+        kernel = mutated(files["decode_paged.py"], mutation)
+        write_package(tmp_path / mutation.variant, {**files, "decode_paged.py": kernel})
+        module = load_module(tmp_path / mutation.variant)
+    assert not is_proven(module, mutation.variant)
