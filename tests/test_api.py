@@ -54,7 +54,7 @@ def test_build_tells_each_step(tmp_path: Path) -> None:
     built = construct(
         {"name": "plain", "head_dim": 16}, out=tmp_path, verify=False, tune=False, targets=["sm_80"], progress=progress
     )
-    assert steps == [f"rendered {tmp_path / 'plain.py'}", "compiling for sm_80"]
+    assert steps == [f"rendered {tmp_path / 'plain'}", "compiling for sm_80"]
     found = [(c.job.target, c.job.kernel, c.job.head_dim, c.error) for c in built.compiled]
     assert found == [("sm_80", kernel, 16, None) for kernel in ("forward", "backward_q", "backward_kv")]
 

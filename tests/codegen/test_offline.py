@@ -166,7 +166,7 @@ def test_what_the_compiler_complains_of_is_an_error(tmp_path: Path) -> None:
 
 def test_the_complaint_is_what_is_wrong_not_where_it_was_called_from(tmp_path: Path) -> None:
     path = generate(load({"name": "mine"}), tmp_path)
-    change(path, ("l = l * alpha_l[:, None]", "l = l * nothing"))
+    change(path, ("start = (num_tiles - 1 - i) * BN", "start = (num_tiles - 1 - nothing) * BN"))
     config = Config(128, 64, 4, 2, "hopper", ping_pong=0)
     (found,) = compile_all(path, [Job("sm_90", "forward", "bfloat16", 64, 64, config)])
     assert "nothing is not defined" in (found.error or "")
