@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.arguments import DTYPES, MAX_LENGTH, Sizes, shown
+from flashgen.runtime.arguments import DTYPES, MAX_HEAD_DIM, MAX_LENGTH, Sizes, shown
 from flashgen.runtime.call import FLOAT32, NOTHING_OWN, OwnLayout
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.memory import remember
@@ -210,8 +210,8 @@ def _check_caches(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
     if q.shape[1] % pages.kv_heads or not q.shape[1]:
         raise ValueError(f"q has {q.shape[1]} heads and k_cache {pages.kv_heads}; expected a multiple of k_cache's")
     for name, dim in (("k_cache", pages.head_dim), ("v_cache", v_pages.head_dim)):
-        if dim > 256:
-            raise ValueError(f"{name} has head_dim {dim}; expected 1 to 256")
+        if dim > MAX_HEAD_DIM:
+            raise ValueError(f"{name} has head_dim {dim}; expected 1 to {MAX_HEAD_DIM}")
 
 
 def _check_scaled(k_cache: torch.Tensor, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None) -> None:

@@ -24,6 +24,7 @@ PROBLEMS = [
     Problem(1, 3, 3, 16, 513, 20, 40, "float16"),
     Problem(1, 32, 1, 3, 600, 16, 16, "float32"),
     Problem(1, 2, 1, 2, 600, 64, 20, "float32"),
+    Problem(1, 2, 1, 1, 520, 512, 260, "bfloat16"),
 ]
 
 

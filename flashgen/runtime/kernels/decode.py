@@ -26,13 +26,13 @@ from flashgen.runtime.widths import tile_widths
 CHUNK = 32
 
 _DEFAULTS: Table = {
-    "sm80": (Config(64, 64, 4, 4), Config(64, 64, 4, 3), Config(32, 32, 4, 3)),
-    "sm90": (Config(64, 64, 4, 4), Config(64, 64, 4, 3), Config(64, 64, 4, 2)),
-    "sm100": (Config(64, 64, 4, 4), Config(64, 64, 4, 3), Config(64, 64, 4, 2)),
-    "small": (Config(64, 64, 4, 3), Config(64, 32, 4, 3), Config(32, 32, 4, 2)),
-    "other": (Config(64, 64, 4, 2), Config(64, 32, 4, 2), Config(32, 32, 4, 1)),
-    "float32": (Config(32, 32, 4, 2), Config(16, 32, 4, 2), Config(16, 16, 4, 2)),
-    "float32 by TMA": (Config(32, 32, 4, 2), Config(16, 32, 4, 2), Config(16, 16, 4, 2)),
+    "sm80": (Config(64, 64, 4, 4), Config(64, 64, 4, 3), Config(32, 32, 4, 3), Config(16, 32, 4, 2)),
+    "sm90": (Config(64, 64, 4, 4), Config(64, 64, 4, 3), Config(64, 64, 4, 2), Config(16, 32, 4, 2)),
+    "sm100": (Config(64, 64, 4, 4), Config(64, 64, 4, 3), Config(64, 64, 4, 2), Config(16, 32, 4, 2)),
+    "small": (Config(64, 64, 4, 3), Config(64, 32, 4, 3), Config(32, 32, 4, 2), Config(16, 16, 4, 2)),
+    "other": (Config(64, 64, 4, 2), Config(64, 32, 4, 2), Config(32, 32, 4, 1), Config(16, 16, 4, 1)),
+    "float32": (Config(32, 32, 4, 2), Config(16, 32, 4, 2), Config(16, 16, 4, 2), Config(16, 16, 8, 1)),
+    "float32 by TMA": (Config(32, 32, 4, 2), Config(16, 32, 4, 2), Config(16, 16, 4, 2), Config(16, 16, 8, 1)),
 }
 
 
