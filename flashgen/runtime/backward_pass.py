@@ -61,11 +61,12 @@ def attention_backward(
     dq = for_scale(dq, scale)
     if not asked:
         return dq, dk, dv, *(None for _ in variant.learned)
-    learned = {name: torch.zeros_like(call.given[f"{name}_ptr"]) for name in asked}
-    if sums is not None:
-        learned |= input_gradients(variant, call, rows, sums, kv_config if needs_k or needs_v else None)
+    by_keys = kv_config if needs_k or needs_v else None
+    learned = {} if sums is None else input_gradients(variant, call, rows, sums, by_keys)
     if variant.sink in asked:
         learned[variant.sink] = sink_gradient(call.given[f"{variant.sink}_ptr"], rows, variant.natural)
+    for name in asked - learned.keys():  # no score depends on it
+        learned[name] = torch.zeros_like(call.given[f"{name}_ptr"])
     return dq, dk, dv, *(learned.get(name) for name in variant.learned)
 
 

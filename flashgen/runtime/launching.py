@@ -91,9 +91,10 @@ class Known(NamedTuple):
     """What a launch needs beside the arguments that are given: `last` are the others, numbers and constants.
 
     `order` brings both, one after the other, into the kernel's order; None where they are in it. `tilings` are those
-    of given arguments by their places.
+    of given arguments by their places. The kernel is here to stay alive: descriptions have its id.
     """
 
+    kernel: object
     compiled: CompiledKernel
     programs: int
     tilings: list[tuple[int, Tiling]]
@@ -209,6 +210,7 @@ def _know(order: Order, found: Found, asked: Rest, everything: tuple[Any, ...], 
     now = [*order.places, *others]
     tilings = [(place, asked.tilings[name]) for place, name in enumerate(order.names) if name in asked.tilings]
     return Known(
+        order.kernel,
         found.compiled,
         asked.programs,
         tilings,
