@@ -1,7 +1,7 @@
 """Generated kernels without one of their techniques, by edits of the generated text.
 
 A template has no switch for what no one would turn off. To measure what such a technique brings, its lines are replaced
-in the files of one package. An edit whose text is gone raises EditFailed: it never passes for a technique that brings
+in the kernel's file of one package. An edit whose text is gone raises EditFailed: it never passes for a technique that brings
 nothing. After a change of templates/forward_sm90*.jinja it is mended here.
 """
 
@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flashgen.errors import EditFailed
+from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
+
+# The kernel whose techniques these are.
+FILE = f"{FORWARD_SM90_KERNEL.name}.py"
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Text of a generated package, all of whose occurrences are replaced."""
+    """Text of the kernel's file, all of whose occurrences are replaced."""
 
     old: str
     new: str
@@ -63,13 +67,13 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
 
 
 def edited(files: Mapping[str, str], name: str) -> dict[str, str]:
-    """The files of a generated package after the edits of this name; EditFailed where they have no such text."""
-    found = dict(files)
+    """The files of a generated package after the edits of this name; EditFailed where the kernel has no such text."""
+    text = files[FILE]
     for edit in EDITS[name]:
-        if not any(edit.old in text for text in found.values()):
+        if edit.old not in text:
             raise EditFailed(
-                f"the edit {name!r} did not find {edit.old.strip()!r}; expected it in the generated package: mend "
-                f"flashgen/bench/edits.py after a change of the templates"
+                f"the edit {name!r} did not find {edit.old.strip()!r}; expected it in {FILE} of the generated package: "
+                f"mend flashgen/bench/edits.py after a change of the templates"
             )
-        found = {file: text.replace(edit.old, edit.new) for file, text in found.items()}
-    return found
+        text = text.replace(edit.old, edit.new)
+    return {**files, FILE: text}
