@@ -1,8 +1,8 @@
 """Generated kernels without one of their techniques, by edits of the generated text.
 
 A template has no switch for what no one would turn off. To measure what such a technique brings, its lines are replaced
-in the kernel's file of one package. An edit whose text is gone raises EditFailed: it never passes for a technique that brings
-nothing. After a change of templates/forward_sm90*.jinja it is mended here.
+in the kernel's file of one package. An edit whose text is gone raises EditFailed: it never passes for a technique that
+brings nothing. After a change of templates/forward_sm90*.jinja it is mended here.
 """
 
 from __future__ import annotations
