@@ -49,15 +49,15 @@ def _input(t: Input, public: str, known: Iterable[str], packed: Input | None = N
     ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
     options = {
         "binds": f"{{{', '.join(binds)}}}" if binds else "",
-        "may_be_one": _tuple(ones) if ones else "",
+        "may_be_one": tuple_text(ones) if ones else "",
         "default": _DEFAULTS[t.default] if t.default else "",
         "grad": "True" if t.grad else "",
         **_called(t.name, public),
         "packed": _input(packed, public, known) if packed else "",
     }
     texts = [_quoted(text) for text in dims_of(t)]
-    function = _function(read, known, _tuple(shape))
-    return _made("Input", [_quoted(t.name), f"torch.{t.dtype}", _tuple(texts), function], options)
+    function = _function(read, known, tuple_text(shape))
+    return _made("Input", [_quoted(t.name), f"torch.{t.dtype}", tuple_text(texts), function], options)
 
 
 def _sums(site: SiteView, known: Iterable[str]) -> str:
@@ -81,7 +81,8 @@ def _made(kind: str, given: Iterable[str], options: Mapping[str, str]) -> str:
     return f"runtime.{kind}({', '.join([*given, *named])})"
 
 
-def _tuple(parts: Collection[str]) -> str:
+def tuple_text(parts: Collection[str]) -> str:
+    """A tuple of these texts."""
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashgen.codegen.declaration import Declaration, declaration
+from flashgen.codegen.declaration import Declaration, declaration, tuple_text
 from flashgen.codegen.docstrings import argument_lines, differentiable, quoted
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.packed import with_packed_queries
@@ -99,5 +99,4 @@ def _defaults(kernels: Kernels) -> dict[str, str]:
 def _passed(variant: Variant) -> str:
     """The variant's own arguments, the inputs in one tuple and the params in another."""
     kinds = {"inputs": [t.name for t in variant.inputs], "params": [p.name for p in variant.runtime_params]}
-    tuples = {kind: f"({', '.join(names)}{',' if len(names) == 1 else ''})" for kind, names in kinds.items() if names}
-    return "".join(f", {kind}={names}" for kind, names in tuples.items())
+    return "".join(f", {kind}={tuple_text(names)}" for kind, names in kinds.items() if names)

@@ -41,7 +41,6 @@ class Kernels:
     backward_kv_sm90: BackwardKvSm90View
     backward_inputs: BackwardQView | None
     decode: DecodeView
-    decode_paged: DecodeView
     texts: Mapping[str, str]
 
 
@@ -79,7 +78,7 @@ def render_kernels(variant: Variant) -> Kernels:
     pieces = tuple(map(_function, known.functions))
     texts = {name: _macro(template, "text", view) for name, (template, view) in present.items()}
     return Kernels(
-        forward, sm90, schedule, delta, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, decode, decode_paged,
+        forward, sm90, schedule, delta, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, decode,
         placed(texts, pieces),
     )  # fmt: skip
 

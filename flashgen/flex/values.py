@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -188,8 +187,3 @@ def where(test: Value, x: Value, y: Value) -> Value:
 
 def _truncated(x: Value) -> Value:
     return where(compare("<", x, literal(0)), negative(call("floor", negative(x))), call("floor", x))
-
-
-def is_hidden(syntax: Syntax) -> bool:
-    """Whether this is minus infinity."""
-    return isinstance(syntax, Literal) and syntax.value == -math.inf

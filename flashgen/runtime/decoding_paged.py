@@ -73,26 +73,26 @@ def paged_plan(
     return PagedPlan(items, count, text, batch_invariant)
 
 
-def _plan(
+def _plan(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    call, span, shape = _asked(*given)
+    return _planned(call, shape, span)
+
+
+def _plan_shapes(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    call, _, shape = _asked(*given)
+    return _empty_plan(call.q, shape)
+
+
+def _asked(
     q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, batch_invariant: bool,
     config: str | None, span: int | None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[PagedCall, int | None, Shape]:  # fmt: skip
+    """The call that a plan is for, what a query sees at most, and what follows from the sizes."""
     call = prepare_paged(
         q, k_cache, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
     )
-    return _planned(call, _shape_of(call, span, batch_invariant, config), span)
-
-
-def _plan_shapes(
-    q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, batch_invariant: bool,
-    config: str | None, span: int | None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    call = prepare_paged(
-        q, k_cache, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
-    )
-    return _empty_plan(q, _shape_of(call, span, batch_invariant, config))
+    return call, span, _shape_of(call, span, batch_invariant, config)
 
 
 _PLAN = operator(

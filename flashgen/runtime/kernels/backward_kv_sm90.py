@@ -156,9 +156,16 @@ def _tilings(
     call: Call, rows: Incoming, sums: torch.Tensor | None, dk: torch.Tensor, dv: torch.Tensor, config: Config
 ) -> dict[str, Tiling]:
     """How the kernel sees what it reads and writes by tiles; dq where no threads add to it."""
-    BM, BN = config.BM, config.BN // 2
     width, v_width = _width(config), v_block_width(call.sizes.v_head_dim)
-    tilings = {
+    tilings = key_tilings(call, rows, dk, dv, config.BM, config.BN // 2, width, v_width)
+    return {**tilings, "dq_sums": _fragments(sums)} if sums is not None and config.fuse_dq == 2 else tilings
+
+
+def key_tilings(
+    call: Call, rows: Incoming, dk: torch.Tensor, dv: torch.Tensor, BM: int, BN: int, width: int, v_width: int
+) -> dict[str, Tiling]:
+    """How a kernel for dK and dV sees tensors by tiles of BM rows or BN keys; two widths, of q and k and of v."""
+    return {
         "q_desc": tiling(call.q, BM, width),
         "do_desc": tiling(rows.d_out, BM, v_width),
         "k_desc": tiling(call.k, BN, width),
@@ -168,7 +175,6 @@ def _tilings(
         "dk_desc": tiling(dk, BN, width),
         "dv_desc": tiling(dv, BN, v_width),
     }
-    return {**tilings, "dq_sums": _fragments(sums)} if sums is not None and config.fuse_dq == 2 else tilings
 
 
 def key_tensors(call: Call, rows: Incoming) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from flashgen.runtime.kernels.backward_kv_sm90 import (
     key_head_group,
     key_options,
     key_tensors,
+    key_tilings,
     key_types,
     refuses_keys,
-    row_tiling,
     v_block_width,
 )
 from flashgen.runtime.kernels.kernel import Kernel, Task, key_tiles
-from flashgen.runtime.kernels.sm90 import BARRIERS, CONSUMER_TILES, HOPPER, product_width, tiling
+from flashgen.runtime.kernels.sm90 import BARRIERS, CONSUMER_TILES, HOPPER, product_width
 from flashgen.runtime.launching import relaunch
 from flashgen.runtime.variant import Variant
 
@@ -70,18 +70,8 @@ def _tilings(
     call: Call, rows: Incoming, dk: torch.Tensor, dv: torch.Tensor, config: Config
 ) -> dict[str, Tiling]:  # fmt: skip
     """How the kernel sees what it reads and writes by tiles."""
-    BM, BN = config.BM, config.BN
     width, v_width = v_block_width(call.sizes.head_dim), v_block_width(call.sizes.v_head_dim)
-    return {
-        "q_desc": tiling(call.q, BM, width),
-        "do_desc": tiling(rows.d_out, BM, v_width),
-        "k_desc": tiling(call.k, BN, width),
-        "v_desc": tiling(call.v, BN, v_width),
-        "lse_desc": row_tiling(rows.delta, BM),
-        "delta_desc": row_tiling(rows.delta, BM),
-        "dk_desc": tiling(dk, BN, width),
-        "dv_desc": tiling(dv, BN, v_width),
-    }
+    return key_tilings(call, rows, dk, dv, config.BM, config.BN, width, v_width)
 
 
 def _launch(
