@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import serve
 import torch
+
+import serve
 from engine.alone import compare
 from engine.engine import Engine
 from engine.model import Model
