@@ -84,6 +84,8 @@ _QUICK = (
         below=True,
     ),
     Case("large scores, 16 bits", _problem("1 2/2 40x90 64/64", "bfloat16"), _WIDE, return_max=True, gain=100.0),
+    Case("decode", _problem("2 4/1 1x700 64/64", "bfloat16"), return_max=True),
+    Case("decode, several queries", _problem("1 4/2 7x530 40/24", "float32"), layout="bshd", return_max=True),
     Case("negative scale", _problem("1 2/2 40x45 24/72", "float16"), _SMALL, scale=-0.3, return_max=True),
 )
 
@@ -98,6 +100,16 @@ _PAIRWISE = (
     Case("pairs 7", _problem("1 4/1 100x193 80/80", "bfloat16"), layout="bshd"),
     Case("pairs 8", _problem("2 4/2 17x1 80/80", "float32")),
     Case("pairs 9", _problem("1 4/4 128x100 80/40", "float16")),
+)
+
+# What the decode kernel serves: groups of one, of 8 and of more rows than a tile has, wide heads.
+_DECODE = (
+    Case("decode, one head each", _problem("1 3/3 16x513 20/40", "float16")),
+    Case("decode, a group of 8", _problem("1 8/1 5x1500 32/32", "bfloat16"), layout="bshd"),
+    Case("decode, a group of 32", _problem("1 32/1 3x600 16/16", "float32")),
+    Case("decode, wide heads", _problem("1 2/1 1x520 256/256", "bfloat16")),
+    Case("decode, large scores", _problem("1 4/2 2x1025 64/64", "bfloat16"), gain=100.0),
+    Case("decode, negative scale", _problem("1 4/2 3x600 24/72", "float16"), scale=-0.3),
 )
 
 _DIMS = tuple(
@@ -137,7 +149,7 @@ def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple
     """The cases of a level. `gpu`: leave tile sizes to the module and go to sizes that an interpreter cannot."""
     cases = [*_QUICK, *_reach(variant), *_own(variant, _QUICK[0], scheduled)]
     if level == "full":
-        cases += [*_PAIRWISE, *_DIMS, *(_LONG if gpu else ()), *(_tuned(variant) if gpu else ())]
+        cases += [*_PAIRWISE, *_DECODE, *_DIMS, *(_LONG if gpu else ()), *(_tuned(variant) if gpu else ())]
     return _seeded(variant, cases, gpu)
 
 
