@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,7 +65,6 @@ class Kernels:
     fixed: tuple[tuple[int, int | float], ...]
     sized: tuple[tuple[int, torch.Size], ...]
     ways: tuple[tuple[int, Way], ...]
-    has_max: bool
 
     def serves(self, values: Sequence[Any]) -> bool:
         """Whether it holds for these captured values."""
@@ -166,8 +164,7 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
     numbers = tuple((each, traced.places[each]) for each in traced.numbers)
     fixed = tuple((place, found.values[place]) for place in traced.fixed)
     sized = tuple((place, found.values[place].shape) for place in traced.sized)
-    has_max = "return_max" in inspect.signature(module.attention).parameters
-    return Kernels(module.attention, tensors, numbers, fixed, sized, tuple(traced.ways), has_max)
+    return Kernels(module.attention, tensors, numbers, fixed, sized, tuple(traced.ways))
 
 
 def variant_name(mod: Any) -> str:
