@@ -93,6 +93,8 @@ def _defaults(kernels: Kernels) -> dict[str, str]:
         "forward": kernels.forward.default,
         "backward_q": f"default_{'scheduled_' if kernels.backward_q.scheduled else ''}backward_q_config",
         "backward_kv": f"default_{keys}backward_kv_config",
+        "decode": "default_decode_config",
+        "decode_paged": "default_decode_paged_config",
     }
 
 

@@ -49,7 +49,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "4baa95abc99e", "backward_q": "087b20c411fe", "backward_kv": "e4c5c539f4ea"},
+    templates={
+        "forward": "4baa95abc99e",
+        "backward_q": "087b20c411fe",
+        "backward_kv": "e4c5c539f4ea",
+        "decode": "fc04cdc30c48",
+        "decode_paged": "f5b42ade1763",
+    },
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -75,6 +81,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     inputs=(
         runtime.Input(

@@ -48,7 +48,13 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "56e4029bc82b", "backward_q": "77a48437cf6f", "backward_kv": "7dc6c21e3db1"},
+    templates={
+        "forward": "56e4029bc82b",
+        "backward_q": "77a48437cf6f",
+        "backward_kv": "7dc6c21e3db1",
+        "decode": "b376a3cf59d6",
+        "decode_paged": "97738599427e",
+    },
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -74,6 +80,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_scheduled_config,
         backward_q=runtime.default_scheduled_backward_q_config,
         backward_kv=runtime.default_scheduled_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     inputs=(
         runtime.Input(

@@ -41,7 +41,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "c8f449ea9c41", "backward_q": "cd49a4ba0906", "backward_kv": "466c659d8b94"},
+    templates={
+        "forward": "c8f449ea9c41",
+        "backward_q": "cd49a4ba0906",
+        "backward_kv": "466c659d8b94",
+        "decode": "d7fd74014add",
+        "decode_paged": "648a96399682",
+    },
     source="variants/causal.yaml",
     arguments={},
 )
@@ -66,6 +72,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_plain_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_masked_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
 )
 OPERATOR = runtime.attention_operator(VARIANT)

@@ -44,7 +44,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "61ea9fc46ddb", "backward_q": "07fb9955c81f", "backward_kv": "fc2f622242f7"},
+    templates={
+        "forward": "61ea9fc46ddb",
+        "backward_q": "07fb9955c81f",
+        "backward_kv": "fc2f622242f7",
+        "decode": "ed41ae088990",
+        "decode_paged": "8ca2c30260b0",
+    },
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -69,6 +75,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     span=4096,
 )

@@ -41,7 +41,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "3be7238d7883", "backward_q": "07ef3bb6e2e4", "backward_kv": "7ccda05b252f"},
+    templates={
+        "forward": "3be7238d7883",
+        "backward_q": "07ef3bb6e2e4",
+        "backward_kv": "7ccda05b252f",
+        "decode": "2a3db80329fc",
+        "decode_paged": "26cff9acec73",
+    },
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -66,6 +72,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_plain_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     params=(runtime.Param("prefix", int),),
 )

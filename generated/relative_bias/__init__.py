@@ -48,7 +48,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "925973e65074", "backward_q": "217a905310c0", "backward_kv": "07e5ca58c3eb"},
+    templates={
+        "forward": "925973e65074",
+        "backward_q": "217a905310c0",
+        "backward_kv": "07e5ca58c3eb",
+        "decode": "d448e449cd0e",
+        "decode_paged": "a0df8be8a636",
+    },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -74,6 +80,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     inputs=(runtime.Input("rel", torch.float32, ("heads", "2 * W + 1"), lambda heads: (heads, 129), grad=True),),
     sums=(runtime.Sums("d_rel", "rel"),),

@@ -41,7 +41,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "ec249b0e8b8e", "backward_q": "0857d323bd2b", "backward_kv": "35422feceee7"},
+    templates={
+        "forward": "ec249b0e8b8e",
+        "backward_q": "0857d323bd2b",
+        "backward_kv": "35422feceee7",
+        "decode": "814ca5551a97",
+        "decode_paged": "98061f1a9ced",
+    },
     source="variants/sliding_window.yaml",
     arguments={},
 )
@@ -66,6 +72,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_masked_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     span=1024,
 )
