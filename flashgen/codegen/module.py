@@ -13,6 +13,7 @@ from flashgen.codegen.scheduled import default_text
 from flashgen.codegen.signature import own_arguments
 from flashgen.codegen.texts import Kernels
 from flashgen.runtime.identity import Identity
+from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import Variant
 
 
@@ -70,7 +71,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         title=quoted(variant.description),
         identity=identity,
         kernels=kernels,
-        defaults={family: default_text(variant, family) for family in ("forward", "backward_q", "backward_kv")},
+        defaults={family: default_text(variant, family) for family in TUNED},
         declared=declared,
         sink=variant.sink,
         parameters=arguments.parameters,

@@ -54,6 +54,9 @@ default_scheduled_backward_kv_config = default_of_form("backward_kv", "scheduled
 default_backward_q_config = default_of_form("backward_q")
 default_scheduled_backward_q_config = default_of_form("backward_q", "scheduled")
 
+default_decode_config = default_of_form("decode")
+default_decode_paged_config = default_of_form("decode_paged")
+
 
 def built_in(family: str, scheduled: bool) -> Default:
     """The defaults of a family by its name."""

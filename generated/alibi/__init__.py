@@ -49,7 +49,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "dd532edf7fba", "backward_q": "33c2e2081158", "backward_kv": "e4c5c539f4ea"},
+    templates={
+        "forward": "dd532edf7fba",
+        "backward_q": "33c2e2081158",
+        "backward_kv": "e4c5c539f4ea",
+        "decode": "43e85253a8f4",
+        "decode_paged": "e587beb10cc2",
+    },
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -75,6 +81,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     inputs=(
         runtime.Input(

@@ -48,7 +48,13 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "b58af8cf84df", "backward_q": "a25bd03f9ec9", "backward_kv": "7dc6c21e3db1"},
+    templates={
+        "forward": "b58af8cf84df",
+        "backward_q": "a25bd03f9ec9",
+        "backward_kv": "7dc6c21e3db1",
+        "decode": "34b5b711c2cd",
+        "decode_paged": "2e9c3b24d83b",
+    },
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -74,6 +80,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_scheduled_config,
         backward_q=runtime.default_scheduled_backward_q_config,
         backward_kv=runtime.default_scheduled_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     inputs=(
         runtime.Input(

@@ -41,7 +41,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "01199ea3412b", "backward_q": "079c5a5e859e", "backward_kv": "466c659d8b94"},
+    templates={
+        "forward": "01199ea3412b",
+        "backward_q": "079c5a5e859e",
+        "backward_kv": "466c659d8b94",
+        "decode": "60116d4bc834",
+        "decode_paged": "41c2916136de",
+    },
     source="variants/causal.yaml",
     arguments={},
 )
@@ -66,6 +72,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_plain_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_masked_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
 )
 OPERATOR = runtime.attention_operator(VARIANT)

@@ -43,7 +43,13 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "03866cf08f69", "backward_q": "b812d7eb24b7", "backward_kv": "d61d5458f49e"},
+    templates={
+        "forward": "03866cf08f69",
+        "backward_q": "b812d7eb24b7",
+        "backward_kv": "d61d5458f49e",
+        "decode": "a3b1a47ab8c8",
+        "decode_paged": "68afeacd03b9",
+    },
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -69,6 +75,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_scheduled_config,
         backward_q=runtime.default_scheduled_backward_q_config,
         backward_kv=runtime.default_scheduled_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     span=2048,
 )

@@ -48,7 +48,13 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "103c5566139e", "backward_q": "4deac07b621f", "backward_kv": "52134bd299d4"},
+    templates={
+        "forward": "103c5566139e",
+        "backward_q": "4deac07b621f",
+        "backward_kv": "52134bd299d4",
+        "decode": "b0cc41787a9b",
+        "decode_paged": "a1dc5b449811",
+    },
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -74,6 +80,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_by_key_config,
         backward_q=runtime.default_scheduled_backward_q_config,
         backward_kv=runtime.default_scheduled_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     inputs=(runtime.Input("doc", torch.int32, ("batch", "kv_len"), lambda batch, kv_len: (batch, kv_len)),),
     by_batch=True,

@@ -39,7 +39,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
-    templates={"forward": "9a3ff0baa1d0", "backward_q": "e4550c8cecd7", "backward_kv": "e537b713e00a"},
+    templates={
+        "forward": "9a3ff0baa1d0",
+        "backward_q": "e4550c8cecd7",
+        "backward_kv": "e537b713e00a",
+        "decode": "5eff500d2418",
+        "decode_paged": "378669946b42",
+    },
     source="variants/full.yaml",
     arguments={},
 )
@@ -64,6 +70,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_plain_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
 )
 OPERATOR = runtime.attention_operator(VARIANT)

@@ -44,7 +44,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
-    templates={"forward": "2cdbae5271a4", "backward_q": "6944f20a9ba1", "backward_kv": "fc2f622242f7"},
+    templates={
+        "forward": "2cdbae5271a4",
+        "backward_q": "6944f20a9ba1",
+        "backward_kv": "fc2f622242f7",
+        "decode": "38f870b6113d",
+        "decode_paged": "5e12a66d5ef2",
+    },
     source="variants/gemma2.yaml",
     arguments={},
 )
@@ -69,6 +75,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     span=4096,
 )

@@ -48,7 +48,13 @@ from .schedule import _classify
 IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
-    templates={"forward": "dd5dd8803b04", "backward_q": "a8d5d5de3501", "backward_kv": "558821db2e07"},
+    templates={
+        "forward": "dd5dd8803b04",
+        "backward_q": "a8d5d5de3501",
+        "backward_kv": "558821db2e07",
+        "decode": "2d0310d2ef0e",
+        "decode_paged": "9e1b05943897",
+    },
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
 )
@@ -74,6 +80,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_by_key_config,
         backward_q=runtime.default_scheduled_backward_q_config,
         backward_kv=runtime.default_scheduled_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     inputs=(runtime.Input("is_global", torch.bool, ("batch", "kv_len"), lambda batch, kv_len: (batch, kv_len)),),
     by_batch=True,

@@ -41,7 +41,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
-    templates={"forward": "c92b3fa2d7f1", "backward_q": "8f0364efcd66", "backward_kv": "7ccda05b252f"},
+    templates={
+        "forward": "c92b3fa2d7f1",
+        "backward_q": "8f0364efcd66",
+        "backward_kv": "7ccda05b252f",
+        "decode": "36d3b936f32b",
+        "decode_paged": "79bf2b38398d",
+    },
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
 )
@@ -66,6 +72,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_plain_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     params=(runtime.Param("prefix", int),),
 )

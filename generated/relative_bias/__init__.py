@@ -48,7 +48,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "22c6d22ea7f6", "backward_q": "194b3782de7a", "backward_kv": "07e5ca58c3eb"},
+    templates={
+        "forward": "22c6d22ea7f6",
+        "backward_q": "194b3782de7a",
+        "backward_kv": "07e5ca58c3eb",
+        "decode": "051d5ebe1301",
+        "decode_paged": "8e41d13c851a",
+    },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -74,6 +80,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     inputs=(runtime.Input("rel", torch.float32, ("heads", "2 * W + 1"), lambda heads: (heads, 129), grad=True),),
     sums=(runtime.Sums("d_rel", "rel"),),

@@ -47,7 +47,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
-    templates={"forward": "757dcb9e3f05", "backward_q": "01a2ece2155e", "backward_kv": "466c659d8b94"},
+    templates={
+        "forward": "757dcb9e3f05",
+        "backward_q": "01a2ece2155e",
+        "backward_kv": "466c659d8b94",
+        "decode": "36f18a66d276",
+        "decode_paged": "0639220e5c47",
+    },
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
 )
@@ -72,6 +78,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_plain_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_masked_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     inputs=(runtime.Input("sinks", torch.float32, ("heads",), lambda heads: (heads,), grad=True),),
     sink="sinks",

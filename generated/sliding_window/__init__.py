@@ -41,7 +41,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
-    templates={"forward": "0a16751474a9", "backward_q": "82dd65fa3246", "backward_kv": "35422feceee7"},
+    templates={
+        "forward": "0a16751474a9",
+        "backward_q": "82dd65fa3246",
+        "backward_kv": "35422feceee7",
+        "decode": "eed91d12f5ed",
+        "decode_paged": "dd1682246b2d",
+    },
     source="variants/sliding_window.yaml",
     arguments={},
 )
@@ -66,6 +72,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_masked_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     span=1024,
 )

@@ -44,7 +44,13 @@ from .forward_sm90 import _forward_sm90
 IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
-    templates={"forward": "b1d0742a3134", "backward_q": "bed7532203f3", "backward_kv": "a8140c9d4491"},
+    templates={
+        "forward": "b1d0742a3134",
+        "backward_q": "bed7532203f3",
+        "backward_kv": "a8140c9d4491",
+        "decode": "196d012f6e02",
+        "decode_paged": "f552f644b1e1",
+    },
     source="variants/softcap.yaml",
     arguments={},
 )
@@ -69,6 +75,8 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
 )
 OPERATOR = runtime.attention_operator(VARIANT)
