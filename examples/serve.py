@@ -39,6 +39,9 @@ CACHES = {
 # The part of a run in which kernels compile and allocators fill up: neither its time nor its memory counts.
 WARM_UP = 0.2
 
+# By then the longest prompt, were it the first, has a token to compare.
+FEWEST_STEPS = 4
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -222,6 +225,8 @@ def main() -> int:
         parser.error("found no GPU; expected one that torch can use: `flashgen doctor` says what is missing")
     if arguments.device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         parser.error("found no interpreter for the CPU; expected TRITON_INTERPRET=1 before Python starts")
+    if arguments.steps is not None and arguments.steps < FEWEST_STEPS:
+        parser.error(f"--steps is {arguments.steps}; expected {FEWEST_STEPS} or more, for a request to get tokens")
     setting = SETTINGS[arguments.device]
     config = setting.models[arguments.model]
     layers, well = variants(config, arguments.out), True

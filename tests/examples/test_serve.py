@@ -150,7 +150,7 @@ def test_the_command_fails_where_requests_do_not_agree(
     shorter: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve, "compare", lambda *_: Comparison(3, torch.float32, 1.0, 0.1, 0.5))
-    assert shorter("--cache", "float32", "--steps", "2", "--model", "sinks") == 1
+    assert shorter("--cache", "float32", "--steps", "4", "--model", "sinks") == 1
     assert "3 requests DO NOT AGREE" in capsys.readouterr().out
 
 
@@ -160,6 +160,7 @@ def test_the_command_fails_where_requests_do_not_agree(
         ({"TRITON_INTERPRET": "0"}, ("--device", "cpu"), "expected TRITON_INTERPRET=1 before Python starts"),
         ({}, ("--device", "cuda"), "found no GPU; expected one that torch can use"),
         ({}, ("--cache", "int4"), "invalid choice: 'int4'"),
+        ({}, ("--device", "cpu", "--steps", "3"), "--steps is 3; expected 4 or more"),
     ],
 )
 def test_what_it_cannot_serve_on_is_said(
@@ -181,3 +182,11 @@ def test_only_what_was_asked_for_has_a_window() -> None:
     windows = [spec["window"] for layer in (0, 2) if isinstance(spec := sinks.spec(layer), dict)]
     assert windows == [{"left": 19, "right": 0}] * 2
     assert all(str(sinks.spec(layer)).endswith("sink.yaml") for layer in (1, 3))
+
+
+@pytest.mark.parametrize("device", serve.SETTINGS)
+def test_the_fewest_steps_are_enough_for_any_first_prompt(device: str) -> None:
+    setting = serve.SETTINGS[device]
+    longest = setting.traffic.common + setting.traffic.prompt[1]
+    assert -(-longest // setting.limits.max_tokens) < serve.FEWEST_STEPS
+    assert longest + setting.traffic.new[1] <= setting.limits.max_len

@@ -126,24 +126,36 @@ def test_wrong_numbers_do_no_harm_to_other_sequences(gallery_module: Gallery) ->
     assert torch.equal(found[:2], wanted[:2])
 
 
-PACKED = {
-    "name": "tree",
-    "score": "score + bias[b, q - (kv_len - q_len)]",
-    "mask": "(k < kv_len - q_len) | tree[b, q - (kv_len - q_len), max(k - (kv_len - q_len), 0)]",
-    "inputs": {
-        "bias": {"shape": ["batch", "q_len"], "dtype": "float32"},
-        "tree": {"shape": ["batch", "q_len", "q_len"], "dtype": "bool"},
-    },
-}
+# The number of a query among those of its sequence, in a spec.
+OWN = "q - (kv_len - q_len)"
 
 
 def test_inputs_along_queries_are_packed_as_queries_are(tmp_path: Path) -> None:
-    spec = {**PACKED, "mask": "(k <= q) | (on[b, q - (kv_len - q_len)] > 0)"}
-    spec["inputs"] = {"bias": PACKED["inputs"]["bias"], "on": {"shape": ["batch", "q_len"], "dtype": "int32"}}
+    """[batch, q_len] in the spec is [total_q] in the call."""
+    spec = {
+        "name": "packed",
+        "score": f"score + bias[b, {OWN}]",
+        "mask": f"(k <= q) | (on[b, {OWN}] > 0)",
+        "inputs": {
+            "bias": {"shape": ["batch", "q_len"], "dtype": "float32"},
+            "on": {"shape": ["batch", "q_len"], "dtype": "int32"},
+        },
+    }
     variant = load(spec)
     module = load_module(generate(variant, tmp_path))
     batch = make_batch((30, 9, 40), (3, 1, 5))
     attend(module, variant, batch)
+
+
+def test_new_queries_may_be_a_tree(tmp_path: Path) -> None:
+    """Speculative tokens: each sees what was there before all of them, its ancestors and itself."""
+    spec = {
+        "name": "tree",
+        "mask": f"(k < kv_len - q_len) | tree[b, {OWN}, max(k - (kv_len - q_len), 0)]",
+        "inputs": {"tree": {"shape": ["batch", "nodes", "nodes"], "dtype": "bool"}},
+    }
+    variant = load(spec)
+    attend(load_module(generate(variant, tmp_path)), variant, make_batch((30, 9, 40), (3, 1, 5)))
 
 
 @pytest.mark.parametrize(
