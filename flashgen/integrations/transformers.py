@@ -109,9 +109,8 @@ def _bias(bias: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> tuple[s
     batch, heads, q_len, _ = query.shape
     kv_len = key.shape[2]
     bias = bias[..., :kv_len].float().contiguous()
-    grad = "+grad" if bias.requires_grad else ""
     if bias.shape[1] == 1:
-        return f"b{grad}", bias[:, 0].expand(batch, q_len, kv_len)
+        return "b", bias[:, 0].expand(batch, q_len, kv_len)
     if bias.shape[0] == 1:
-        return f"h{grad}", bias[0].expand(heads, q_len, kv_len)
-    return f"bh{grad}", bias.expand(batch, heads, q_len, kv_len)
+        return "h", bias[0].expand(heads, q_len, kv_len)
+    return "bh", bias.expand(batch, heads, q_len, kv_len)

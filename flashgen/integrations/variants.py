@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from threading import Lock
 from types import SimpleNamespace
@@ -42,35 +43,31 @@ _building = Lock()
 def spec_of(form: str, softcap: float | None, sinks: bool, added: tuple[str, ...]) -> dict[str, Any]:
     """The spec of what a layer asks for.
 
-    form: a mask of `_FORMS`; added: for each tensor that is added to the scores by which indices it has, beside those
-    of the pair, and `+grad` where it has a gradient.
+    form: a mask of `_FORMS`; added: for each tensor that is added to the scores by which indices it has, "b", "h" or
+    "bh", beside those of the pair.
     """
     spec: dict[str, Any] = {
-        "name": f"model_{form}",
+        "name": _name(form, softcap, sinks, *added),
         "description": f"Attention of a model of transformers, its mask {form}.",
     }
     spec |= _FORMS[form]
-    if form != "causal" or added:
-        spec["align"] = "top_left" if form != "causal" else "bottom_right"
+    spec["align"] = "bottom_right" if form == "causal" else "top_left"
     spec |= {"softcap": softcap} if softcap is not None else {}
     spec |= {"sink": "learned"} if sinks else {}
+    # Positions of a causal variant count from the keys' end.
+    row = "q - kv_len + q_len" if form == "causal" else "q"
     inputs, score = dict(spec.get("inputs", {})), "score"
     for place, each in enumerate(added):
-        axes, _, grad = each.partition("+")
-        inputs[f"bias_{place}"] = _bias(axes, bool(grad))
-        score += f" + bias_{place}[{', '.join([*axes, *_row(form), 'k'])}]"
+        inputs[f"bias_{place}"] = {"shape": [*_ADDED[each], *_LENGTHS], "dtype": "float32", "grad": True}
+        score += f" + bias_{place}[{', '.join([*each, row, 'k'])}]"
     spec |= {"inputs": inputs} if inputs else {}
     return {**spec, "score": score} if added else spec
 
 
-def _bias(axes: str, grad: bool) -> dict[str, Any]:
-    shape = [*_ADDED[axes], *_LENGTHS]
-    return {"shape": shape, "dtype": "float32", **({"grad": True} if grad else {})}
-
-
-def _row(form: str) -> list[str]:
-    """A query's row, where positions of a causal variant count from the keys' end."""
-    return ["q - kv_len + q_len" if form == "causal" else "q"]
+def _name(form: str, softcap: float | None, sinks: bool, *added: str) -> str:
+    """A variant's name: each has its own, by which torch.compile tells their modules apart."""
+    own = [f"softcap_{softcap}"] * (softcap is not None) + ["sinks"] * sinks + [f"bias_{each}" for each in added]
+    return re.sub(r"\W", "_", "_".join(("model", form, *own)).lower())
 
 
 def attention_of(form: str, softcap: float | None, sinks: bool, added: tuple[str, ...]) -> Callable[..., torch.Tensor]:
@@ -83,7 +80,7 @@ def attention_of(form: str, softcap: float | None, sinks: bool, added: tuple[str
 @torch.compiler.assume_constant_result
 def _name_of(form: str, softcap: float | None, sinks: bool, *added: str) -> str:
     """What an attention is found by, once it is there. torch.compile asks while it traces."""
-    name = "_".join(map(str, (form, softcap, sinks, *added))).replace(".", "_").replace("+", "_")
+    name = _name(form, softcap, sinks, *added)
     if not hasattr(_attentions, name):
         with _building:
             if not hasattr(_attentions, name):
