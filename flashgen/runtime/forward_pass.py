@@ -33,14 +33,14 @@ def attention_forward(
     }  # fmt: skip
     if variant.natural:
         tensors["residue_ptr"] = output[2]
-    if config is None and few_queries(call.sizes):
+    if config is None and not variant.packed and few_queries(call.sizes):
         chosen = decode_config(call.q.dtype, call.q.get_device(), call.sizes)
         kernel_of("decode", chosen).launch(variant, call, chosen, tensors)
         return output
     chosen = choose_config(config, variant.configs["forward"], call)
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles)
-    kernel_of("forward", chosen).launch(variant, call, chosen, tensors)
+    kernel_of(variant.family("forward"), chosen).launch(variant, call, chosen, tensors)
     return output
 
 

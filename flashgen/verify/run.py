@@ -22,6 +22,7 @@ from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Backward, Case
 from flashgen.verify.gradients import launch_gradients, prove_gradients
+from flashgen.verify.packing import Module, PackedModule, packed_call
 from flashgen.verify.poison import poisoned
 from flashgen.verify.report import CaseResult, Report
 from flashgen.verify.slopes import counted_apart
@@ -62,11 +63,11 @@ def rehearse(module: ModuleType, variant: Variant, cases: Sequence[Case], device
         for case in cases:
             # What goes wrong here goes wrong again in the proof, and is told there.
             with contextlib.suppress(Exception), _without_warnings():
-                call = _call(variant, case, device)
+                given, call = _packed(module, variant, case, _call(variant, case, device))
                 if case.backward is None:
-                    _poisoned_answer(module, case, call)
+                    _poisoned_answer(given, case, call)
                 else:
-                    launch_gradients(module, variant, case, case.backward, call)
+                    launch_gradients(given, variant, case, case.backward, call)
             yield from list(wanted)[told:]
             told = len(wanted)
 
@@ -133,13 +134,13 @@ def _cut_down(problem: Problem) -> Problem:
 
 
 def _prove(module: ModuleType, variant: Variant, case: Case, device: str) -> Verdict:
-    call = _call(variant, case, device)
+    given, call = _packed(module, variant, case, _call(variant, case, device))
     if case.backward is not None:
         with _products(variant.allow_tf32):
-            return prove_gradients(module, variant, case, case.backward, call)
-    out, lse = _poisoned_answer(module, case, call)
+            return prove_gradients(given, variant, case, case.backward, call)
+    out, lse = _poisoned_answer(given, case, call)
     with _products(variant.allow_tf32):
-        return judge(out, lse, call, module.reference, case.scale, counted_apart(variant, call))
+        return judge(out, lse, call, given.reference, case.scale, counted_apart(variant, call))
 
 
 @contextlib.contextmanager
@@ -172,7 +173,14 @@ def _call(variant: Variant, case: Case, device: str) -> Call:
     return replace(call, q=q * case.gain, k=k, inputs=inputs)
 
 
-def _poisoned_answer(module: ModuleType, case: Case, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def _packed(module: ModuleType, variant: Variant, case: Case, call: Call) -> tuple[Module, Call]:
+    """The module and the call as they are, or where the case packs its sequences, those of such a call."""
+    if not case.lengths:
+        return module, call
+    return PackedModule(module, variant, case.problem, case.lengths), packed_call(variant, call, case.lengths)
+
+
+def _poisoned_answer(module: Module, case: Case, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     arguments = (call.q, call.k, call.v)
     with poisoned():
         plan = {}
