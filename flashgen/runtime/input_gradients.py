@@ -38,9 +38,7 @@ def sums_of_inputs(variant: Variant, call: Call, exact: bool) -> InputSums:
     ways: dict[str, bool] = {}
     at_once = call.sizes.batch * call.sizes.heads
     for each in variant.sums:
-        # Sequences of which the host knows no lengths cannot take turns.
-        turns = exact and not variant.packed
-        way = _is_apart(each, sizes) and (turns or not each.turns)
+        way = _is_apart(each, sizes) and (exact or not each.turns)
         ways |= {f"{each.name.upper()}_APART": way, f"{each.name.upper()}_IN_TURNS": way}
         if way and each.turns:
             at_once = min(at_once, 1 if each.turns == "heads" else call.sizes.heads)

@@ -43,7 +43,7 @@ class BackwardQView(BackwardView):
     @property
     def several_launches(self) -> bool:
         """Whether there may be several launches, each for some of the heads."""
-        return self.learned is not None and self.learned.several_launches and not self.packed
+        return self.learned is not None and self.learned.several_launches
 
 
 def backward_q_view(facts: Facts, forward: ForwardView, known: Sequence[Function] = ()) -> BackwardQView:
@@ -90,7 +90,7 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
         arguments=arguments_of(variant, reads, SCHEDULE if scheduled else ()),
         unspecialized=(
             *unspecialized(variant, {*reads}, scheduled, packed=packed),
-            *(["first_head"] if learned and learned.several_launches and not packed else []),
+            *(["first_head"] if learned and learned.several_launches else []),
         ),
         name=("_backward_inputs" if for_inputs else "_backward_q") + ("_varlen" if packed else ""),
         packed=packed,
