@@ -17,20 +17,21 @@ def attend_varlen(
     variant: Variant, operator: Operator, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int,
     inputs: Sequence[torch.Tensor | None] = (), params: Sequence[Any] = (), *, scale: float | None, return_lse: bool,
-    config: Any, backward_config: Any, deterministic: bool | None, plan: Plan | None = None,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    return_max: bool, config: Any, backward_config: Any, deterministic: bool | None, plan: Plan | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:  # fmt: skip
     """attention_varlen() of a variant, by its operator. `inputs` and `params` are the caller's.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     q, k, v = _as_batch_of_one(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    out, lse = attend(
+    out, *rows = attend(
         variant, operator, q, k, v, (cu_seqlens_q, cu_seqlens_k, *inputs), (max_seqlen_q, max_seqlen_k, *params),
-        scale=scale, return_lse=True, config=config, backward_config=backward_config, deterministic=deterministic,
-        plan=plan,
+        scale=scale, return_lse=True, return_max=return_max, config=config, backward_config=backward_config,
+        deterministic=deterministic, plan=plan,
     )  # fmt: skip
     packed = out.squeeze(0).transpose(0, 1)
-    return (packed, lse.squeeze(0)) if return_lse else packed
+    found = (packed, *(each.squeeze(0) for each in (rows if return_lse else rows[1:])))
+    return found if len(found) > 1 else packed
 
 
 def make_varlen_plan(

@@ -75,9 +75,9 @@ class PackedModule:
     lengths: tuple[tuple[int, int], ...]
 
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
-        """out and lse of a packed call, by the kernels."""
-        out, lse = self.module.attention_varlen(*self._arguments(q, k, v), **keywords)
-        return out.transpose(0, 1)[None], lse[None]
+        """out, lse and what else is asked for of a packed call, by the kernels."""
+        out, *rows = self.module.attention_varlen(*self._arguments(q, k, v), **keywords)
+        return out.transpose(0, 1)[None], *(each[None] for each in rows)
 
     def plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
         """The schedule of a packed call."""
@@ -85,23 +85,25 @@ class PackedModule:
 
     def reference(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None,
-        return_lse: bool = False, **given: Any,
+        return_lse: bool = False, return_max: bool = False, **given: Any,
     ) -> Any:  # fmt: skip
-        """out and lse of a packed call, by the formula."""
-        outs, lses = [], []
+        """out, lse and the largest logits of a packed call, by the formula."""
+        found = []
         for b, (queries, keys) in enumerate(zip(*self._slices, strict=True)):
             own_q, own_k, own_v = q[:, :, queries], k[:, :, keys], v[:, :, keys]
             if own_q.shape[2] and own_k.shape[2]:
                 own = {name: self._own(name, value, b) for name, value in given.items()}
-                out, lse = self.module.reference(own_q, own_k, own_v, **own, scale=scale, return_lse=True)
-            else:
-                out = own_q.new_zeros((*own_q.shape[:3], v.shape[3]))
-                lse = own_q.new_full(own_q.shape[:3], -torch.inf)
-            outs.append(out)
-            lses.append(lse)
-        whole = torch.cat(outs, 2)
-        dtype = next((lse.dtype for lse in lses if lse.requires_grad), lses[0].dtype)
-        return (whole, torch.cat([lse.to(dtype) for lse in lses], 2)) if return_lse else whole
+                found.append(self.module.reference(
+                    own_q, own_k, own_v, **own, scale=scale, return_lse=True, return_max=True
+                ))  # fmt: skip
+        rows = iter(found)
+        parts = [next(rows) if all(own) else _nothing_seen(q, v, own[0]) for own in self.lengths]
+        dtype = found[0][1].dtype if found else q.dtype
+        out, lse, largest = (torch.cat([each.to(kind) for each in part], 2) for part, kind in zip(
+            zip(*parts, strict=True), (q.dtype, dtype, dtype), strict=True
+        ))  # fmt: skip
+        asked = (out, *([lse] if return_lse else []), *([largest] if return_max else []))
+        return asked if len(asked) > 1 else out
 
     @property
     def _ends(self) -> tuple[list[int], list[int]]:
@@ -135,3 +137,9 @@ class PackedModule:
             elif variables(dim.size) & {"q_len", "kv_len"} and value.shape[axis] > size:
                 value = value.narrow(axis, 0, size)
         return value
+
+
+def _nothing_seen(q: torch.Tensor, v: torch.Tensor, q_len: int) -> tuple[torch.Tensor, ...]:
+    """out, lse and the largest logits of a sequence without keys, or without queries."""
+    rows = q.new_full((1, q.shape[1], q_len), -torch.inf)
+    return rows.new_zeros((*rows.shape, v.shape[3])), rows, rows

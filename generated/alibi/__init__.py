@@ -57,7 +57,7 @@ from .forward_varlen import _forward_varlen
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
-    templates={"forward": "4baa95abc99e", "backward_q": "087b20c411fe", "backward_kv": "e4c5c539f4ea"},
+    templates={"forward": "dd532edf7fba", "backward_q": "33c2e2081158", "backward_kv": "e4c5c539f4ea"},
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
 )
@@ -108,7 +108,8 @@ VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 
 def attention(
-    q, k, v, *, slopes=None, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None
+    q, k, v, *, slopes=None, scale=None, return_lse=False, return_max=False, config=None, backward_config=None,
+    deterministic=None,
 ):
     """Linear position bias with one slope per head.
 
@@ -117,7 +118,9 @@ def attention(
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and slopes.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k, v and
+    slopes.
 
     slopes: float32 [heads]; the paper's by default.
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -128,14 +131,14 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(slopes,), scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, inputs=(slopes,), scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
 
 def attention_varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, slopes=None, scale=None, return_lse=False,
-    config=None,
+    return_max=False, config=None,
     backward_config=None, deterministic=None,
 ):
     """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
@@ -144,7 +147,8 @@ def attention_varlen(
     attention. cu_seqlens_q and cu_seqlens_k, int32 [batch + 1]: where the queries and the keys of each sequence begin,
     and last their number; a sequence may have none of either. max_seqlen_q and max_seqlen_k: the most that one has.
     Returns out [total_q, heads, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each row,
-    float32 [heads, total_q], minus infinity where a row sees no key. Differentiable in q, k, v and slopes.
+    float32 [heads, total_q], minus infinity where a row sees no key; with return_max, last, the largest logit of each
+    row likewise. Differentiable in q, k, v and slopes.
     Never waits for the GPU: lengths may change from replay to replay of a graph. What lies behind the last sequence
     gets 0, and minus infinity.
 
@@ -157,7 +161,8 @@ def attention_varlen(
     """
     return runtime.attend_varlen(
         VARLEN, VARLEN_OPERATOR, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, inputs=(slopes,),
-        scale=scale, return_lse=return_lse, config=config, backward_config=backward_config, deterministic=deterministic,
+        scale=scale, return_lse=return_lse, return_max=return_max, config=config, backward_config=backward_config,
+        deterministic=deterministic,
     )  # fmt: skip
 
 
@@ -215,7 +220,7 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, slopes=None, scale=None, return_lse=False):
+def reference(q, k, v, *, slopes=None, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
     if slopes is None:
         slopes = runtime.alibi_slopes(q.shape[1], q.device)
@@ -223,4 +228,6 @@ def reference(q, k, v, *, slopes=None, scale=None, return_lse=False):
     def formula(score, b, h, kv_h, q, k):
         return score - slopes[h].to(score.dtype) * abs(q - k), k <= q
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

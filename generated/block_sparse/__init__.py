@@ -56,7 +56,7 @@ from .schedule_varlen import _classify_varlen
 IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
-    templates={"forward": "56e4029bc82b", "backward_q": "77a48437cf6f", "backward_kv": "7dc6c21e3db1"},
+    templates={"forward": "b58af8cf84df", "backward_q": "a25bd03f9ec9", "backward_kv": "7dc6c21e3db1"},
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
 )
@@ -111,8 +111,8 @@ VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 
 def attention(
-    q, k, v, *, block_mask, scale=None, return_lse=False, plan=None, config=None, backward_config=None,
-    deterministic=None,
+    q, k, v, *, block_mask, scale=None, return_lse=False, return_max=False, plan=None, config=None,
+    backward_config=None, deterministic=None,
 ):
     """Attention between the blocks of 128 queries and 128 keys that a boolean input marks.
 
@@ -121,7 +121,8 @@ def attention(
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     block_mask: bool [batch|1, heads|1, (q_len + 127) // 128, (kv_len + 127) // 128].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -133,14 +134,15 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(block_mask,), scale=scale, return_lse=return_lse, plan=plan,
+        VARIANT, OPERATOR, q, k, v, inputs=(block_mask,), scale=scale, return_lse=return_lse, return_max=return_max,
+        plan=plan,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
 
 def attention_varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, block_mask, scale=None, return_lse=False,
-    plan=None, config=None,
+    return_max=False, plan=None, config=None,
     backward_config=None, deterministic=None,
 ):
     """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
@@ -149,7 +151,8 @@ def attention_varlen(
     attention. cu_seqlens_q and cu_seqlens_k, int32 [batch + 1]: where the queries and the keys of each sequence begin,
     and last their number; a sequence may have none of either. max_seqlen_q and max_seqlen_k: the most that one has.
     Returns out [total_q, heads, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each row,
-    float32 [heads, total_q], minus infinity where a row sees no key. Differentiable in q, k and v.
+    float32 [heads, total_q], minus infinity where a row sees no key; with return_max, last, the largest logit of each
+    row likewise. Differentiable in q, k and v.
     Never waits for the GPU: lengths may change from replay to replay of a graph. What lies behind the last sequence
     gets 0, and minus infinity.
 
@@ -163,8 +166,8 @@ def attention_varlen(
     """
     return runtime.attend_varlen(
         VARLEN, VARLEN_OPERATOR, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, inputs=(block_mask,),
-        scale=scale, return_lse=return_lse, plan=plan, config=config, backward_config=backward_config,
-        deterministic=deterministic,
+        scale=scale, return_lse=return_lse, return_max=return_max, plan=plan, config=config,
+        backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
 
@@ -237,7 +240,7 @@ def plan(q, k, v, *, block_mask, config=None):
     return runtime.make_plan(VARIANT, q, k, v, inputs=(block_mask,), config=config)
 
 
-def reference(q, k, v, *, block_mask, scale=None, return_lse=False):
+def reference(q, k, v, *, block_mask, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
     batch = q.shape[0]
     heads = q.shape[1]
@@ -254,4 +257,6 @@ def reference(q, k, v, *, block_mask, scale=None, return_lse=False):
             (k // 128).clamp(max=block_mask.shape[3] - 1),
         ]
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -51,7 +51,7 @@ from .schedule_varlen import _classify_varlen
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
-    templates={"forward": "5404752788d5", "backward_q": "13c05b18e9d2", "backward_kv": "d61d5458f49e"},
+    templates={"forward": "03866cf08f69", "backward_q": "b812d7eb24b7", "backward_kv": "d61d5458f49e"},
     source="variants/dilated.yaml",
     arguments={},
 )
@@ -96,7 +96,8 @@ VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 
 def attention(
-    q, k, v, *, scale=None, return_lse=False, plan=None, config=None, backward_config=None, deterministic=None
+    q, k, v, *, scale=None, return_lse=False, return_max=False, plan=None, config=None, backward_config=None,
+    deterministic=None,
 ):
     """Causal attention to every fourth key of the last 2048, counted back from the query.
 
@@ -104,7 +105,8 @@ def attention(
     float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     plan: what plan(...) returned for the same inputs and lengths; otherwise it is made on each call.
@@ -115,14 +117,14 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, plan=plan,
+        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, return_max=return_max, plan=plan,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
 
 def attention_varlen(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, scale=None, return_lse=False, plan=None,
-    config=None,
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, scale=None, return_lse=False, return_max=False,
+    plan=None, config=None,
     backward_config=None, deterministic=None,
 ):
     """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
@@ -131,7 +133,8 @@ def attention_varlen(
     attention. cu_seqlens_q and cu_seqlens_k, int32 [batch + 1]: where the queries and the keys of each sequence begin,
     and last their number; a sequence may have none of either. max_seqlen_q and max_seqlen_k: the most that one has.
     Returns out [total_q, heads, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each row,
-    float32 [heads, total_q], minus infinity where a row sees no key. Differentiable in q, k and v.
+    float32 [heads, total_q], minus infinity where a row sees no key; with return_max, last, the largest logit of each
+    row likewise. Differentiable in q, k and v.
     Never waits for the GPU: lengths may change from replay to replay of a graph. What lies behind the last sequence
     gets 0, and minus infinity.
 
@@ -143,8 +146,8 @@ def attention_varlen(
     """
     return runtime.attend_varlen(
         VARLEN, VARLEN_OPERATOR, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-        scale=scale, return_lse=return_lse, plan=plan, config=config, backward_config=backward_config,
-        deterministic=deterministic,
+        scale=scale, return_lse=return_lse, return_max=return_max, plan=plan, config=config,
+        backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
 
@@ -214,11 +217,13 @@ def plan(q, k, v, *, config=None):
     return runtime.make_plan(VARIANT, q, k, v, config=config)
 
 
-def reference(q, k, v, *, scale=None, return_lse=False):
+def reference(q, k, v, *, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         t0 = q - k
         return score, (k <= q) & ((t0 < 2048) & (t0 % 4 == 0))
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -56,7 +56,7 @@ from .schedule_varlen import _classify_varlen
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "d865c6b1b1d1", "backward_q": "4314d139ce50", "backward_kv": "52134bd299d4"},
+    templates={"forward": "103c5566139e", "backward_q": "4deac07b621f", "backward_kv": "52134bd299d4"},
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -110,7 +110,8 @@ VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 
 def attention(
-    q, k, v, *, doc, scale=None, return_lse=False, plan=None, config=None, backward_config=None, deterministic=None
+    q, k, v, *, doc, scale=None, return_lse=False, return_max=False, plan=None, config=None, backward_config=None,
+    deterministic=None,
 ):
     """Causal attention within each of the documents packed into one sequence.
 
@@ -119,7 +120,8 @@ def attention(
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     doc: int32 [batch, kv_len].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -131,14 +133,14 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(doc,), scale=scale, return_lse=return_lse, plan=plan,
+        VARIANT, OPERATOR, q, k, v, inputs=(doc,), scale=scale, return_lse=return_lse, return_max=return_max, plan=plan,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
 
 def attention_varlen(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, doc, scale=None, return_lse=False, plan=None,
-    config=None,
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, doc, scale=None, return_lse=False,
+    return_max=False, plan=None, config=None,
     backward_config=None, deterministic=None,
 ):
     """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
@@ -147,7 +149,8 @@ def attention_varlen(
     attention. cu_seqlens_q and cu_seqlens_k, int32 [batch + 1]: where the queries and the keys of each sequence begin,
     and last their number; a sequence may have none of either. max_seqlen_q and max_seqlen_k: the most that one has.
     Returns out [total_q, heads, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each row,
-    float32 [heads, total_q], minus infinity where a row sees no key. Differentiable in q, k and v.
+    float32 [heads, total_q], minus infinity where a row sees no key; with return_max, last, the largest logit of each
+    row likewise. Differentiable in q, k and v.
     Never waits for the GPU: lengths may change from replay to replay of a graph. What lies behind the last sequence
     gets 0, and minus infinity.
 
@@ -161,8 +164,8 @@ def attention_varlen(
     """
     return runtime.attend_varlen(
         VARLEN, VARLEN_OPERATOR, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, inputs=(doc,),
-        scale=scale, return_lse=return_lse, plan=plan, config=config, backward_config=backward_config,
-        deterministic=deterministic,
+        scale=scale, return_lse=return_lse, return_max=return_max, plan=plan, config=config,
+        backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
 
@@ -235,11 +238,13 @@ def plan(q, k, v, *, doc, config=None):
     return runtime.make_plan(VARIANT, q, k, v, inputs=(doc,), config=config)
 
 
-def reference(q, k, v, *, doc, scale=None, return_lse=False):
+def reference(q, k, v, *, doc, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
     doc = runtime.as_dtype(doc, torch.int32)
 
     def formula(score, b, h, kv_h, q, k):
         return score, (k <= q) & (doc[b, q.clamp(min=0)] == doc[b, k])
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

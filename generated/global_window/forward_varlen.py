@@ -26,8 +26,8 @@ def _visible_packed(q, k, first_key, is_global_at, is_global_ptr):
     "num_k_tiles",
 ])
 def _forward_varlen(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, counts_ptr, tiles_ptr, num_k_tiles,
-    is_global_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, counts_ptr, tiles_ptr,
+    num_k_tiles, is_global_ptr,
     stride_qh, stride_qm, stride_kh, stride_kn, stride_vh, stride_vn,
     scale, heads, kv_heads, batch, total_q, total_k, max_seqlen_q, max_seqlen_k, head_dim, v_head_dim,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
@@ -54,6 +54,8 @@ def _forward_varlen(
     if kv_len == 0:
         # There is nothing to see.
         tl.store(lse_ptr + lse_rows, -float("inf"), mask=in_range)
+        if max_ptr is not None:
+            tl.store(max_ptr + lse_rows, -float("inf"), mask=in_range)
         tl.store(
             out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
             tl.zeros([BM, V_HEAD_DIM], out_ptr.dtype.element_ty),
@@ -112,6 +114,8 @@ def _forward_varlen(
     acc = acc / tl.where(empty, 1.0, l)[:, None]
     lse = (m + tl.log2(l)) * 0.6931471805599453
     tl.store(lse_ptr + lse_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
+    if max_ptr is not None:
+        tl.store(max_ptr + lse_rows, tl.where(empty, -float("inf"), m * 0.6931471805599453), mask=in_range)
     tl.store(
         out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
         acc.to(out_ptr.dtype.element_ty),

@@ -56,7 +56,7 @@ from .forward_varlen import _forward_varlen
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "925973e65074", "backward_q": "217a905310c0", "backward_kv": "07e5ca58c3eb"},
+    templates={"forward": "22c6d22ea7f6", "backward_q": "194b3782de7a", "backward_kv": "07e5ca58c3eb"},
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -102,7 +102,10 @@ VARLEN = runtime.packed_variant(
 VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 
-def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+def attention(
+    q, k, v, *, rel, scale=None, return_lse=False, return_max=False, config=None, backward_config=None,
+    deterministic=None,
+):
     """A learned bias for each head and relative distance, distances beyond 64 taken as 64.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
@@ -110,7 +113,9 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backwa
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and rel.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k, v and
+    rel.
 
     rel: float32 [heads, 2 * W + 1].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -121,13 +126,14 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backwa
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(rel,), scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, inputs=(rel,), scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
 
 def attention_varlen(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, rel, scale=None, return_lse=False, config=None,
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, rel, scale=None, return_lse=False,
+    return_max=False, config=None,
     backward_config=None, deterministic=None,
 ):
     """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
@@ -136,7 +142,8 @@ def attention_varlen(
     attention. cu_seqlens_q and cu_seqlens_k, int32 [batch + 1]: where the queries and the keys of each sequence begin,
     and last their number; a sequence may have none of either. max_seqlen_q and max_seqlen_k: the most that one has.
     Returns out [total_q, heads, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each row,
-    float32 [heads, total_q], minus infinity where a row sees no key. Differentiable in q, k, v and rel.
+    float32 [heads, total_q], minus infinity where a row sees no key; with return_max, last, the largest logit of each
+    row likewise. Differentiable in q, k, v and rel.
     Never waits for the GPU: lengths may change from replay to replay of a graph. What lies behind the last sequence
     gets 0, and minus infinity.
 
@@ -149,7 +156,8 @@ def attention_varlen(
     """
     return runtime.attend_varlen(
         VARLEN, VARLEN_OPERATOR, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, inputs=(rel,),
-        scale=scale, return_lse=return_lse, config=config, backward_config=backward_config, deterministic=deterministic,
+        scale=scale, return_lse=return_lse, return_max=return_max, config=config, backward_config=backward_config,
+        deterministic=deterministic,
     )  # fmt: skip
 
 
@@ -207,10 +215,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, rel, scale=None, return_lse=False):
+def reference(q, k, v, *, rel, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return score + rel[h, (q - k).clamp(-64, 64) + 64].to(score.dtype), None
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

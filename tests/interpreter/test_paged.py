@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from paged_cache import QUANTISED, Batch, make_batch, paged_inputs, verdicts
 
 from flashgen.codegen import generate, load_module
+from flashgen.paged import QUANTISED, SCALES, Batch, dense_inputs, make_batch, packed_keywords
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
+from flashgen.verify.paged import judge_sequences
 
 VARIANTS = Path(__file__).parents[2] / "variants"
 NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
@@ -25,11 +26,11 @@ Gallery = Callable[[str], ModuleType]
 
 def attend(module: ModuleType, variant: Variant, batch: Batch, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """out and lse, each sequence proven."""
-    longest = batch.block_table.shape[1] * batch.k_cache.shape[1]
-    call = paged_inputs(variant, batch, longest)
-    out, lse = module.attention_paged(*batch.arguments, **batch.options, **call.keywords, return_lse=True, **options)
-    for number, verdict in enumerate(verdicts(module, variant, batch, out, lse, call)):
-        assert verdict.ok, (number, verdict)
+    own = dense_inputs(variant, batch)
+    keywords = packed_keywords(variant, batch, own)
+    out, lse = module.attention_paged(*batch.arguments, **batch.options, **keywords, return_lse=True, **options)
+    for verdict in judge_sequences(module, variant, batch, own, out, lse):
+        assert verdict.ok, verdict
     return out, lse
 
 
@@ -40,7 +41,7 @@ def test_every_variant_serves_ragged_sequences(gallery_module: Gallery, name: st
     attend(gallery_module(name), variant, make_batch(RAGGED, q_lens))
 
 
-@pytest.mark.parametrize("scales", ["none", "one", "head", "token"])
+@pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("cache", QUANTISED, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_caches_of_eight_bits(gallery_module: Gallery, dtype: torch.dtype, cache: torch.dtype, scales: str) -> None:
@@ -70,11 +71,7 @@ def test_many_new_queries(gallery_module: Gallery) -> None:
 def test_sequences_may_share_pages(gallery_module: Gallery) -> None:
     batch = make_batch((64, 64))
     batch.block_table[1, :2] = batch.block_table[0, :2]
-    keys, values = (
-        (each[0], torch.cat([each[0][:32], each[1][32:]])) for each in (batch.keys, batch.values)
-    )  # fmt: skip
-    shared = Batch(**{**vars(batch), "keys": tuple(keys), "values": tuple(values)})
-    attend(gallery_module("causal"), load(VARIANTS / "causal.yaml"), shared)
+    attend(gallery_module("causal"), load(VARIANTS / "causal.yaml"), batch)
 
 
 def test_a_plan_serves_many_calls(gallery_module: Gallery) -> None:
@@ -144,17 +141,7 @@ def test_inputs_along_queries_are_packed_as_queries_are(tmp_path: Path) -> None:
     variant = load(spec)
     module = load_module(generate(variant, tmp_path))
     batch = make_batch((30, 9, 40), (3, 1, 5))
-    bias, on = torch.randn(9), torch.randint(0, 2, (9,), dtype=torch.int32)
-    out, lse = module.attention_paged(*batch.arguments, **batch.options, bias=bias, on=on, return_lse=True)
-    end = 0
-    for b, q_len in enumerate(batch.q_lens):
-        start, end = end, end + q_len
-        wanted = module.reference(
-            batch.q[start:end].transpose(0, 1)[None], *(x[b].transpose(0, 1)[None] for x in (batch.keys, batch.values)),
-            bias=bias[None, start:end], on=on[None, start:end], return_lse=True,
-        )  # fmt: skip
-        torch.testing.assert_close(out[start:end].transpose(0, 1)[None], wanted[0])
-        torch.testing.assert_close(lse[:, start:end][None], wanted[1])
+    attend(module, variant, batch)
 
 
 @pytest.mark.parametrize(

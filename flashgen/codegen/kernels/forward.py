@@ -22,8 +22,7 @@ class ForwardView(OnlineSoftmax):
     `score` is None where the logit is the dot product times `qk_scale`: `scaled`. `mask` is None without one.
     `precision` is that of products of float32 inputs. `shown` is what a mixed tile keeps. `limits` are statements that
     name the loops' ends. `arguments` are the kernel's arguments beyond those that every variant has, `unspecialized`
-    those of all that change from call to call. `default` is the function of runtime/defaults.py that has the built-in
-    configs. `packed`: the sequences lie one after the other.
+    those of all that change from call to call. `packed`: the sequences lie one after the other.
     """
 
     name: str
@@ -54,7 +53,6 @@ class ForwardView(OnlineSoftmax):
     sink: bool
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
-    default: str
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -109,7 +107,6 @@ def forward_view(facts: Facts, known: Sequence[Function] = (), packed: bool = Fa
         sink=variant.sink,
         arguments=(*SCHEDULE, *arguments) if scheduled else arguments,
         unspecialized=unspecialized(variant, reads, scheduled, packed=packed),
-        default=default_name(facts),
     )
 
 
