@@ -40,6 +40,15 @@ def row_tile(config: Config, rows: int) -> int:
     return min(config.BM, max(16, 1 << (rows - 1).bit_length()))
 
 
+def worth_trying(rows: int) -> tuple[int, ...]:
+    """The BM that tell tiles of so many rows apart: of those that hold them all one, of 64 rows at least.
+
+    With the others a KV head's keys are read again for each tile.
+    """
+    least = max(16, 1 << (rows - 1).bit_length())
+    return tuple(BM for BM in (32, 64, 128) if least // 4 <= BM < least) + ((max(least, 64),) if least <= 128 else ())
+
+
 @lru_cache(maxsize=64)
 def programs_at_once(gpu: int) -> int:
     """How many programs a GPU is kept busy by; -1 is the interpreter."""

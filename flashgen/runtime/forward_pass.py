@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flashgen.runtime.call import Call, is_empty, nothing_seen, outputs
-from flashgen.runtime.choosing import choose_config, decode_config
+from flashgen.runtime.choosing import choose_config
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import few_queries
 from flashgen.runtime.kernels.schedule import make_schedule
@@ -34,14 +34,14 @@ def attention_forward(
         nothing_seen(written)
         return found
     tensors = {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "max_ptr": None, **written, **call.given}
-    if config is None and few_queries(call.sizes):
-        chosen = decode_config(call.q.dtype, call.q.get_device(), call.sizes)
+    if config is None and not variant.packed and few_queries(call.sizes):
+        chosen = choose_config(None, variant.configs["decode"], call)
         kernel_of("decode", chosen).launch(variant, call, chosen, tensors)
         return found
     chosen = choose_config(config, variant.configs["forward"], call)
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles)
-    kernel_of("forward", chosen).launch(variant, call, chosen, tensors)
+    kernel_of(variant.family("forward"), chosen).launch(variant, call, chosen, tensors)
     return found
 
 

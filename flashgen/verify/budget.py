@@ -32,7 +32,7 @@ may then take, whose absolute error, small beside the rounding of such inputs, i
 
 Of few rows an eager formula may lose little by luck, where terms cancel that are large beside the score. What does not
 fit is held against E and E' of the formula in which every operation is rounded up or down as it comes, the worst of
-DRAWS.
+some (see `random_roundings`).
 
 A row with no visible key must be exactly 0, with lse and its largest logit exactly minus infinity. NaN never passes.
 """
@@ -46,12 +46,10 @@ from typing import Any, Protocol
 import torch
 
 from flashgen.problems import Call, drawn
-from flashgen.verify.rounded import FastFunctions, RandomRounding
+from flashgen.verify.rounded import FastFunctions, random_roundings
 
 U32 = torch.finfo(torch.float32).eps / 2
 KEYS_PER_STEP = 16
-# How often the formula is evaluated with random roundings.
-DRAWS = 4
 
 
 class Reference(Protocol):
@@ -119,8 +117,8 @@ def judge(
     verdict = beside(eager)
     if verdict.ok:
         return verdict
-    for seed in range(DRAWS):
-        with RandomRounding(seed):
+    for rounding in random_roundings(call.q.dtype):
+        with rounding:
             found = _eager(call, reference, scale, torch.float64, largest is not None)
         eager = eager.or_more(_lost(found, truth, full))
     return beside(eager)
