@@ -64,7 +64,7 @@ def bench(
 
     def one(spec: str) -> None:
         variant = read(spec, output)
-        for rows in session.run(variant, problems(variant, shapes, dtypes)):
+        for rows in session.run(variant, problems(variant, shapes, dtypes, ("dense",))):
             show(rows, output)
 
     for_each(specs, one)

@@ -25,23 +25,31 @@ def attention_forward(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """out, lse and, of a variant that has one, its residue. `counts` and `tiles` are those of a plan, if there is."""
     call = prepare_own(variant, q, k, v, scale, inputs, params)
+    if config is None and few_queries(call.sizes) and not is_empty(call):
+        return decoded(variant, call, choose_config(None, variant.configs["decode"], call))
     output = outputs(call, variant.natural)
     if is_empty(call):
         return nothing_seen(*output)
-    tensors = {
-        "q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "out_ptr": output[0], "lse_ptr": output[1], **call.given,
-    }  # fmt: skip
-    if variant.natural:
-        tensors["residue_ptr"] = output[2]
-    if config is None and few_queries(call.sizes):
-        chosen = choose_config(None, variant.configs["decode"], call)
-        kernel_of("decode", chosen).launch(variant, call, chosen, tensors)
-        return output
+    tensors = _tensors(call, output)
     chosen = choose_config(config, variant.configs["forward"], call)
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles)
     kernel_of("forward", chosen).launch(variant, call, chosen, tensors)
     return output
+
+
+def decoded(variant: Variant, call: Call, config: Config) -> tuple[torch.Tensor, ...]:
+    """The same by the decode kernel in a config, for a call with queries and keys."""
+    output = outputs(call, variant.natural)
+    kernel_of("decode", config).launch(variant, call, config, _tensors(call, output))
+    return output
+
+
+def _tensors(call: Call, output: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """What kernels read and write, by the names of their parameters."""
+    names = ("out_ptr", "lse_ptr", "residue_ptr")
+    written = dict(zip(names, output, strict=False))
+    return {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, **written, **call.given}
 
 
 def query_schedule(

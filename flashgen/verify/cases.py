@@ -37,7 +37,8 @@ class Case:
     makes q positive and k negative, for scores below zero.
 
     `params` replaces values of runtime params; `planned` passes a schedule prepared by plan(); `defaults` leaves
-    out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it.
+    out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it. `decoded`: the
+    config is one of the decode kernel.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Case:
     broadcast: bool = False
     seed: int = 0
     backward: Backward | None = None
+    decoded: bool = False
 
 
 def _problem(text: str, dtype: str) -> Problem:
