@@ -17,6 +17,7 @@ from flashgen.files import check_target
 if TYPE_CHECKING:
     from flashgen.explain import Explained
     from flashgen.explain.picture import Panel
+    from flashgen.explain.scores import ScorePanel
 
 # Rows and columns of the picture in characters, which are twice as tall as wide.
 DRAWING = (32, 64)
@@ -28,7 +29,10 @@ MAX_LENGTH = 16384
 def explain(
     specs: Specs,
     png: Annotated[
-        Path | None, typer.Option("--png", metavar="FILE", help="Save the masks of all specs as one picture.")
+        Path | None,
+        typer.Option(
+            "--png", metavar="FILE", help="Save the masks of all specs as one picture, with --score the scores."
+        ),
     ] = None,
     length: Annotated[
         int | None,
@@ -37,6 +41,11 @@ def explain(
         ),
     ] = None,
     seed: Annotated[int, seed_option("Draws the random inputs of the picture.")] = 0,
+    score: Annotated[
+        bool,
+        typer.Option("--score", help="Draw the score modification too: what is added, or where it bends, by head."),
+    ] = False,
+    dark: Annotated[bool, typer.Option("--dark", help="With --png: for pages with a dark background.")] = False,
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
@@ -48,18 +57,21 @@ def explain(
         check_target(png)
     output = Output.choose(json)
     panels: list[Panel] = []
+    scores: list[ScorePanel] = []
 
     def one(spec: str) -> None:
-        explained = explain_variant(read(spec, output), out, length, seed)
+        explained = explain_variant(read(spec, output), out, length, seed, score)
         show(explained, output)
         output.document(document(explained))
         panels.append(explained.panel)
+        if explained.score_panel is not None:
+            scores.append(explained.score_panel)
 
     try:
         for_each(specs, one)
     finally:
         if png is not None and panels:
-            save(panels, png)
+            save(panels, png, scores, dark)
             output.line(f"saved {png}")
 
 
@@ -76,6 +88,8 @@ def show(explained: Explained, output: Output) -> None:
     section(output, "kernels", list(e.kernels))
     section(output, "configs", [str(used) for used in explained.configs])
     section(output, "mask", [tile_summary(panel), *drawing(panel, output)])
+    if explained.score_panel is not None:
+        section(output, "score", score_drawing(explained.score_panel, output))
 
 
 def section(output: Output, title: str, lines: Sequence[str]) -> None:
@@ -96,11 +110,39 @@ def tile_summary(panel: Panel) -> str:
 
 def drawing(panel: Panel, output: Output) -> list[str]:
     """The mask in characters."""
-    from flashgen.explain.picture import ASCII_SHADES, SHADES, draw
+    from flashgen.explain.picture import draw
 
     rows, columns = (max(1, n // size) for n, size in zip(panel.cells.counts.shape, DRAWING, strict=True))
-    unicode = (output.console.encoding or "").lower().startswith("utf")
-    return draw(panel.cells.merged(rows, columns), SHADES if unicode else ASCII_SHADES)
+    return draw(panel.cells.merged(rows, columns), shades_of(output))
+
+
+def shades_of(output: Output) -> str:
+    from flashgen.explain.picture import ASCII_SHADES, SHADES
+
+    return SHADES if (output.console.encoding or "").lower().startswith("utf") else ASCII_SHADES
+
+
+def score_drawing(panel: ScorePanel, output: Output) -> list[str]:
+    """The score modification in characters: two heads side by side, then what becomes of a score."""
+    from flashgen.explain.curves import curve_of, limits, map_of
+
+    if not panel.added and not panel.bends:
+        return ["scores are not modified"]
+    lines: list[str] = []
+    if panel.added:
+        (low, high), (least, greatest) = limits(panel), panel.span
+        lines.append(
+            f"added to a visible pair: {least:.4g} to {greatest:.4g}; light is {low:.4g} or less, dark is {high:.4g}"
+        )
+    for start in range(0, len(panel.added), 2):
+        shown = panel.added[start : start + 2]
+        maps = [map_of(each, panel, shades_of(output)) for each in shown]
+        lines.append("  ".join(each.label.ljust(len(maps[0][0])) for each in shown).rstrip())
+        lines += ["  ".join(row) for row in zip(*maps, strict=True)]
+    for index, bend in enumerate(panel.bends):
+        lines.append(f"from {bend.raw[0]:g} to {bend.raw[-1]:g}, what a score (.) becomes (*): {bend.label}")
+        lines += curve_of(panel, index)
+    return lines
 
 
 def document(explained: Explained) -> dict[str, object]:
@@ -118,4 +160,21 @@ def document(explained: Explained) -> dict[str, object]:
             "mixed": int(tiles.mixed.sum()),
             "full": int(tiles.full.sum()),
         },
+        **({} if explained.score_panel is None else {"scores": score_document(explained.score_panel)}),
+    }
+
+
+def score_document(panel: ScorePanel) -> dict[str, object]:
+    """The score modification for machines: spans by head, and the curves."""
+    import numpy as np
+
+    return {
+        "added": [
+            {"head": each.head, "least": float(np.nanmin(each.values)), "greatest": float(np.nanmax(each.values))}
+            for each in panel.added
+        ],
+        "bends": [
+            {"head": each.head, "pair": each.pair, "raw": each.raw.tolist(), "score": each.score.tolist()}
+            for each in panel.bends
+        ],
     }

@@ -105,7 +105,7 @@ def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:
         tuple(site.way for site in sites if site.way),
         frozenset(texts.reads | prologue.reads),
         by_key=summed_by_key(facts),
-        loads=facts.loads_of_pairs,
+        loads=len(facts.gathers_of_pairs),
     )
 
 

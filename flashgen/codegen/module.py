@@ -9,9 +9,11 @@ from flashgen.codegen.docstrings import argument_lines, differentiable, quoted
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.packed import with_packed_queries
 from flashgen.codegen.reference import reference_view
+from flashgen.codegen.scheduled import default_text
 from flashgen.codegen.signature import own_arguments
 from flashgen.codegen.texts import Kernels
 from flashgen.runtime.identity import Identity
+from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import Variant
 
 
@@ -20,7 +22,7 @@ class ModuleView:
     """The holes of the module template.
 
     `kernels` has the views of all kernels. `parameters` are the variant's own arguments of attention(), `passed` what
-    it passes on for them, each with a comma in front. `defaults` are the names of the functions that have the built-in
+    it passes on for them, each with a comma in front. `defaults` are the texts of the functions that have the built-in
     configs of each family of kernels. `paged_argument_lines` are the `argument_lines` of attention_paged().
     """
 
@@ -69,7 +71,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         title=quoted(variant.description),
         identity=identity,
         kernels=kernels,
-        defaults=_defaults(kernels),
+        defaults={family: default_text(variant, family) for family in TUNED},
         declared=declared,
         sink=variant.sink,
         parameters=arguments.parameters,
@@ -85,17 +87,6 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         reference_mask=reference.mask,
         bottom_right=variant.align == "bottom_right",
     )
-
-
-def _defaults(kernels: Kernels) -> dict[str, str]:
-    keys = "scheduled_" if kernels.backward_kv.scheduled else "masked_" if kernels.backward_kv_sm90.plain_mask else ""
-    return {
-        "forward": kernels.forward.default,
-        "backward_q": f"default_{'scheduled_' if kernels.backward_q.scheduled else ''}backward_q_config",
-        "backward_kv": f"default_{keys}backward_kv_config",
-        "decode": "default_decode_config",
-        "decode_paged": "default_decode_paged_config",
-    }
 
 
 def _passed(variant: Variant) -> str:

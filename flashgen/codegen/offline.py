@@ -103,7 +103,8 @@ def compile_kernel(
     compiled = getattr(module, record.function)
     sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
     types |= dict.fromkeys(sums_of_inputs, "*fp32")
-    constants |= {"LEARNED": learned, **({} if learned else dict.fromkeys(sums_of_inputs))}
+    # Few calls ask for the largest logits.
+    constants |= {"LEARNED": learned, "max_ptr": None, **({} if learned else dict.fromkeys(sums_of_inputs))}
     found = _compile(compiled, target, types, constants, record.options(config), unaligned)
     for beside in (*record.beside(config), *schedules(config)):
         if found.error is None and hasattr(module, beside.function):

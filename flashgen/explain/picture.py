@@ -1,16 +1,23 @@
-"""A mask as a picture: drawn with characters for a terminal, or saved as PNG."""
+"""Masks and score modifications as pictures: a mask drawn with characters for a terminal, both saved as PNG."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flashgen.explain.curves import draw_added, draw_bends
+from flashgen.explain.scores import ScorePanel
 from flashgen.explain.tiles import TileMap
 from flashgen.figures import plain_figures
 from flashgen.files import png_of, write_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:+#"
@@ -55,32 +62,48 @@ def image(panel: Panel) -> np.ndarray:
     return picture
 
 
-@plain_figures()
-def save(panels: Sequence[Panel], path: Path) -> None:
-    """Save the masks side by side to a PNG file."""
+def save(panels: Sequence[Panel], path: Path, scores: Sequence[ScorePanel] = (), dark: bool = False) -> None:
+    """Save the masks side by side to a PNG file, and after them the score modifications.
+
+    `dark` is for pages with a dark background.
+    """
+    draws = [partial(_mask, panel) for panel in panels]
+    for score in scores:
+        draws += [partial(draw_added, added, score) for added in score.added]
+        draws += [partial(draw_bends, score)] if score.bends else []
+    with plain_figures(dark):
+        _save(draws, path, legend=bool(panels))
+
+
+def _save(draws: Sequence[Callable[[Axes], None]], path: Path, legend: bool) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.patches import Patch
 
-    columns = min(len(panels), PANELS_IN_A_ROW)
-    rows = -(-len(panels) // columns)
+    columns = min(len(draws), PANELS_IN_A_ROW)
+    rows = -(-len(draws) // columns)
     figure, grid = pyplot.subplots(
         rows, columns, figsize=(2.4 * columns + 0.4, 2.5 * rows + 0.7), layout="constrained", squeeze=False
     )
-    for place in grid.flat[len(panels) :]:
+    for place in grid.flat[len(draws) :]:
         place.axis("off")
-    for panel, place in zip(panels, grid.flat, strict=False):
-        place.imshow(image(panel), interpolation="nearest", extent=(0, panel.cells.kv_len, panel.cells.q_len, 0))
-        place.set_title(f"{panel.title}  {panel.cells.density:.1%}", fontsize=9)
-        place.tick_params(labelsize=6)
-    handles = [Patch(facecolor=COLOURS[kind][1], edgecolor="#999999", label=LEGEND[kind]) for kind in COLOURS]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    for draw_it, place in zip(draws, grid.flat, strict=False):
+        draw_it(place)
+    if legend:
+        handles = [Patch(facecolor=COLOURS[kind][1], edgecolor="#999999", label=LEGEND[kind]) for kind in COLOURS]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     try:
         write_file(path, png_of(figure, dpi=130))
     finally:
         pyplot.close(figure)
+
+
+def _mask(panel: Panel, place: Axes) -> None:
+    place.imshow(image(panel), interpolation="nearest", extent=(0, panel.cells.kv_len, panel.cells.q_len, 0))
+    place.set_title(f"{panel.title}  {panel.cells.density:.1%}", fontsize=9)
+    place.tick_params(labelsize=6)
 
 
 def _rgb(colour: str) -> np.ndarray:

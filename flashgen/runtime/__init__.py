@@ -22,6 +22,7 @@ from flashgen.runtime.defaults import (
     default_scheduled_backward_kv_config,
     default_scheduled_backward_q_config,
     default_scheduled_config,
+    unpipelined,
 )
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.eager import eager_attention
@@ -70,4 +71,5 @@ __all__ = [
     "paged_plan",
     "prepare",
     "shipped_root",
+    "unpipelined",
 ]

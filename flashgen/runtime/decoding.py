@@ -25,7 +25,7 @@ _INTERPRETED = 8
 _MERGED = 16
 # The tensors that it is given.
 _MERGE_READS = (
-    "out_ptr", "lse_ptr", "residue_ptr", "acc_ptr", "m_ptr", "l_ptr", "shift_ptr", "sinks_ptr", "items_ptr",
+    "out_ptr", "lse_ptr", "max_ptr", "residue_ptr", "acc_ptr", "m_ptr", "l_ptr", "shift_ptr", "sinks_ptr", "items_ptr",
     "count_ptr", "cu_seqlens_q_ptr",
 )  # fmt: skip
 

@@ -20,36 +20,41 @@ from flashgen.runtime.variant import Variant
 
 def attention_forward(
     variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inputs: Sequence[torch.Tensor | None],
-    params: Mapping[str, Any], scale: float | None, config: str | None, counts: torch.Tensor | None = None,
-    tiles: torch.Tensor | None = None,
+    params: Mapping[str, Any], scale: float | None, return_max: bool, config: str | None,
+    counts: torch.Tensor | None = None, tiles: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """out, lse and, of a variant that has one, its residue. `counts` and `tiles` are those of a plan, if there is."""
+    """out, lse, the residue of a variant that has one, and with `return_max` the largest logit of each row.
+
+    `counts` and `tiles` are those of a plan, if there is.
+    """
     call = prepare_own(variant, q, k, v, scale, inputs, params)
     if config is None and few_queries(call.sizes) and not is_empty(call):
-        return decoded(variant, call, choose_config(None, variant.configs["decode"], call))
-    output = outputs(call, variant.natural)
+        return decoded(variant, call, choose_config(None, variant.configs["decode"], call), return_max)
+    written = outputs(call, variant.natural, return_max)
+    found = tuple(written.values())
     if is_empty(call):
-        return nothing_seen(*output)
-    tensors = _tensors(call, output)
+        nothing_seen(written)
+        return found
+    tensors = _tensors(call, written)
     chosen = choose_config(config, variant.configs["forward"], call)
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles)
     kernel_of("forward", chosen).launch(variant, call, chosen, tensors)
-    return output
+    return found
 
 
-def decoded(variant: Variant, call: Call, config: Config) -> tuple[torch.Tensor, ...]:
+def decoded(
+    variant: Variant, call: Call, config: Config, return_max: bool = False
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """The same by the decode kernel in a config, for a call with queries and keys."""
-    output = outputs(call, variant.natural)
-    kernel_of("decode", config).launch(variant, call, config, _tensors(call, output))
-    return output
+    written = outputs(call, variant.natural, return_max)
+    kernel_of("decode", config).launch(variant, call, config, _tensors(call, written))
+    return tuple(written.values())
 
 
-def _tensors(call: Call, output: Sequence[torch.Tensor]) -> dict[str, Any]:
+def _tensors(call: Call, written: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """What kernels read and write, by the names of their parameters."""
-    names = ("out_ptr", "lse_ptr", "residue_ptr")
-    written = dict(zip(names, output, strict=False))
-    return {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, **written, **call.given}
+    return {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "max_ptr": None, **written, **call.given}
 
 
 def query_schedule(

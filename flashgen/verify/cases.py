@@ -33,8 +33,9 @@ class Backward:
 @dataclass(frozen=True)
 class Case:
     """One call to prove: its outputs, or with `backward` its gradients. None for a config: what the module chooses.
-    `gain` multiplies q, for large scores; `below`
-    makes q positive and k negative, for scores below zero.
+
+    `return_max`: the largest logits are among the outputs. `gain` multiplies q, for large scores; `below` makes q
+    positive and k negative, for scores below zero.
 
     `params` replaces values of runtime params; `planned` passes a schedule prepared by plan(); `defaults` leaves
     out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it. `decoded`: the
@@ -46,6 +47,7 @@ class Case:
     config: Config | None = None
     layout: str = "bhsd"
     scale: float | None = None
+    return_max: bool = False
     gain: float = 1.0
     below: bool = False
     params: tuple[tuple[str, bool | int | float], ...] = ()
@@ -70,16 +72,23 @@ _SMALL, _WIDE, _TALL = Config(32, 32, 4, 1), Config(32, 64, 4, 1), Config(64, 32
 
 _QUICK = (
     Case("odd lengths", _problem("2 4/2 83x109 40/40", "float32"), _SMALL),
-    Case("more queries than keys", _problem("1 2/2 101x67 64/48", "float32"), _SMALL),
+    Case("more queries than keys", _problem("1 2/2 101x67 64/48", "float32"), _SMALL, return_max=True),
     Case("one query", _problem("2 4/1 1x131 64/64", "float16"), _WIDE),
     Case("length 1", _problem("1 1/1 1x1 64/64", "bfloat16"), _SMALL),
-    Case("whole tiles", _problem("1 2/1 128x128 64/64", "bfloat16"), _WIDE, layout="bshd"),
+    Case("whole tiles", _problem("1 2/1 128x128 64/64", "bfloat16"), _WIDE, layout="bshd", return_max=True),
     Case("large scores", _problem("1 2/2 70x90 40/40", "float32"), _TALL, gain=100.0),
-    Case("scores far below zero", _problem("1 2/2 45x50 64/64", "float32"), _SMALL, gain=100.0, below=True),
-    Case("large scores, 16 bits", _problem("1 2/2 40x90 64/64", "bfloat16"), _WIDE, gain=100.0),
-    Case("decode", _problem("2 4/1 1x700 64/64", "bfloat16")),
-    Case("decode, several queries", _problem("1 4/2 7x530 40/24", "float32"), layout="bshd"),
-    Case("negative scale", _problem("1 2/2 40x45 24/72", "float16"), _SMALL, scale=-0.3),
+    Case(
+        "scores far below zero",
+        _problem("1 2/2 45x50 64/64", "float32"),
+        _SMALL,
+        return_max=True,
+        gain=100.0,
+        below=True,
+    ),
+    Case("large scores, 16 bits", _problem("1 2/2 40x90 64/64", "bfloat16"), _WIDE, return_max=True, gain=100.0),
+    Case("decode", _problem("2 4/1 1x700 64/64", "bfloat16"), return_max=True),
+    Case("decode, several queries", _problem("1 4/2 7x530 40/24", "float32"), layout="bshd", return_max=True),
+    Case("negative scale", _problem("1 2/2 40x45 24/72", "float16"), _SMALL, scale=-0.3, return_max=True),
 )
 
 # Lengths, grouping, head dims, layouts and dtypes: every pair of values of the last four meets (an orthogonal array).
@@ -88,7 +97,7 @@ _PAIRWISE = (
     Case("pairs 2", _problem("2 4/2 17x100 40/64", "float16"), layout="bshd"),
     Case("pairs 3", _problem("1 4/4 100x17 40/40", "bfloat16")),
     Case("pairs 4", _problem("1 4/1 128x128 64/64", "float16"), layout="bshd"),
-    Case("pairs 5", _problem("1 4/2 193x193 64/64", "bfloat16")),
+    Case("pairs 5", _problem("1 4/2 193x193 64/64", "bfloat16"), return_max=True),
     Case("pairs 6", _problem("1 4/4 193x128 64/80", "float32"), layout="bshd"),
     Case("pairs 7", _problem("1 4/1 100x193 80/80", "bfloat16"), layout="bshd"),
     Case("pairs 8", _problem("2 4/2 17x1 80/80", "float32")),
@@ -112,7 +121,7 @@ _DIMS = tuple(
 
 _LONG = (
     Case("long", _problem("2 8/2 2048x2048 128/128", "bfloat16")),
-    Case("long, odd", _problem("1 4/4 4097x4097 64/64", "float16"), layout="bshd"),
+    Case("long, odd", _problem("1 4/4 4097x4097 64/64", "float16"), layout="bshd", return_max=True),
     Case("long, fewer queries", _problem("1 4/1 777x5003 128/128", "bfloat16")),
     Case("long, more queries", _problem("1 4/2 3001x1500 64/128", "float16")),
     Case("long, float32", _problem("1 2/2 1531x2000 64/64", "float32")),

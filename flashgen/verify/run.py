@@ -162,9 +162,12 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
     if case.backward is not None:
         with _products(variant.allow_tf32):
             return prove_gradients(module, variant, case, case.backward, call)
-    out, lse = _poisoned_answer(module, case, call)
+    out, lse, *largest = _poisoned_answer(module, case, call)
     with _products(variant.allow_tf32):
-        return judge(out, lse, call, module.reference, case.scale, counted_apart(variant, call))
+        return judge(
+            out, lse, call, module.reference, case.scale, counted_apart(variant, call),
+            largest=largest[0] if largest else None,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -197,7 +200,7 @@ def _call(variant: Variant, case: Case, device: str) -> Call:
     return replace(call, q=q * case.gain, k=k, inputs=inputs)
 
 
-def _poisoned_answer(module: ModuleType, case: Case, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def _poisoned_answer(module: ModuleType, case: Case, call: Call) -> tuple[torch.Tensor, ...]:
     arguments = (call.q, call.k, call.v)
     with poisoned():
         if case.decoded and case.config is not None:
@@ -208,8 +211,9 @@ def _poisoned_answer(module: ModuleType, case: Case, call: Call) -> tuple[torch.
         if case.planned:
             plan = {"plan": module.plan(*arguments, **call.keywords, config=case.config)}
         return module.attention(
-            *arguments, **call.keywords, **plan, scale=case.scale, return_lse=True, config=case.config
-        )
+            *arguments, **call.keywords, **plan, scale=case.scale, return_lse=True, return_max=case.return_max,
+            config=case.config,
+        )  # fmt: skip
 
 
 def _device_name(device: str) -> str:

@@ -50,11 +50,11 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "4baa95abc99e",
-        "backward_q": "087b20c411fe",
+        "forward": "dd532edf7fba",
+        "backward_q": "33c2e2081158",
         "backward_kv": "e4c5c539f4ea",
-        "decode": "fc04cdc30c48",
-        "decode_paged": "f5b42ade1763",
+        "decode": "43e85253a8f4",
+        "decode_paged": "e587beb10cc2",
     },
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
@@ -96,7 +96,8 @@ PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
 def attention(
-    q, k, v, *, slopes=None, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None
+    q, k, v, *, slopes=None, scale=None, return_lse=False, return_max=False, config=None, backward_config=None,
+    deterministic=None,
 ):
     """Linear position bias with one slope per head.
 
@@ -105,7 +106,9 @@ def attention(
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and slopes.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k, v and
+    slopes.
 
     slopes: float32 [heads]; the paper's by default.
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -116,7 +119,7 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(slopes,), scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, inputs=(slopes,), scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -175,7 +178,7 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, slopes=None, scale=None, return_lse=False):
+def reference(q, k, v, *, slopes=None, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
     if slopes is None:
         slopes = runtime.alibi_slopes(q.shape[1], q.device)
@@ -183,4 +186,6 @@ def reference(q, k, v, *, slopes=None, scale=None, return_lse=False):
     def formula(score, b, h, kv_h, q, k):
         return score - slopes[h].to(score.dtype) * abs(q - k), k <= q
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

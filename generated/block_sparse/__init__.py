@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "56e4029bc82b",
-        "backward_q": "77a48437cf6f",
+        "forward": "b58af8cf84df",
+        "backward_q": "a25bd03f9ec9",
         "backward_kv": "7dc6c21e3db1",
-        "decode": "b376a3cf59d6",
-        "decode_paged": "97738599427e",
+        "decode": "34b5b711c2cd",
+        "decode_paged": "2e9c3b24d83b",
     },
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
@@ -100,8 +100,8 @@ PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
 def attention(
-    q, k, v, *, block_mask, scale=None, return_lse=False, plan=None, config=None, backward_config=None,
-    deterministic=None,
+    q, k, v, *, block_mask, scale=None, return_lse=False, return_max=False, plan=None, config=None,
+    backward_config=None, deterministic=None,
 ):
     """Attention between the blocks of 128 queries and 128 keys that a boolean input marks.
 
@@ -110,7 +110,8 @@ def attention(
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     block_mask: bool [batch|1, heads|1, (q_len + 127) // 128, (kv_len + 127) // 128].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -122,7 +123,8 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(block_mask,), scale=scale, return_lse=return_lse, plan=plan,
+        VARIANT, OPERATOR, q, k, v, inputs=(block_mask,), scale=scale, return_lse=return_lse, return_max=return_max,
+        plan=plan,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -189,7 +191,7 @@ def plan(q, k, v, *, block_mask, config=None):
     return runtime.make_plan(VARIANT, q, k, v, inputs=(block_mask,), config=config)
 
 
-def reference(q, k, v, *, block_mask, scale=None, return_lse=False):
+def reference(q, k, v, *, block_mask, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
     batch = q.shape[0]
     heads = q.shape[1]
@@ -206,4 +208,6 @@ def reference(q, k, v, *, block_mask, scale=None, return_lse=False):
             (k // 128).clamp(max=block_mask.shape[3] - 1),
         ]
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -42,11 +42,11 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "c8f449ea9c41",
-        "backward_q": "cd49a4ba0906",
+        "forward": "01199ea3412b",
+        "backward_q": "079c5a5e859e",
         "backward_kv": "466c659d8b94",
-        "decode": "d7fd74014add",
-        "decode_paged": "648a96399682",
+        "decode": "60116d4bc834",
+        "decode_paged": "41c2916136de",
     },
     source="variants/causal.yaml",
     arguments={},
@@ -80,14 +80,17 @@ OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
-def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+def attention(
+    q, k, v, *, scale=None, return_lse=False, return_max=False, config=None, backward_config=None, deterministic=None
+):
     """Each query sees the keys up to its own position.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
     float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.
@@ -97,7 +100,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -153,10 +156,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, scale=None, return_lse=False):
+def reference(q, k, v, *, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return score, k <= q
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

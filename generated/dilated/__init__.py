@@ -44,11 +44,11 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "5404752788d5",
-        "backward_q": "13c05b18e9d2",
+        "forward": "03866cf08f69",
+        "backward_q": "b812d7eb24b7",
         "backward_kv": "d61d5458f49e",
-        "decode": "3f14073f09b2",
-        "decode_paged": "d70de7bc09dd",
+        "decode": "a3b1a47ab8c8",
+        "decode_paged": "68afeacd03b9",
     },
     source="variants/dilated.yaml",
     arguments={},
@@ -85,7 +85,8 @@ PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
 def attention(
-    q, k, v, *, scale=None, return_lse=False, plan=None, config=None, backward_config=None, deterministic=None
+    q, k, v, *, scale=None, return_lse=False, return_max=False, plan=None, config=None, backward_config=None,
+    deterministic=None,
 ):
     """Causal attention to every fourth key of the last 2048, counted back from the query.
 
@@ -93,7 +94,8 @@ def attention(
     float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     plan: what plan(...) returned for the same inputs and lengths; otherwise it is made on each call.
@@ -104,7 +106,7 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, plan=plan,
+        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, return_max=return_max, plan=plan,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -168,11 +170,13 @@ def plan(q, k, v, *, config=None):
     return runtime.make_plan(VARIANT, q, k, v, config=config)
 
 
-def reference(q, k, v, *, scale=None, return_lse=False):
+def reference(q, k, v, *, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         t0 = q - k
         return score, (k <= q) & ((t0 < 2048) & (t0 % 4 == 0))
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

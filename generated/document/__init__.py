@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "d865c6b1b1d1",
-        "backward_q": "4314d139ce50",
+        "forward": "103c5566139e",
+        "backward_q": "4deac07b621f",
         "backward_kv": "52134bd299d4",
-        "decode": "fd0f83518f50",
-        "decode_paged": "7a0816ba7133",
+        "decode": "b0cc41787a9b",
+        "decode_paged": "a1dc5b449811",
     },
     source="variants/document.yaml",
     arguments={"doc": "int32"},
@@ -91,7 +91,8 @@ PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
 def attention(
-    q, k, v, *, doc, scale=None, return_lse=False, plan=None, config=None, backward_config=None, deterministic=None
+    q, k, v, *, doc, scale=None, return_lse=False, return_max=False, plan=None, config=None, backward_config=None,
+    deterministic=None,
 ):
     """Causal attention within each of the documents packed into one sequence.
 
@@ -100,7 +101,8 @@ def attention(
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     doc: int32 [batch, kv_len].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -112,7 +114,7 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(doc,), scale=scale, return_lse=return_lse, plan=plan,
+        VARIANT, OPERATOR, q, k, v, inputs=(doc,), scale=scale, return_lse=return_lse, return_max=return_max, plan=plan,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -179,11 +181,13 @@ def plan(q, k, v, *, doc, config=None):
     return runtime.make_plan(VARIANT, q, k, v, inputs=(doc,), config=config)
 
 
-def reference(q, k, v, *, doc, scale=None, return_lse=False):
+def reference(q, k, v, *, doc, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
     doc = runtime.as_dtype(doc, torch.int32)
 
     def formula(score, b, h, kv_h, q, k):
         return score, (k <= q) & (doc[b, q.clamp(min=0)] == doc[b, k])
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -40,11 +40,11 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "31cd49067d62",
-        "backward_q": "7201538bd04b",
+        "forward": "9a3ff0baa1d0",
+        "backward_q": "e4550c8cecd7",
         "backward_kv": "e537b713e00a",
-        "decode": "82950bbdb81d",
-        "decode_paged": "4ec54d5941a0",
+        "decode": "5eff500d2418",
+        "decode_paged": "378669946b42",
     },
     source="variants/full.yaml",
     arguments={},
@@ -78,14 +78,17 @@ OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
-def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+def attention(
+    q, k, v, *, scale=None, return_lse=False, return_max=False, config=None, backward_config=None, deterministic=None
+):
     """Plain softmax attention, where every query sees every key.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
     float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.
@@ -95,7 +98,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -151,10 +154,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, scale=None, return_lse=False):
+def reference(q, k, v, *, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return score, None
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

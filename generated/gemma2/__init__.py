@@ -45,11 +45,11 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "61ea9fc46ddb",
-        "backward_q": "07fb9955c81f",
+        "forward": "2cdbae5271a4",
+        "backward_q": "6944f20a9ba1",
         "backward_kv": "fc2f622242f7",
-        "decode": "ed41ae088990",
-        "decode_paged": "8ca2c30260b0",
+        "decode": "38f870b6113d",
+        "decode_paged": "5e12a66d5ef2",
     },
     source="variants/gemma2.yaml",
     arguments={},
@@ -84,14 +84,17 @@ OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
-def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+def attention(
+    q, k, v, *, scale=None, return_lse=False, return_max=False, config=None, backward_config=None, deterministic=None
+):
     """The local layers of Gemma 2, softcapped scores in a causal window of 4096 keys.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
     float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.
@@ -101,7 +104,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -157,10 +160,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, scale=None, return_lse=False):
+def reference(q, k, v, *, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return 50.0 * torch.tanh(score / 50.0), (k >= q - 4095) & (k <= q)
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "dc945c007c48",
-        "backward_q": "d8936db6cabc",
+        "forward": "dd5dd8803b04",
+        "backward_q": "a8d5d5de3501",
         "backward_kv": "558821db2e07",
-        "decode": "a53272d7bbb3",
-        "decode_paged": "4fe15f59aba2",
+        "decode": "2d0310d2ef0e",
+        "decode_paged": "9e1b05943897",
     },
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
@@ -91,7 +91,7 @@ PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
 def attention(
-    q, k, v, *, is_global, scale=None, return_lse=False, plan=None, config=None, backward_config=None,
+    q, k, v, *, is_global, scale=None, return_lse=False, return_max=False, plan=None, config=None, backward_config=None,
     deterministic=None,
 ):
     """A window of 256 keys to each side; tokens marked global see every key and are seen by every query.
@@ -101,7 +101,8 @@ def attention(
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     is_global: bool [batch, kv_len].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -113,7 +114,8 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(is_global,), scale=scale, return_lse=return_lse, plan=plan,
+        VARIANT, OPERATOR, q, k, v, inputs=(is_global,), scale=scale, return_lse=return_lse, return_max=return_max,
+        plan=plan,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -180,11 +182,13 @@ def plan(q, k, v, *, is_global, config=None):
     return runtime.make_plan(VARIANT, q, k, v, inputs=(is_global,), config=config)
 
 
-def reference(q, k, v, *, is_global, scale=None, return_lse=False):
+def reference(q, k, v, *, is_global, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
     is_global = runtime.as_dtype(is_global, torch.bool)
 
     def formula(score, b, h, kv_h, q, k):
         return score, (abs(q - k) <= 256) | is_global[b, k] | is_global[b, q.clamp(min=0)]
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

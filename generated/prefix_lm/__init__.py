@@ -42,11 +42,11 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "3be7238d7883",
-        "backward_q": "07ef3bb6e2e4",
+        "forward": "c92b3fa2d7f1",
+        "backward_q": "8f0364efcd66",
         "backward_kv": "7ccda05b252f",
-        "decode": "2a3db80329fc",
-        "decode_paged": "26cff9acec73",
+        "decode": "36d3b936f32b",
+        "decode_paged": "79bf2b38398d",
     },
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
@@ -82,7 +82,8 @@ PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
 def attention(
-    q, k, v, *, prefix=1024, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None
+    q, k, v, *, prefix=1024, scale=None, return_lse=False, return_max=False, config=None, backward_config=None,
+    deterministic=None,
 ):
     """Causal attention in which every query also sees the whole prefix, of a length given at run time.
 
@@ -90,7 +91,8 @@ def attention(
     float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     prefix: int, 1024 by default.
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -101,7 +103,7 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, params=(prefix,), scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, params=(prefix,), scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -160,10 +162,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, prefix=1024, scale=None, return_lse=False):
+def reference(q, k, v, *, prefix=1024, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return score, (k <= q) | (k < prefix)
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "925973e65074",
-        "backward_q": "217a905310c0",
+        "forward": "22c6d22ea7f6",
+        "backward_q": "194b3782de7a",
         "backward_kv": "07e5ca58c3eb",
-        "decode": "d448e449cd0e",
-        "decode_paged": "a0df8be8a636",
+        "decode": "051d5ebe1301",
+        "decode_paged": "8e41d13c851a",
     },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
@@ -90,7 +90,10 @@ OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
-def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+def attention(
+    q, k, v, *, rel, scale=None, return_lse=False, return_max=False, config=None, backward_config=None,
+    deterministic=None,
+):
     """A learned bias for each head and relative distance, distances beyond 64 taken as 64.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
@@ -98,7 +101,9 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backwa
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and rel.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k, v and
+    rel.
 
     rel: float32 [heads, 2 * W + 1].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -109,7 +114,7 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backwa
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(rel,), scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, inputs=(rel,), scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -168,10 +173,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, rel, scale=None, return_lse=False):
+def reference(q, k, v, *, rel, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return score + rel[h, (q - k).clamp(-64, 64) + 64].to(score.dtype), None
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -48,11 +48,11 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "8dfb1c312188",
-        "backward_q": "30dd030f56ae",
+        "forward": "757dcb9e3f05",
+        "backward_q": "01a2ece2155e",
         "backward_kv": "466c659d8b94",
-        "decode": "76e6dadf9024",
-        "decode_paged": "e3b25b2b056a",
+        "decode": "36f18a66d276",
+        "decode_paged": "0639220e5c47",
     },
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
@@ -88,7 +88,10 @@ OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
-def attention(q, k, v, *, sinks, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+def attention(
+    q, k, v, *, sinks, scale=None, return_lse=False, return_max=False, config=None, backward_config=None,
+    deterministic=None,
+):
     """Causal attention with a learned logit per head that takes part in the softmax and adds no value.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
@@ -96,7 +99,9 @@ def attention(q, k, v, *, sinks, scale=None, return_lse=False, config=None, back
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and sinks.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, the sink left out, without gradients.
+    Differentiable in q, k, v and sinks.
 
     sinks: float32 [heads].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -107,7 +112,7 @@ def attention(q, k, v, *, sinks, scale=None, return_lse=False, config=None, back
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(sinks,), scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, inputs=(sinks,), scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -166,10 +171,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, sinks, scale=None, return_lse=False):
+def reference(q, k, v, *, sinks, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return score, k <= q
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, sinks=sinks)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max, sinks=sinks
+    )

@@ -42,11 +42,11 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "ec249b0e8b8e",
-        "backward_q": "0857d323bd2b",
+        "forward": "0a16751474a9",
+        "backward_q": "82dd65fa3246",
         "backward_kv": "35422feceee7",
-        "decode": "814ca5551a97",
-        "decode_paged": "98061f1a9ced",
+        "decode": "eed91d12f5ed",
+        "decode_paged": "dd1682246b2d",
     },
     source="variants/sliding_window.yaml",
     arguments={},
@@ -81,14 +81,17 @@ OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
-def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+def attention(
+    q, k, v, *, scale=None, return_lse=False, return_max=False, config=None, backward_config=None, deterministic=None
+):
     """Causal attention over the last 1024 keys, the query's own included.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
     float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.
@@ -98,7 +101,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -154,10 +157,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, scale=None, return_lse=False):
+def reference(q, k, v, *, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return score, (k >= q - 1023) & (k <= q)
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -45,11 +45,11 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "532b2c76392f",
-        "backward_q": "639cee2cad0d",
+        "forward": "b1d0742a3134",
+        "backward_q": "bed7532203f3",
         "backward_kv": "a8140c9d4491",
-        "decode": "ee00341dabec",
-        "decode_paged": "ef30c9f8d2f9",
+        "decode": "196d012f6e02",
+        "decode_paged": "f552f644b1e1",
     },
     source="variants/softcap.yaml",
     arguments={},
@@ -83,14 +83,17 @@ OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
 
 
-def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+def attention(
+    q, k, v, *, scale=None, return_lse=False, return_max=False, config=None, backward_config=None, deterministic=None
+):
     """Causal attention whose scores stay between -30 and 30, by a scaled tanh.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
     float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.
@@ -100,7 +103,7 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
@@ -156,10 +159,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, scale=None, return_lse=False):
+def reference(q, k, v, *, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return 30.0 * torch.tanh(score / 30.0), k <= q
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -277,6 +277,17 @@ def test_explain_for_machines_counts_pairs_and_tiles(run: Run) -> None:
     assert document["lower"] == "q - 99"
 
 
+def test_explain_draws_scores_where_that_is_asked_for(run: Run) -> None:
+    ended = run("explain", "band", "--length", "256", "--score", "--dark", "--png", "scores.png")
+    assert ended.code == 0
+    assert "added to a visible pair: -49.5 to 0; light is -20 or less, dark is 0" in ended.out
+    assert Path("scores.png").read_bytes().startswith(b"\x89PNG")
+    (document,) = run("explain", "band", "--length", "256", "--score", "--json").documents
+    assert document["scores"] == {"added": [{"head": None, "least": -49.5, "greatest": 0.0}], "bends": []}
+    Path("plain.yaml").write_text("name: plain\ncausal: true\n")
+    assert "scores are not modified" in run("explain", "plain.yaml", "--length", "64", "--score").out
+
+
 def record() -> Record:
     key = Key("NVIDIA H200", "sm_90", "3.6", "band", "forward", "float32", 16, 16, Bucket(32, 1, 64, 64), "s", "t")
     return Record(key, Config(64, 32, 4, 2), 123.4, 0.01, 10)

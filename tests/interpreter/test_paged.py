@@ -110,38 +110,52 @@ def test_wrong_numbers_do_no_harm_to_other_sequences(gallery_module: Gallery) ->
     """Lengths beyond the table and below 0, pages that do not exist, queries that end before they begin."""
     module = gallery_module("causal")
     batch = make_batch((40, 30, 20), (2, 3, 1))
-    wanted = module.attention_paged(*batch.arguments, **batch.options)
+    # Then how the keys of the others are split depends on nothing that is wrong.
+    options = {**batch.options, "batch_invariant": True}
+    wanted = module.attention_paged(*batch.arguments, **options)
     table, lengths = batch.block_table.clone(), batch.seq_lens
     table[1], lengths[1] = 10**9, 10**9
     arguments = (batch.q, batch.k_cache, batch.v_cache, table, lengths)
-    found = module.attention_paged(*arguments, **batch.options)
+    found = module.attention_paged(*arguments, **options)
     assert torch.equal(found[[0, 1, 5]], wanted[[0, 1, 5]])
     lengths[1] = -(10**9)
-    found = module.attention_paged(*arguments, **batch.options)
+    found = module.attention_paged(*arguments, **options)
     assert torch.equal(found[[0, 1, 5]], wanted[[0, 1, 5]])
-    starts = torch.tensor([0, 2, -7, 10**6], dtype=torch.int32)
-    found = module.attention_paged(*arguments, cu_seqlens_q=starts, max_seqlen_q=3)
+    starts = torch.tensor([0, 2, 10**6, -7], dtype=torch.int32)
+    found = module.attention_paged(*arguments, cu_seqlens_q=starts, max_seqlen_q=3, batch_invariant=True)
     assert torch.equal(found[:2], wanted[:2])
 
 
-PACKED = {
-    "name": "tree",
-    "score": "score + bias[b, q - (kv_len - q_len)]",
-    "mask": "(k < kv_len - q_len) | tree[b, q - (kv_len - q_len), max(k - (kv_len - q_len), 0)]",
-    "inputs": {
-        "bias": {"shape": ["batch", "q_len"], "dtype": "float32"},
-        "tree": {"shape": ["batch", "q_len", "q_len"], "dtype": "bool"},
-    },
-}
+# The number of a query among those of its sequence, in a spec.
+OWN = "q - (kv_len - q_len)"
 
 
 def test_inputs_along_queries_are_packed_as_queries_are(tmp_path: Path) -> None:
-    spec = {**PACKED, "mask": "(k <= q) | (on[b, q - (kv_len - q_len)] > 0)"}
-    spec["inputs"] = {"bias": PACKED["inputs"]["bias"], "on": {"shape": ["batch", "q_len"], "dtype": "int32"}}
+    """[batch, q_len] in the spec is [total_q] in the call."""
+    spec = {
+        "name": "packed",
+        "score": f"score + bias[b, {OWN}]",
+        "mask": f"(k <= q) | (on[b, {OWN}] > 0)",
+        "inputs": {
+            "bias": {"shape": ["batch", "q_len"], "dtype": "float32"},
+            "on": {"shape": ["batch", "q_len"], "dtype": "int32"},
+        },
+    }
     variant = load(spec)
     module = load_module(generate(variant, tmp_path))
     batch = make_batch((30, 9, 40), (3, 1, 5))
     attend(module, variant, batch)
+
+
+def test_new_queries_may_be_a_tree(tmp_path: Path) -> None:
+    """Speculative tokens: each sees what was there before all of them, its ancestors and itself."""
+    spec = {
+        "name": "tree",
+        "mask": f"(k < kv_len - q_len) | tree[b, {OWN}, max(k - (kv_len - q_len), 0)]",
+        "inputs": {"tree": {"shape": ["batch", "nodes", "nodes"], "dtype": "bool"}},
+    }
+    variant = load(spec)
+    attend(load_module(generate(variant, tmp_path)), variant, make_batch((30, 9, 40), (3, 1, 5)))
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ class ForwardView(OnlineSoftmax):
     `score` is None where the logit is the dot product times `qk_scale`: `scaled`. `mask` is None without one.
     `precision` is that of products of float32 inputs. `shown` is what a mixed tile keeps. `limits` are statements that
     name the loops' ends. `arguments` are the kernel's arguments beyond those that every variant has, `unspecialized`
-    those of all that change from call to call. `default` is the function of runtime/defaults.py that has the built-in
-    configs.
+    those of all that change from call to call.
     """
 
     scaled: bool
@@ -50,7 +49,6 @@ class ForwardView(OnlineSoftmax):
     sink: bool
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
-    default: str
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -97,7 +95,6 @@ def forward_view(facts: Facts) -> ForwardView:
         sink=variant.sink,
         arguments=(*SCHEDULE, *arguments) if scheduled else arguments,
         unspecialized=unspecialized(variant, reads, scheduled),
-        default=default_name(facts),
     )
 
 
