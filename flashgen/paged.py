@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flashgen.codegen.packed import BATCH, Q_LEN, is_packed
+from flashgen.codegen.packed import BATCH, Q_LEN, with_packed_queries
 from flashgen.problems import Own, Problem, draw_own, input_sizes, shape_of
 from flashgen.runtime.paged import CACHE_DTYPES
 from flashgen.spec.variant import Input, Variant
@@ -196,8 +196,9 @@ def _problem(batch: Batch, q_len: int, kv_len: int) -> Problem:
 
 def packed_keywords(variant: Variant, batch: Batch, own: Own) -> dict[str, Any]:
     """What `dense_inputs` gave as attention_paged() takes it: inputs along queries are packed as q is."""
-    packed = {t.name: _packed(t, batch, own.inputs[t.name]) for t in variant.inputs if is_packed(t)}
-    return {**own.keywords, **packed}
+    pairs = zip(variant.inputs, with_packed_queries(variant).inputs, strict=True)
+    packed = [tensor for tensor, other in pairs if other is not tensor]
+    return {**own.keywords, **{tensor.name: _packed(tensor, batch, own.inputs[tensor.name]) for tensor in packed}}
 
 
 def _packed(tensor: Input, batch: Batch, whole: torch.Tensor) -> torch.Tensor:

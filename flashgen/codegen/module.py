@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flashgen.codegen.declaration import Declaration, declaration, tuple_text
 from flashgen.codegen.docstrings import argument_lines, differentiable, quoted
 from flashgen.codegen.naming import inner, inner_names
-from flashgen.codegen.packed import with_packed_queries
+from flashgen.codegen.packed import with_packed_queries, with_packed_sequences
 from flashgen.codegen.reference import reference_view
 from flashgen.codegen.scheduled import default_text
 from flashgen.codegen.signature import own_arguments
@@ -23,7 +23,8 @@ class ModuleView:
 
     `kernels` has the views of all kernels. `parameters` are the variant's own arguments of attention(), `passed` what
     it passes on for them, each with a comma in front. `defaults` are the texts of the functions that have the built-in
-    configs of each family of kernels. `paged_argument_lines` are the `argument_lines` of attention_paged().
+    configs of each family of kernels. `paged_argument_lines` are the `argument_lines` of attention_paged(),
+    `varlen_argument_lines` those of attention_varlen().
     """
 
     title: str
@@ -39,6 +40,7 @@ class ModuleView:
     takes_inputs: bool
     argument_lines: str
     paged_argument_lines: str
+    varlen_argument_lines: str
     reference_setup: tuple[str, ...]
     reference_lines: tuple[str, ...]
     reference_score: str
@@ -63,8 +65,13 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
     """
     public, names = variant, inner_names(variant)
     variant = inner(variant)
-    learned = kernels.backward_inputs.learned if kernels.backward_inputs else None
-    declared = declaration(variant, {inside: name for name, inside in names.items()}, learned)
+    inputs, packed = kernels.backward_inputs, kernels.varlen.backward_inputs
+    declared = declaration(
+        variant,
+        {inside: name for name, inside in names.items()},
+        inputs.learned if inputs else None,
+        packed.learned if packed else None,
+    )
     reference = reference_view(variant)
     arguments = own_arguments(public, names)
     return ModuleView(
@@ -80,6 +87,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         differentiable=differentiable(public),
         takes_inputs=bool(variant.inputs),
         argument_lines="\n".join(argument_lines(public)),
+        varlen_argument_lines="\n".join(argument_lines(with_packed_sequences(public))),
         paged_argument_lines="\n".join(argument_lines(with_packed_queries(public))),
         reference_setup=reference.setup,
         reference_lines=reference.lines,

@@ -52,7 +52,8 @@ _POINTERS = {
     "tiles_ptr": "*i32",
     "states_ptr": "*i8",
     **dict.fromkeys(("acc_ptr", "m_ptr", "l_ptr", "shift_ptr", "k_scale_ptr", "v_scale_ptr"), "*fp32"),
-    **dict.fromkeys(("items_ptr", "count_ptr", "block_table_ptr", "seq_lens_ptr", "cu_seqlens_q_ptr"), "*i32"),
+    **dict.fromkeys(("items_ptr", "count_ptr", "block_table_ptr", "seq_lens_ptr"), "*i32"),
+    **dict.fromkeys(("cu_seqlens_q_ptr", "cu_seqlens_k_ptr"), "*i32"),
 }
 # Those of the dtype of q.
 _TENSORS = ("q_ptr", "k_ptr", "v_ptr", "out_ptr", "d_out_ptr", "dq_ptr", "dk_ptr", "dv_ptr")

@@ -4,6 +4,7 @@ from flashgen.runtime.alibi import alibi_slopes
 from flashgen.runtime.arguments import REQUIRED, Sizes, keywords
 from flashgen.runtime.attend import attend, make_plan
 from flashgen.runtime.attend_paged import attend_paged
+from flashgen.runtime.attend_varlen import attend_varlen, make_varlen_plan
 from flashgen.runtime.call import Call, prepare
 from flashgen.runtime.config import Config
 from flashgen.runtime.conversions import as_dtype
@@ -32,6 +33,7 @@ from flashgen.runtime.operator import operator
 from flashgen.runtime.paged_operator import paged_operator
 from flashgen.runtime.schedule import Plan
 from flashgen.runtime.variant import Variant
+from flashgen.runtime.varlen import packed_variant
 
 __all__ = [
     "REQUIRED",
@@ -49,6 +51,7 @@ __all__ = [
     "as_dtype",
     "attend",
     "attend_paged",
+    "attend_varlen",
     "attention_operator",
     "built_in",
     "default_backward_kv_config",
@@ -66,7 +69,9 @@ __all__ = [
     "keywords",
     "lookups",
     "make_plan",
+    "make_varlen_plan",
     "operator",
+    "packed_variant",
     "paged_operator",
     "paged_plan",
     "prepare",

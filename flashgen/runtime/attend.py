@@ -38,8 +38,8 @@ def attend(
     if variant.planned:
         parts, config, backward_config = plan_parts(plan, config, backward_config)
     arguments = (
-        q, k, v, *inputs, *params, scale, return_max, config_text(config), *parts, deterministic,
-        backward_config_text(backward_config),
+        q, k, v, *inputs, *params, scale, return_max, config_text(config, variant.family("forward")), *parts,
+        deterministic, backward_config_text(backward_config, variant.family),
     )  # fmt: skip
     found = operator.run(arguments, arguments)
     if return_max:
@@ -57,7 +57,10 @@ def make_plan(
     q, k, v = autocast(q, k, v)
     k, v = over_batch(q, k, v)
     call = prepare_own(variant, q, k, v, None, inputs, scalars)
-    chosen, backward = choose_config(config_text(config), variant.configs["forward"], call), None
+    chosen, backward = (
+        choose_config(config_text(config, variant.family("forward")), variant.configs["forward"], call),
+        None,
+    )
     learned = (call.given[f"{name}_ptr"] for name in variant.learned)
     if variant.is_scheduled("backward_kv") and wants_gradients(q, k, v, *learned):
         keys = choose_config(None, variant.configs["backward_kv"], call)

@@ -138,16 +138,28 @@ def outputs(call: Call, residue: bool = False, largest: bool = False) -> dict[st
     what that has lost, and with `largest` the largest logits.
     """
     s, q = call.layout.sizes, call.q
-    out = room_like(q) if s.v_head_dim == s.head_dim else q.new_empty((s.batch, s.heads, s.q_len, s.v_head_dim))
-    lse = torch.empty_strided(
-        (s.batch, s.heads, s.q_len), (s.heads * s.q_len, s.q_len, 1), dtype=torch.float32, device=q.device
-    )
+    batch, heads, length = s.rows
+    if s.packed or s.v_head_dim != s.head_dim:
+        out = room(q, (batch, heads, length, s.v_head_dim), s.packed)
+    else:
+        out = room_like(q)
+    lse = torch.empty_strided((batch, heads, length), (heads * length, length, 1), dtype=torch.float32, device=q.device)
     found = {"out_ptr": out, "lse_ptr": lse}
     if residue:
         found["residue_ptr"] = torch.empty_like(lse)
     if largest:
         found["max_ptr"] = torch.empty_like(lse)
     return found
+
+
+def room(
+    like: torch.Tensor, shape: tuple[int, int, int, int], packed: bool, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """A tensor [batch, heads, length, dim], not yet written: contiguous, or where it is `packed` token by token."""
+    if not packed:
+        return like.new_empty(shape, dtype=dtype)
+    batch, heads, length, dim = shape
+    return like.new_empty((batch, length, heads, dim), dtype=dtype).transpose(1, 2)
 
 
 def room_like(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -32,13 +32,16 @@ def _checked_text(family: str, config: Config) -> str:
     return str(checked(family, config))
 
 
-def backward_config_text(configs: Mapping[str, Any] | None) -> str | None:
-    """Configs of the backward kernels by name, as the operator takes them: "backward_kv: BM=...; backward_q: ..."."""
+def backward_config_text(configs: Mapping[str, Any] | None, family: Callable[[str], str] = str) -> str | None:
+    """Configs of the backward kernels by name, as the operator takes them: "backward_kv: BM=...; backward_q: ...".
+
+    `family` says of a name which family of kernels that is.
+    """
     if configs is None:
         return None
     if not isinstance(configs, Mapping) or not set(configs) <= set(_BACKWARD):
         raise TypeError(f"backward_config is {configs!r}; expected a mapping of {' and '.join(_BACKWARD)} to configs")
-    return "; ".join([f"{kernel}: {config_text(config, kernel)}" for kernel, config in configs.items()])
+    return "; ".join([f"{kernel}: {config_text(config, family(kernel))}" for kernel, config in configs.items()])
 
 
 @lru_cache(maxsize=1024)

@@ -22,9 +22,11 @@ import torch
 
 from flashgen.runtime.arguments import say_once, sizes_of
 from flashgen.runtime.backward_pass import attention_backward
+from flashgen.runtime.call import room
 from flashgen.runtime.forward_pass import attention_forward
 from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs
+from flashgen.runtime.packed_sizes import packed_sizes
 from flashgen.runtime.variant import Variant
 
 _PLAN = ("counts", "tiles")
@@ -43,7 +45,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
     """
     signature, identity = variant.signature, variant.identity
     place = [identity.variant, *(["exported"] if shared else [])]
-    name = "_".join([*place, identity.spec, *identity.templates.values()])
+    name = "_".join([*place, identity.spec, *identity.templates.values(), *(["varlen"] if variant.packed else [])])
     common = f"Tensor q, Tensor k, Tensor v, {signature.schema}{', ' if signature.schema else ''}"
     planned, residue = variant.planned, variant.natural
     plan, key_plan = (_optional(names if planned else ()) for names in (_PLAN, _KEY_PLAN))
@@ -58,10 +60,14 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         return found if rest[own + 1] else (*found, found[1].new_empty(0))
 
     def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-        sizes = sizes_of(q, k, v)
-        check_inputs(variant.inputs, q, sizes, *signature.split(rest[:own]))
+        sizes, (inputs, params) = sizes_of(q, k, v), signature.split(rest[:own])
+        if variant.packed:
+            sizes = packed_sizes(sizes, inputs, params)
+        check_inputs(variant.inputs, q, sizes, inputs, params)
         shapes = [q.shape[:3]] * (2 if residue else 1) + [q.shape[:3] if rest[own + 1] else (0,)]
-        return q.new_empty((*q.shape[:3], v.shape[3])), *(q.new_empty(shape, dtype=torch.float32) for shape in shapes)
+        batch, heads, length = q.shape[:3]
+        out = room(q, (batch, heads, length, v.shape[3]), variant.packed)
+        return out, *(q.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
     gradients = _Gradients(name, variant)
     backward = operator(
@@ -173,7 +179,7 @@ class _Gradients:
         """Gradients of the right shape for tracing."""
         own, needs = arguments[2:], arguments[-1]
         return tuple(
-            own[place].new_empty(own[place].shape) if needed else own[0].new_empty(0)
+            room(own[place], own[place].shape, self.variant.packed and place < 3) if needed else own[0].new_empty(0)
             for place, needed in zip(self.places, needs, strict=True)
         )
 

@@ -28,7 +28,7 @@ def attention_forward(
     `counts` and `tiles` are those of a plan, if there is.
     """
     call = prepare_own(variant, q, k, v, scale, inputs, params)
-    if config is None and few_queries(call.sizes) and not is_empty(call):
+    if config is None and not variant.packed and few_queries(call.sizes) and not is_empty(call):
         return decoded(variant, call, choose_config(None, variant.configs["decode"], call), return_max)
     written = outputs(call, variant.natural, return_max)
     found = tuple(written.values())
@@ -39,7 +39,7 @@ def attention_forward(
     chosen = choose_config(config, variant.configs["forward"], call)
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles)
-    kernel_of("forward", chosen).launch(variant, call, chosen, tensors)
+    kernel_of(variant.family("forward"), chosen).launch(variant, call, chosen, tensors)
     return found
 
 

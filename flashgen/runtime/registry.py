@@ -19,6 +19,12 @@ from flashgen.runtime.kernels.forward import FORWARD_KERNEL
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
 from flashgen.runtime.kernels.kernel import Kernel
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL
+from flashgen.runtime.kernels.varlen import (
+    BACKWARD_KV_VARLEN_KERNEL,
+    BACKWARD_Q_VARLEN_KERNEL,
+    FORWARD_VARLEN_KERNEL,
+    LEARNED_VARLEN_KERNEL,
+)
 
 REGISTRY: list[Kernel] = [
     FORWARD_KERNEL,
@@ -31,6 +37,10 @@ REGISTRY: list[Kernel] = [
     LEARNED_KERNEL,
     DECODE_KERNEL,
     DECODE_PAGED_KERNEL,
+    FORWARD_VARLEN_KERNEL,
+    BACKWARD_Q_VARLEN_KERNEL,
+    BACKWARD_KV_VARLEN_KERNEL,
+    LEARNED_VARLEN_KERNEL,
 ]
 
 # What is tuned, as records, configs by name and digests know it: the families of each form of call, and all of them.

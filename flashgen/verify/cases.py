@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import cycle, product
+from typing import Any
 
 from flashgen.lang.nodes import Const, walk
 from flashgen.problems import Problem
@@ -38,8 +39,8 @@ class Case:
     positive and k negative, for scores below zero.
 
     `params` replaces values of runtime params; `planned` passes a schedule prepared by plan(); `defaults` leaves
-    out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it. `decoded`: the
-    config is one of the decode kernel.
+    out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it. `lengths` packs
+    sequences of so many queries and keys each. `decoded`: the config is one of the decode kernel.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Case:
     broadcast: bool = False
     seed: int = 0
     backward: Backward | None = None
+    lengths: tuple[tuple[int, int], ...] = ()
     decoded: bool = False
 
 
@@ -89,6 +91,24 @@ _QUICK = (
     Case("decode", _problem("2 4/1 1x700 64/64", "bfloat16"), return_max=True),
     Case("decode, several queries", _problem("1 4/2 7x530 40/24", "float32"), layout="bshd", return_max=True),
     Case("negative scale", _problem("1 2/2 40x45 24/72", "float16"), _SMALL, scale=-0.3, return_max=True),
+)
+
+
+def _packed(name: str, lengths: tuple[tuple[int, int], ...], problem: str, dtype: str, **more: Any) -> Case:
+    """Sequences of these lengths one after the other; the problem is "heads/kv_heads head_dim/v_head_dim"."""
+    heads, dims = problem.split()
+    longest = "x".join(str(max(own[side] for own in lengths)) for side in (0, 1))
+    case = Case(name, _problem(f"{len(lengths)} {heads} {longest} {dims}", dtype), _SMALL, lengths=lengths)
+    return replace(case, **more)
+
+
+# None, one, about a tile and several, with as many queries as keys, fewer and more, and none of either.
+_RAGGED = ((0, 0), (1, 1), (15, 15), (16, 100), (17, 16), (100, 17), (0, 20), (20, 0), (70, 90))
+
+_PACKED = (
+    _packed("packed", _RAGGED, "4/2 40/40", "float32", return_max=True),
+    _packed("packed, 16 bits", ((1, 33), (64, 64), (0, 7), (5, 5)), "2/1 64/48", "bfloat16"),
+    _packed("packed, large scores", ((40, 50), (20, 10)), "2/2 40/40", "float32", gain=100.0),
 )
 
 # Lengths, grouping, head dims, layouts and dtypes: every pair of values of the last four meets (an orthogonal array).
@@ -134,6 +154,15 @@ _UNEVEN = Backward("transposed", kv=Config(32, 64, 4, 1, fuse_dq=0), q=Config(64
 _COARSE = Backward(kv=Config(64, 128, 4, 1, fuse_dq=0), q=Config(64, 128, 4, 1))
 _EXPANDED = replace(_FUSED, d_out="expanded", lse=False, deterministic=True)
 
+_PLAIN = Backward(kv=_SMALL, q=_SMALL)
+_PACKED_GRADIENTS = (
+    _packed("gradients, packed", _RAGGED, "4/2 40/56", "float32", backward=_PLAIN),
+    _packed(
+        "gradients, packed, 16 bits", ((33, 1), (0, 7), (45, 64)), "2/1 64/64", "bfloat16",
+        backward=replace(_PLAIN, d_out="expanded", deterministic=True),
+    ),
+)  # fmt: skip
+
 # Head dims that share one tile width, so that a GPU compiles each dtype once.
 _GRADIENTS = (
     Case("gradients", _problem("2 4/2 45x61 40/56", "float32"), _SMALL, backward=_FUSED),
@@ -149,7 +178,7 @@ _GRADIENTS = (
 
 def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level. `gpu`: leave tile sizes to the module and go to sizes that an interpreter cannot."""
-    cases = [*_QUICK, *_reach(variant), *_own(variant, _QUICK[0], scheduled)]
+    cases = [*_QUICK, *_PACKED, *_reach(variant), *_own(variant, _QUICK[0], scheduled)]
     if level == "full":
         cases += [*_PAIRWISE, *_DECODE, *_DIMS, *(_LONG if gpu else ()), *(_tuned(variant) if gpu else ())]
     return _seeded(variant, cases, gpu)
@@ -158,7 +187,7 @@ def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple
 def gradient_cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level that prove gradients; at the full level on a GPU, all the others' problems too."""
     reach = [replace(case, name=f"gradients, {case.name}", backward=_COARSE) for case in _reach(variant)]
-    cases = [*_GRADIENTS, *reach, *_own(variant, _GRADIENTS[0], scheduled)]
+    cases = [*_GRADIENTS, *_PACKED_GRADIENTS, *reach, *_own(variant, _GRADIENTS[0], scheduled)]
     if level == "full":
         cases += _backward(cases_for(variant, level, gpu, scheduled) if gpu else _DIMS)
     return _seeded(variant, cases, gpu)

@@ -24,6 +24,7 @@ from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Backward, Case
 from flashgen.verify.gradients import launch_gradients, prove_gradients
+from flashgen.verify.packing import Module, PackedModule, packed_call
 from flashgen.verify.paged import launch_paged, prove_paged
 from flashgen.verify.paged_cases import PagedCase
 from flashgen.verify.poison import poisoned
@@ -75,10 +76,12 @@ def _launch(module: ModuleType, variant: Variant, case: Case | PagedCase, device
     """What a case launches."""
     if isinstance(case, PagedCase):
         launch_paged(module, variant, case, device)
-    elif case.backward is not None:
-        launch_gradients(module, variant, case, case.backward, _call(variant, case, device))
+        return
+    given, call = _packed(module, variant, case, _call(variant, case, device))
+    if case.backward is not None:
+        launch_gradients(given, variant, case, case.backward, call)
     else:
-        _poisoned_answer(module, case, _call(variant, case, device))
+        _poisoned_answer(given, case, call)
 
 
 def run_case(module: ModuleType, variant: Variant, case: Case | PagedCase, device: str) -> CaseResult:
@@ -158,14 +161,14 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
     if isinstance(case, PagedCase):
         with _products(variant.allow_tf32):
             return prove_paged(module, variant, case, device)
-    call = _call(variant, case, device)
+    given, call = _packed(module, variant, case, _call(variant, case, device))
     if case.backward is not None:
         with _products(variant.allow_tf32):
-            return prove_gradients(module, variant, case, case.backward, call)
-    out, lse, *largest = _poisoned_answer(module, case, call)
+            return prove_gradients(given, variant, case, case.backward, call)
+    out, lse, *largest = _poisoned_answer(given, case, call)
     with _products(variant.allow_tf32):
         return judge(
-            out, lse, call, module.reference, case.scale, counted_apart(variant, call),
+            out, lse, call, given.reference, case.scale, counted_apart(variant, call),
             largest=largest[0] if largest else None,
         )  # fmt: skip
 
@@ -200,12 +203,19 @@ def _call(variant: Variant, case: Case, device: str) -> Call:
     return replace(call, q=q * case.gain, k=k, inputs=inputs)
 
 
-def _poisoned_answer(module: ModuleType, case: Case, call: Call) -> tuple[torch.Tensor, ...]:
+def _packed(module: ModuleType, variant: Variant, case: Case, call: Call) -> tuple[Module, Call]:
+    """The module and the call as they are, or where the case packs its sequences, those of such a call."""
+    if not case.lengths:
+        return module, call
+    return PackedModule(module, variant, case.problem, case.lengths), packed_call(variant, call, case.lengths)
+
+
+def _poisoned_answer(module: Module, case: Case, call: Call) -> tuple[torch.Tensor, ...]:
     arguments = (call.q, call.k, call.v)
     with poisoned():
         if case.decoded and case.config is not None:
-            ready = prepared(module.VARIANT, call, case.scale)
-            out, lse, *_ = decoded(module.VARIANT, ready, case.config)
+            kernels = vars(module)["VARIANT"]
+            out, lse, *_ = decoded(kernels, prepared(kernels, call, case.scale), case.config)
             return out, lse
         plan = {}
         if case.planned:

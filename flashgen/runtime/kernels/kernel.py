@@ -61,14 +61,12 @@ class Beside(NamedTuple):
 
 def query_tiles(call: Call, config: Config) -> int:
     """One program for each tile of queries of each head."""
-    s = call.sizes
-    return -(-s.q_len // config.BM) * s.batch * s.heads
+    return call.sizes.query_tiles(config.BM)
 
 
 def key_tiles(call: Call, config: Config, heads: int) -> int:
     """One program for each tile of keys of so many heads."""
-    s = call.sizes
-    return -(-s.kv_len // config.BN) * s.batch * heads
+    return call.sizes.key_tiles(config.BN, heads)
 
 
 def nothing(*_: Any) -> str:
