@@ -76,9 +76,10 @@ def compiler(module_path: str, variant: Variant) -> Callable[[CompileRequest | W
         p, odd = request.problem, odd_strides(variant, request.problem)
         grouped = p.heads // p.kv_heads
         config = kernel_of(request.kernel, request.config).as_launched(request.config, p.q_len * grouped)
+        types, constants = storage_of(p)
         return compile_kernel(
             path, request.kernel, request.target, p.dtype, p.head_dim, p.v_head_dim, config, grouped > 1, odd, learned,
-            *storage_of(p),
+            types=types, constants=constants,
         )  # fmt: skip
 
     return answer
