@@ -45,7 +45,7 @@ def page(path: Path, module: Path, rows: list[Row], names: list[str]) -> str:
             *(f"Inputs: {'; '.join(f'`{each}`' for each in explained.inputs)}\n" for _ in explained.inputs[:1]),
             "## Pictures\n",
             *(f"![{caption(name)}](pictures/{name}.png)\n" for name in names),
-            f"Tiles are skipped {explained.skipping}.\n",
+            f"Skipping: {explained.skipping}.\n",
             "## Speed\n",
             *(speeds(own) if own else ["Not measured yet.\n"]),
             "## Kernels\n",
