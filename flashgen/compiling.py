@@ -13,6 +13,7 @@ from flashgen.codegen import default_of, identity, inputs_summed_by_key
 from flashgen.errors import UsageError
 from flashgen.runtime import Config
 from flashgen.runtime.gpus import GPUS, shared_limit
+from flashgen.runtime.registry import FAMILIES
 from flashgen.spec.variant import Variant
 from flashgen.tuning.worker import RequestFailed, Worker
 
@@ -63,7 +64,7 @@ def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
             raise UsageError(f"no target {target!r}; expected one of {', '.join(GPUS)}")
     dtype = variant.dtypes[0]
     learned = bool(inputs_summed_by_key(variant))
-    defaults = {kernel: default_of(variant, kernel) for kernel in identity(variant).templates}
+    defaults = {kernel: default_of(variant, kernel) for kernel in identity(variant).templates if kernel in FAMILIES}
     return [
         Job(target, kernel, dtype, dim, dim, default(target, dtype, dim, dim), learned)
         for target in targets

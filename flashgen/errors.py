@@ -53,6 +53,10 @@ class ModError(FlashgenError, ValueError):
         super().__init__(f"{in_short(str(location), 300)}: {in_short(found, 1000)}")
 
 
+class ModelError(FlashgenError, ValueError):
+    """A model of transformers asks for what generated attention does not have. The message names its option."""
+
+
 class SpecWarning(UserWarning):
     """A spec is well formed, but may not say what was meant."""
 

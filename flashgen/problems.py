@@ -37,6 +37,18 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Own:
+    """What a variant takes beside q, k and v: input tensors and runtime params, by name."""
+
+    inputs: dict[str, torch.Tensor]
+    params: dict[str, bool | int | float]
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {**self.inputs, **self.params}
+
+
+@dataclass(frozen=True)
 class Call:
     """The arguments of one call of attention(): q, k, v, and by name the input tensors and runtime params."""
 
@@ -83,12 +95,21 @@ def make_inputs(
     q = normal(problem.heads, problem.q_len, problem.head_dim)
     k = normal(problem.kv_heads, problem.kv_len, problem.head_dim)
     v = normal(problem.kv_heads, problem.kv_len, problem.v_head_dim)
+    own = draw_own(variant, problem, generator, seed, params)
+    return Call(q, k, v, own.inputs, own.params)
+
+
+def draw_own(
+    variant: Variant, problem: Problem, generator: torch.Generator, seed: int = 0,
+    params: dict[str, bool | int | float] | None = None,
+) -> Own:  # fmt: skip
+    """The inputs and params alone, as `make_inputs` draws them."""
     values = {p.name: p.value for p in variant.runtime_params} | (params or {})
     sizes = input_sizes(variant, problem, seed, values)
     roles = _Roles(variant)
     positive = drawn_positive(variant)
     inputs = {i.name: _sample(i, roles, sizes, generator, i.name in positive) for i in variant.inputs}
-    return Call(q, k, v, inputs, values)
+    return Own(inputs, values)
 
 
 def input_sizes(

@@ -19,6 +19,7 @@ PARTS = {
     "analysis": {"lang", "spec"},
     "emit": {"analysis", "lang"},
     "flex": {"codegen", "lang", "runtime", "spec", *COMMON},
+    "integrations": {"flex", *COMMON},
     "codegen": {"analysis", "emit", "files", "lang", "processes", "renaming", "runtime", "spec", *COMMON},
 }
 # NumPy is the interpreter's, and of the language's own evaluation.
@@ -66,6 +67,11 @@ def test_nothing_reads_the_command() -> None:
     parts = {path.name for path in PACKAGE.iterdir() if path.is_dir()} - {"cli"}
     assert {"runtime", "bench", "explain"} <= parts
     assert [part for part in sorted(parts) if "cli" in parts_read(part)] == []
+
+
+def test_nothing_but_commands_reads_the_integrations() -> None:
+    parts = {path.name for path in PACKAGE.iterdir() if path.is_dir()} - {"integrations", "cli"}
+    assert [part for part in sorted(parts) if "integrations" in parts_read(part)] == []
 
 
 @pytest.mark.parametrize("part", ["analysis", "emit", "codegen"])

@@ -43,8 +43,15 @@ def make_sources() -> None:
     linked = {target for path, folder in pages.items() for target in links.targets(path.read_text("utf-8"), folder)}
     for target in sorted(linked):
         if links.page_for(target) == f"source/{target}.md":
-            text = Path(target).read_text(encoding="utf-8")
-            write(f"source/{target}.md", f"# {target}\n\n````{LANGUAGES[Path(target).suffix]}\n{text}````\n")
+            write(f"source/{target}.md", f"# {target}\n\n{source(Path(target))}")
+
+
+def source(path: Path) -> str:
+    """A file, or one after the other those of a folder."""
+    if path.is_dir():
+        files = sorted(each for each in path.iterdir() if each.suffix in LANGUAGES)
+        return "\n".join(f"## {each.name}\n\n{source(each)}" for each in files)
+    return f"````{LANGUAGES[path.suffix]}\n{path.read_text(encoding='utf-8')}````\n"
 
 
 make_gallery()

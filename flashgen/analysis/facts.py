@@ -143,11 +143,11 @@ class Facts:
             placement(site, sizes[name], self.ranges) for name, sites in self.gradients.sites for site in sites
         )
 
-    @property
-    def loads_of_pairs(self) -> int:
-        """How many values are read for each pair."""
+    @cached_property
+    def gathers_of_pairs(self) -> tuple[Gather, ...]:
+        """What is read for each pair."""
         nodes = walk(self.variant.score, self.variant.mask)
-        return sum(isinstance(node, Gather) and level(node) == PAIR for node in nodes)
+        return tuple(node for node in nodes if isinstance(node, Gather) and level(node) == PAIR)
 
 
 @lru_cache(maxsize=64)

@@ -49,11 +49,14 @@ def extra_arguments(variant: Variant, reads: set[str]) -> tuple[str, ...]:
 
 
 def unspecialized(
-    variant: Variant, reads: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE
+    variant: Variant, reads: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE, packed: bool = False
 ) -> tuple[str, ...]:
-    """The integers that a kernel is not compiled anew for."""
-    sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", *([schedule[-1]] if scheduled else [])]
-    return (*sizes, *own_integers(variant, reads))
+    """The integers that a kernel is not compiled anew for; one over packed sequences has other lengths."""
+    own = own_integers(variant, reads)
+    sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"]
+    if packed:
+        sizes[2:4] = [*([] if "batch" in own else ["batch"]), "total_q", "total_k", "max_seqlen_q", "max_seqlen_k"]
+    return (*sizes, *([schedule[-1]] if scheduled else []), *own)
 
 
 def own_integers(variant: Variant, reads: Collection[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flashgen.codegen.docstrings import SCALARS, dims_of
 from flashgen.codegen.learned import LearnedView, SiteView
-from flashgen.codegen.packed import with_packed_queries
+from flashgen.codegen.packed import with_packed_queries, with_packed_sequences
 from flashgen.codegen.reference import SIZES
 from flashgen.emit.torch import emit
 from flashgen.lang.nodes import variables
@@ -24,24 +24,36 @@ class Declaration:
     params: tuple[str, ...]
     sums: tuple[str, ...]
     loads: int
+    varlen_sums: tuple[str, ...] = ()
 
 
-def declaration(variant: Variant, names: Mapping[str, str], learned: LearnedView | None) -> Declaration:
-    """Of a variant under the names of generated code, of which `names` are those in the spec."""
-    known = (*SIZES, "total_q", *(p.name for p in variant.runtime_params), *variant.dim_names)
-    packed = zip(variant.inputs, with_packed_queries(variant).inputs, strict=True)
+def declaration(
+    variant: Variant, names: Mapping[str, str], learned: LearnedView | None, varlen: LearnedView | None
+) -> Declaration:
+    """Of a variant under the names of generated code, of which `names` are those in the spec.
+
+    `varlen` is `learned` of packed sequences.
+    """
+    known = (*SIZES, "total_q", "total_k", *(p.name for p in variant.runtime_params), *variant.dim_names)
+    queries, both = with_packed_queries(variant).inputs, with_packed_sequences(variant).inputs
     return Declaration(
-        tuple(_input(t, names[t.name], known, None if other is t else other) for t, other in packed),
+        tuple(
+            _input(t, names[t.name], known, *(None if other == t else other for other in others))
+            for t, *others in zip(variant.inputs, queries, both, strict=True)
+        ),
         tuple(
             _made("Param", [_quoted(p.name), SCALARS[p.type.value]], _called(p.name, names[p.name]))
             for p in variant.runtime_params
         ),
         tuple(_sums(site, known) for site in learned.sites) if learned else (),
         learned.loads if learned else 1,
+        tuple(_sums(site, known) for site in varlen.sites) if varlen else (),
     )
 
 
-def _input(t: Input, public: str, known: Iterable[str], packed: Input | None = None) -> str:
+def _input(
+    t: Input, public: str, known: Iterable[str], packed: Input | None = None, varlen: Input | None = None
+) -> str:
     sizes = emit([dim.size for dim in t.dims], inlined=True).results
     shape = ["None" if dim.binds else size for dim, size in zip(t.dims, sizes, strict=True)]
     read = {name for dim in t.dims if not dim.binds for name in variables(dim.size)}
@@ -54,6 +66,7 @@ def _input(t: Input, public: str, known: Iterable[str], packed: Input | None = N
         "grad": "True" if t.grad else "",
         **_called(t.name, public),
         "packed": _input(packed, public, known) if packed else "",
+        "varlen": _input(varlen, public, known) if varlen and varlen != packed else "",
     }
     texts = [_quoted(text) for text in dims_of(t)]
     function = _function(read, known, tuple_text(shape))

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 from flashgen.codegen.imports import RUNTIME, homes_of
-from flashgen.runtime.registry import FAMILIES, kernels_of
+from flashgen.runtime.registry import TUNED, kernels_of
 
 _DEVICE = "flashgen.runtime.device."
 
@@ -19,7 +19,7 @@ def kernel_digests(texts: Mapping[str, str], own: Mapping[str, str]) -> dict[str
     those of the variant's files, without the docstring, which names the spec's path; `own` says where each name is
     defined.
     """
-    return {family: _digest(_parts(family, texts, own)) for family in FAMILIES}
+    return {family: _digest(_parts(family, texts, own)) for family in TUNED}
 
 
 def _digest(texts: Mapping[str, str]) -> str:

@@ -59,6 +59,7 @@ def contents(files: Collection[str], learned: Sequence[str]) -> str:
 
 def titles(learned: Sequence[str]) -> Mapping[str, str]:
     """What each file computes that a variant may have, in the order in which they are best read."""
+    of_inputs = f"the gradient{'s' * (len(learned) > 1)} of {', '.join(learned)}"
     return {
         "pair": "what several kernels compute of a pair of query and key",
         "forward": "out and lse",
@@ -72,7 +73,12 @@ def titles(learned: Sequence[str]) -> Mapping[str, str]:
         "backward_kv": "dk and dv, and dq where a config fuses it",
         "backward_kv_sm90": "dk and dv, and dq where a config fuses it, for Hopper",
         "backward_kv_wide_sm90": "dk and dv of wide heads, for Hopper",
-        "backward_inputs": f"the gradient{'s' * (len(learned) > 1)} of {', '.join(learned)}",
+        "backward_inputs": of_inputs,
+        "forward_varlen": "out and lse of packed sequences",
+        "schedule_varlen": "the tiles of packed sequences, as schedule.py has them",
+        "backward_q_varlen": "dq of packed sequences",
+        "backward_kv_varlen": "dk and dv of packed sequences",
+        "backward_inputs_varlen": f"{of_inputs} from packed sequences",
     }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.pairs import Function
+from flashgen.codegen.pairs import Function, named_apart
 from flashgen.codegen.words import words
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
@@ -93,9 +94,12 @@ def learned_inputs(variant: Variant) -> tuple[str, ...]:
     return tuple(t.name for t in variant.inputs if t.grad and not (variant.sink and t.name == "sinks"))
 
 
-def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:
-    """Work the texts out, for a kernel that owns queries; what they need before the loop goes to its prologue."""
-    texts = SiteTexts(facts.variant, prologue)
+def learned_view(facts: Facts, prologue: Prologue, known: Sequence[Function] = ()) -> LearnedView:
+    """Work the texts out, for a kernel that owns queries; what they need before the loop goes to its prologue.
+
+    `known` are the functions that the kernels before it define.
+    """
+    texts = SiteTexts(facts.variant, prologue, known)
     sites = tuple(texts.site(each) for each in facts.placements)
     return LearnedView(
         sites,
@@ -105,7 +109,7 @@ def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:
         tuple(site.way for site in sites if site.way),
         frozenset(texts.reads | prologue.reads),
         by_key=summed_by_key(facts),
-        loads=facts.loads_of_pairs,
+        loads=len(facts.gathers_of_pairs),
     )
 
 
@@ -130,8 +134,8 @@ def _shares_by_place(found: Placement) -> bool:
 class SiteTexts:
     """Writes what the kernel needs for each place."""
 
-    def __init__(self, variant: Variant, prologue: Prologue) -> None:
-        self._variant, self._prologue = variant, prologue
+    def __init__(self, variant: Variant, prologue: Prologue, known: Sequence[Function] = ()) -> None:
+        self._variant, self._prologue, self._known = variant, prologue, known
         self.epilogue = prologue.fork()
         self.functions: list[Function] = []
         self.reads: set[str] = set()
@@ -190,9 +194,14 @@ class SiteTexts:
             return _product(derivative, factor)
         body = self._prologue.body(derivative)
         self.reads |= {*body.reads}
-        function = Function(f"_{name}{suffix}", body, f"{show(site.derivative, self._variant.lets)}.")
-        self.functions.append(function)
+        function = self._function(f"_{name}{suffix}", body, f"{show(site.derivative, self._variant.lets)}.")
         return _product(derivative, function.call)
+
+    def _function(self, name: str, body: Fragment, formula: str) -> Function:
+        function = named_apart(Function(name, body, formula), self._known, "_packed")
+        assert function is not None
+        self.functions.append(function)
+        return function
 
     def _offset(self, name: str, found: Placement) -> tuple[tuple[str, ...], str]:
         if found.sharing in (Sharing.ALL, Sharing.ROW):
@@ -203,8 +212,7 @@ class SiteTexts:
             body = self._prologue.body(found.by_distance)
             self.reads |= {*body.reads} - {"k"}
             read = show(found.site.gather, self._variant.lets)
-            function = Function(f"_{name}_at", body, f"The element {read}, for queries at q_first.")
-            self.functions.append(function)
+            function = self._function(f"_{name}_at", body, f"The element {read}, for queries at q_first.")
             return (), function.call_with({"k": "along"})
         body = self._inlined(of_qk(found.offset))
         return body.lines, body.results[0]
@@ -214,8 +222,9 @@ class SiteTexts:
             return None, (), ""
         body = self._prologue.body(found.uniform)
         read = show(found.site.gather, self._variant.lets)
-        function = Function(f"_{name}_is_one", body, f"Whether all pairs of a tile read the same element, {read}.")
-        self.functions.append(function)
+        function = self._function(
+            f"_{name}_is_one", body, f"Whether all pairs of a tile read the same element, {read}."
+        )
         self.reads |= {*body.reads}
         corner = self._inlined(found.corner)
         return function, corner.lines, corner.results[0]

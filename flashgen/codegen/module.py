@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from flashgen.codegen.declaration import Declaration, declaration, tuple_text
 from flashgen.codegen.docstrings import argument_lines, differentiable, quoted
 from flashgen.codegen.naming import inner, inner_names
-from flashgen.codegen.packed import with_packed_queries
+from flashgen.codegen.packed import with_packed_queries, with_packed_sequences
 from flashgen.codegen.reference import reference_view
+from flashgen.codegen.scheduled import default_text
 from flashgen.codegen.signature import own_arguments
 from flashgen.codegen.texts import Kernels
 from flashgen.runtime.identity import Identity
+from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import Variant
 
 
@@ -20,8 +22,9 @@ class ModuleView:
     """The holes of the module template.
 
     `kernels` has the views of all kernels. `parameters` are the variant's own arguments of attention(), `passed` what
-    it passes on for them, each with a comma in front. `defaults` are the names of the functions that have the built-in
-    configs of each family of kernels. `paged_argument_lines` are the `argument_lines` of attention_paged().
+    it passes on for them, each with a comma in front. `defaults` are the texts of the functions that have the built-in
+    configs of each family of kernels. `paged_argument_lines` are the `argument_lines` of attention_paged(),
+    `varlen_argument_lines` those of attention_varlen().
     """
 
     title: str
@@ -37,6 +40,7 @@ class ModuleView:
     takes_inputs: bool
     argument_lines: str
     paged_argument_lines: str
+    varlen_argument_lines: str
     reference_setup: tuple[str, ...]
     reference_lines: tuple[str, ...]
     reference_score: str
@@ -61,15 +65,20 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
     """
     public, names = variant, inner_names(variant)
     variant = inner(variant)
-    learned = kernels.backward_inputs.learned if kernels.backward_inputs else None
-    declared = declaration(variant, {inside: name for name, inside in names.items()}, learned)
+    inputs, packed = kernels.backward_inputs, kernels.varlen.backward_inputs
+    declared = declaration(
+        variant,
+        {inside: name for name, inside in names.items()},
+        inputs.learned if inputs else None,
+        packed.learned if packed else None,
+    )
     reference = reference_view(variant)
     arguments = own_arguments(public, names)
     return ModuleView(
         title=quoted(variant.description),
         identity=identity,
         kernels=kernels,
-        defaults=_defaults(kernels),
+        defaults={family: default_text(variant, family) for family in TUNED},
         declared=declared,
         sink=variant.sink,
         parameters=arguments.parameters,
@@ -78,6 +87,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         differentiable=differentiable(public),
         takes_inputs=bool(variant.inputs),
         argument_lines="\n".join(argument_lines(public)),
+        varlen_argument_lines="\n".join(argument_lines(with_packed_sequences(public))),
         paged_argument_lines="\n".join(argument_lines(with_packed_queries(public))),
         reference_setup=reference.setup,
         reference_lines=reference.lines,
@@ -85,15 +95,6 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         reference_mask=reference.mask,
         bottom_right=variant.align == "bottom_right",
     )
-
-
-def _defaults(kernels: Kernels) -> dict[str, str]:
-    keys = "scheduled_" if kernels.backward_kv.scheduled else "masked_" if kernels.backward_kv_sm90.plain_mask else ""
-    return {
-        "forward": kernels.forward.default,
-        "backward_q": f"default_{'scheduled_' if kernels.backward_q.scheduled else ''}backward_q_config",
-        "backward_kv": f"default_{keys}backward_kv_config",
-    }
 
 
 def _passed(variant: Variant) -> str:

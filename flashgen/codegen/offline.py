@@ -52,7 +52,8 @@ _POINTERS = {
     "tiles_ptr": "*i32",
     "states_ptr": "*i8",
     **dict.fromkeys(("acc_ptr", "m_ptr", "l_ptr", "shift_ptr", "k_scale_ptr", "v_scale_ptr"), "*fp32"),
-    **dict.fromkeys(("items_ptr", "count_ptr", "block_table_ptr", "seq_lens_ptr", "cu_seqlens_q_ptr"), "*i32"),
+    **dict.fromkeys(("items_ptr", "count_ptr", "block_table_ptr", "seq_lens_ptr"), "*i32"),
+    **dict.fromkeys(("cu_seqlens_q_ptr", "cu_seqlens_k_ptr"), "*i32"),
 }
 # Those of the dtype of q.
 _TENSORS = ("q_ptr", "k_ptr", "v_ptr", "out_ptr", "d_out_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
@@ -98,7 +99,8 @@ def compile_kernel(
     compiled = getattr(module, record.function)
     sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
     types |= dict.fromkeys(sums_of_inputs, "*fp32")
-    constants |= {"LEARNED": learned, **({} if learned else dict.fromkeys(sums_of_inputs))}
+    # Few calls ask for the largest logits.
+    constants |= {"LEARNED": learned, "max_ptr": None, **({} if learned else dict.fromkeys(sums_of_inputs))}
     found = _compile(compiled, target, types, constants, record.options(config), unaligned)
     for beside in (*record.beside(config), *schedules(config)):
         if found.error is None and hasattr(module, beside.function):

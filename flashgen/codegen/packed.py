@@ -1,22 +1,33 @@
-"""A variant whose queries are packed: those of all sequences in one row, one sequence after the other."""
+"""A variant whose sequences are packed: the queries of all in one row, one sequence after the other, or their keys too.
+
+An input that has the batch and one of the two lengths among its dimensions is packed as these are.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from flashgen.lang.nodes import Expr, Gather, Type, Var, const, gather, op, rebuild, var, walk
+from flashgen.analysis.facts import Facts, facts_of
+from flashgen.lang.nodes import Expr, Gather, Type, Var, gather, op, rebuild, var, walk
 from flashgen.spec.variant import Dim, Input, Variant
 
 BATCH, Q_LEN, KV_LEN = (var(name, Type.INT) for name in ("batch", "q_len", "kv_len"))
-TOTAL_Q = var("total_q", Type.INT)
-# Where the queries of a sequence begin, as kernels call it.
-FIRST_QUERY = var("first_query", Type.INT)
 
 
-def is_packed(tensor: Input) -> bool:
-    """Whether an input goes along the queries of each sequence, and so is packed as they are."""
-    sizes = [dim.size for dim in tensor.dims]
-    return BATCH in sizes and Q_LEN in sizes and KV_LEN not in sizes
+@dataclass(frozen=True)
+class Packing:
+    """What stands for a length: that of all sequences together, and where one begins, as kernels call it."""
+
+    total: Expr
+    first: Expr
+
+
+_QUERIES = Packing(var("total_q", Type.INT), var("first_query", Type.INT))
+_KEYS = Packing(var("total_k", Type.INT), var("first_key", Type.INT))
+# By the length that gives way.
+Packings = Mapping[Expr, Packing]
+_BOTH: Packings = {Q_LEN: _QUERIES, KV_LEN: _KEYS}
 
 
 def with_packed_queries(variant: Variant) -> Variant:
@@ -24,37 +35,65 @@ def with_packed_queries(variant: Variant) -> Variant:
 
     A query's row in such an input is kept within its sequence, where an index outside reads the nearest element.
     """
-    packed = {tensor.name: tensor for tensor in variant.inputs if is_packed(tensor)}
+    return _with_packed(variant, {Q_LEN: _QUERIES})
+
+
+def with_packed_sequences(variant: Variant) -> Variant:
+    """The same, and inputs along keys have total_k in place of kv_len."""
+    return _with_packed(variant, _BOTH)
+
+
+def is_packed(tensor: Input) -> bool:
+    """Whether an input goes along the queries, or the keys, of each sequence, and so is packed with these."""
+    return _is_packed(tensor, _BOTH)
+
+
+def _is_packed(tensor: Input, packings: Packings) -> bool:
+    sizes = {dim.size for dim in tensor.dims}
+    return BATCH in sizes and len(sizes & {Q_LEN, KV_LEN}) == 1 and bool(sizes & packings.keys())
+
+
+def _with_packed(variant: Variant, packings: Packings) -> Variant:
+    packed = {tensor.name: tensor for tensor in variant.inputs if _is_packed(tensor, packings)}
     if not packed:
         return variant
+    facts = facts_of(variant)
     lets = [expr for _, expr in variant.lets]
     done: dict[Expr, Expr] = {}
     for node in walk(variant.score, variant.mask, *lets):
         children = tuple(done[child] for child in node.children)
         if isinstance(node, Gather) and node.input in packed:
-            done[node] = gather(node.input, _indices(packed[node.input], children), node.type)
+            indices = _indices(facts, gather(node.input, children, node.type), packed[node.input], packings)
+            done[node] = gather(node.input, indices, node.type)
         else:
             done[node] = node if isinstance(node, Var) else rebuild(node, children)
     return replace(
         variant,
-        inputs=tuple(_packed(tensor) if tensor.name in packed else tensor for tensor in variant.inputs),
+        inputs=tuple(_packed(each, packings) if each.name in packed else each for each in variant.inputs),
         score=done[variant.score],
         mask=done[variant.mask],
         lets=tuple((name, done[expr]) for name, expr in variant.lets),
     )
 
 
-def _indices(tensor: Input, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    last = op("sub", Q_LEN, const(1))
+def _indices(facts: Facts, read: Expr, tensor: Input, packings: Packings) -> tuple[Expr, ...]:
+    assert isinstance(read, Gather)
     found = []
-    for dim, index in zip(tensor.dims, indices, strict=True):
-        if dim.size is Q_LEN:
-            found.append(op("add", FIRST_QUERY, op("max", op("min", index, last), const(0))))
+    for axis, dim in enumerate(tensor.dims):
+        if dim.size in packings:
+            found.append(op("add", packings[dim.size].first, facts.ranges.kept_inside(read, axis, dim.size)))
         elif dim.size is not BATCH:
-            found.append(index)
+            found.append(read.indices[axis])
     return tuple(found)
 
 
-def _packed(tensor: Input) -> Input:
-    dims = (Dim("total_q", TOTAL_Q) if dim.size is Q_LEN else dim for dim in tensor.dims if dim.size is not BATCH)
+def _packed(tensor: Input, packings: Packings) -> Input:
+    dims = []
+    for dim in tensor.dims:
+        if dim.size in packings:
+            total = packings[dim.size].total
+            assert isinstance(total, Var)
+            dims.append(Dim(total.name, total))
+        elif dim.size is not BATCH:
+            dims.append(dim)
     return replace(tensor, dims=tuple(dims))

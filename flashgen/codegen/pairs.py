@@ -96,6 +96,11 @@ class Pairs:
     row: Expr | None
     natural: bool
 
+    def named_apart(self, known: Sequence[Function], *suffixes: str) -> Pairs:
+        """The same with functions by whose names no other one of those known says something else."""
+        score, mask = (named_apart(function, known, *suffixes) for function in (self.score, self.mask))
+        return replace(self, score=score, mask=mask)
+
     @property
     def reads(self) -> set[str]:
         """The names that score and mask read."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen.kernels.forward import default_name
 from flashgen.codegen.naming import inner
 from flashgen.runtime import defaults
 from flashgen.runtime.defaults import Default
 from flashgen.spec.variant import Variant
+
+# Of values that are read for each pair: one of float32 fits beside the tiles of every built-in config.
+_MOST_BYTES = 4
 
 
 def uses_schedule(variant: Variant) -> bool:
@@ -24,10 +29,27 @@ def scheduled_kernels(variant: Variant) -> frozenset[str]:
 
 def default_of(variant: Variant, kernel: str) -> Default:
     """The built-in default of a variant's kernel, as its module has it: by capability, dtype and head dimensions."""
+    default: Default = getattr(defaults, _default_name(variant, kernel))
+    return defaults.unpipelined(default) if _reads_much(variant) else default
+
+
+def default_text(variant: Variant, kernel: str) -> str:
+    """The same as a module says it."""
+    name = f"runtime.{_default_name(variant, kernel)}"
+    return f"runtime.unpipelined({name})" if _reads_much(variant) else name
+
+
+def _default_name(variant: Variant, kernel: str) -> str:
     facts = facts_of(inner(variant))
     if kernel == "forward":
-        chosen: Default = getattr(defaults, default_name(facts))
-        return chosen
+        return default_name(facts)
     if kernel == "backward_kv" and facts.plain_mask:
-        return defaults.default_masked_backward_kv_config
-    return defaults.built_in(kernel, kernel in scheduled_kernels(variant))
+        return "default_masked_backward_kv_config"
+    return f"default_{'scheduled_' if kernel in scheduled_kernels(variant) else ''}{kernel}_config"
+
+
+def _reads_much(variant: Variant) -> bool:
+    """Whether what is read for each pair leaves a pipeline no shared memory: it holds a tile of each value a stage."""
+    dtypes = {tensor.name: tensor.dtype for tensor in inner(variant).inputs}
+    read = [getattr(torch, dtypes[node.input]).itemsize for node in facts_of(inner(variant)).gathers_of_pairs]
+    return sum(read) > _MOST_BYTES

@@ -62,13 +62,9 @@ def flex_attention(
     arguments = kernels.arguments(values, (batch, heads, q_len, kv_len))
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
     wants_max = return_aux is not None and getattr(return_aux, "max_scores", False)
-    if wants_max:
-        if not kernels.has_max:
-            raise ValueError("return_aux asks for max_scores, which generated attention does not return; expected lse")
-        arguments["return_max"] = True
     if kernel_options:
         arguments["config"] = _config(kernel_options)
-    found = kernels.attention(query, key, value, scale=scale, return_lse=wants_lse, **arguments)
+    found = kernels.attention(query, key, value, scale=scale, return_lse=wants_lse, return_max=wants_max, **arguments)
     if return_aux is None:
         return found
     # Older versions of torch, which have none, ask for none.

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-import flashgen
-from flashgen.codegen import generate, load_module
 from flashgen.flex.captures import Captured, Way, capture
+from flashgen.flex.kept import kept_module
 from flashgen.flex.mods import Mod
 from flashgen.flex.reading import follow
 from flashgen.flex.recent import Recent
-from flashgen.flex.spec import Meaning, meaning
-from flashgen.flex.text import yaml_of
-from flashgen.runtime.lookup import cache_folder
-from flashgen.spec import load
+from flashgen.flex.spec import meaning
 from flashgen.spec.names import module_problem
 
 # Where each length of a call stands among its sizes.
@@ -66,7 +57,6 @@ class Kernels:
     fixed: tuple[tuple[int, int | float], ...]
     sized: tuple[tuple[int, torch.Size], ...]
     ways: tuple[tuple[int, Way], ...]
-    has_max: bool
 
     def serves(self, values: Sequence[Any]) -> bool:
         """Whether it holds for these captured values."""
@@ -151,7 +141,7 @@ def _served(key: tuple[Any, ...], values: Sequence[Any]) -> Kernels | None:
 def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, found: Captured) -> Kernels:
     name = variant_name(score_mod if score_mod is not None else mask_mod)
     traced = meaning(score_mod, mask_mod, name, many_queries)
-    module = _module(traced, name)
+    module = kept_module(traced.spec, "flex")
     tensors = tuple(
         TensorArgument(
             each,
@@ -166,8 +156,7 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
     numbers = tuple((each, traced.places[each]) for each in traced.numbers)
     fixed = tuple((place, found.values[place]) for place in traced.fixed)
     sized = tuple((place, found.values[place].shape) for place in traced.sized)
-    has_max = "return_max" in inspect.signature(module.attention).parameters
-    return Kernels(module.attention, tensors, numbers, fixed, sized, tuple(traced.ways), has_max)
+    return Kernels(module.attention, tensors, numbers, fixed, sized, tuple(traced.ways))
 
 
 def variant_name(mod: Any) -> str:
@@ -178,35 +167,3 @@ def variant_name(mod: Any) -> str:
     letters = "".join(each if each.isascii() and each.isalnum() else "_" for each in own.lower()).strip("_")
     name = "mod" if own == "<lambda>" or not letters[:1].isalpha() else letters[:48]
     return name if module_problem(name) is None else f"{name}_mod"
-
-
-def _module(traced: Meaning, name: str) -> Any:
-    """The variant's module, rendered where it is not on disk yet."""
-    text = yaml_of(traced.spec)
-    digest = hashlib.sha256(f"{_renderer()}\n{text}".encode()).hexdigest()[:16]
-    folder = cache_folder() / "flex" / digest
-    spec = folder / f"{name}.yaml"
-    _keep(spec, text)
-    variant = load(spec)
-    path = variant.module_in(folder)
-    if not path.exists():
-        generate(variant, folder)
-    return load_module(path)
-
-
-def _keep(spec: Path, text: str) -> None:
-    """Write a spec of ours, which other processes may be writing too."""
-    if not spec.is_file():
-        spec.parent.mkdir(parents=True, exist_ok=True)
-        own = spec.with_suffix(f".{os.getpid()}")
-        own.write_text(text, encoding="utf-8")
-        os.replace(own, spec)
-
-
-@cache
-def _renderer() -> str:
-    """What renders: another version, or the same with changed files, renders anew."""
-    package = Path(flashgen.__file__).parent
-    folders = (package, package.parent / "templates")
-    files = sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".jinja"))
-    return f"{flashgen.__version__} {[(path.name, path.stat().st_mtime_ns) for path in files]}"

@@ -49,7 +49,11 @@ _KNOWN = {
     **dict.fromkeys(("h", "row_h", "kv_h"), Interval(0, MAX_HEADS - 1)),
     **dict.fromkeys(("heads", "kv_heads"), Interval(1, MAX_HEADS)),
     "head_dim": Interval(1, 512),
+    **dict.fromkeys(("first_query", "first_key"), Interval(0, MAX_LENGTH)),
+    **dict.fromkeys(("total_q", "total_k", "max_seqlen_q", "max_seqlen_k"), Interval(1, MAX_LENGTH)),
 }
+# What packed sequences are long together: the index of a token is kept inside its own sequence.
+_TOTALS = frozenset(var(name, Type.INT) for name in ("total_q", "total_k"))
 
 _INTEGER_RANGES = {
     "bool": BOOLEAN,
@@ -106,6 +110,8 @@ class Ranges:
         """
         index = gather.indices[axis]
         low_unsafe = self.of(index).low < 0
+        if size in _TOTALS:
+            return False, False
         if size is _Q_LEN and linear(index) == linear(self._row):
             return False, False
         if isinstance(index, Var) and isinstance(size, Var):

@@ -82,10 +82,13 @@ class Placement:
         return fold(substitute(self.offset, {Q: Q_FIRST, K: K_FIRST}))
 
 
-def placement(site: LoadSite, sizes: Sequence[Expr], ranges: Ranges) -> Placement:
-    """How to add up the gradient of a load site, for an input whose dimensions have these sizes."""
+def placement(site: LoadSite, sizes: Sequence[Expr], ranges: Ranges, room: Sequence[Expr] | None = None) -> Placement:
+    """How to add up the gradient of a load site, for an input whose dimensions have these sizes.
+
+    `room` has the sizes of the tensor itself, where it has room for more than is read.
+    """
     indices = [ranges.kept_inside(site.gather, axis, size) for axis, size in enumerate(sizes)]
-    offset = _offset(indices, sizes)
+    offset = _offset(indices, sizes if room is None else room)
     axes = variables(offset) & {"q", "k", "score"}
     if axes < {"q", "k"}:
         return Placement(site, {"": Sharing.ALL, "q": Sharing.ROW, "k": Sharing.COLUMN}["".join(axes)], offset)

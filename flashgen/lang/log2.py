@@ -88,14 +88,16 @@ def logits(score: Expr, mask: Expr) -> Logits:
     natural = magnitude(transform(shown, _not_hidden)) > _LARGEST_IN_LOG2 or any(
         _is_beyond(_LARGEST_ROW_TERM, node) for node in walk(shown)
     )
+    if natural:
+        # Added up in the order in which it is written: of terms that cancel another order may lose the digits.
+        return Logits(_scaled(shown, const(1.0)), None, None, natural)
     pair_terms: list[Expr] = []
     row_terms: list[Expr] = []
-    for term in _terms(_scaled(shown, const(1.0) if natural else LOG2E)):
-        pair, row = (term, None) if natural else _split(term)
+    for pair, row in map(_split, _terms(_scaled(shown, LOG2E))):
         pair_terms += [] if pair is None else [pair]
         row_terms += [] if row is None else [row]
     pair = _sum(pair_terms) or const(0.0)
-    return Logits(pair, _sum(row_terms), None if natural else _factor(pair), natural)
+    return Logits(pair, _sum(row_terms), _factor(pair), natural)
 
 
 def _not_hidden(node: Expr) -> Expr:

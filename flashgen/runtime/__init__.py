@@ -4,6 +4,7 @@ from flashgen.runtime.alibi import alibi_slopes
 from flashgen.runtime.arguments import REQUIRED, Sizes, keywords
 from flashgen.runtime.attend import attend, make_plan
 from flashgen.runtime.attend_paged import attend_paged
+from flashgen.runtime.attend_varlen import attend_varlen, make_varlen_plan
 from flashgen.runtime.call import Call, prepare
 from flashgen.runtime.config import Config
 from flashgen.runtime.conversions import as_dtype
@@ -15,11 +16,14 @@ from flashgen.runtime.defaults import (
     default_backward_q_config,
     default_by_key_config,
     default_config,
+    default_decode_config,
+    default_decode_paged_config,
     default_masked_backward_kv_config,
     default_plain_config,
     default_scheduled_backward_kv_config,
     default_scheduled_backward_q_config,
     default_scheduled_config,
+    unpipelined,
 )
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.eager import eager_attention
@@ -29,6 +33,7 @@ from flashgen.runtime.operator import operator
 from flashgen.runtime.paged_operator import paged_operator
 from flashgen.runtime.schedule import Plan
 from flashgen.runtime.variant import Variant
+from flashgen.runtime.varlen import packed_variant
 
 __all__ = [
     "REQUIRED",
@@ -46,12 +51,15 @@ __all__ = [
     "as_dtype",
     "attend",
     "attend_paged",
+    "attend_varlen",
     "attention_operator",
     "built_in",
     "default_backward_kv_config",
     "default_backward_q_config",
     "default_by_key_config",
     "default_config",
+    "default_decode_config",
+    "default_decode_paged_config",
     "default_masked_backward_kv_config",
     "default_plain_config",
     "default_scheduled_backward_kv_config",
@@ -61,9 +69,12 @@ __all__ = [
     "keywords",
     "lookups",
     "make_plan",
+    "make_varlen_plan",
     "operator",
+    "packed_variant",
     "paged_operator",
     "paged_plan",
     "prepare",
     "shipped_root",
+    "unpipelined",
 ]

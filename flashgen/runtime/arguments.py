@@ -27,6 +27,28 @@ class Sizes:
     head_dim: int
     v_head_dim: int
 
+    @property
+    def packed(self) -> bool:
+        """Whether sequences lie one after the other in tensors of batch 1."""
+        return False
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """The shape of what there is for each row of queries."""
+        return self.batch, self.heads, self.q_len
+
+    def keys_of(self, heads: int) -> tuple[int, int, int]:
+        """The shape of what there is for each key of so many heads."""
+        return self.batch, heads, self.kv_len
+
+    def query_tiles(self, BM: int) -> int:
+        """Programs that own a tile of queries."""
+        return -(-self.q_len // BM) * self.batch * self.heads
+
+    def key_tiles(self, BN: int, heads: int) -> int:
+        """Programs that own a tile of keys of so many heads."""
+        return -(-self.kv_len // BN) * self.batch * heads
+
 
 # The default of an argument that has none.
 REQUIRED = object()

@@ -21,8 +21,8 @@ from flashgen.runtime.variant import Variant
 def attend(
     variant: Variant, operator: Operator, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     inputs: Sequence[torch.Tensor | None] = (), params: Sequence[Any] = (), *, scale: float | None, return_lse: bool,
-    config: Any, backward_config: Any, deterministic: bool | None, plan: Plan | None = None,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    return_max: bool, config: Any, backward_config: Any, deterministic: bool | None, plan: Plan | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:  # fmt: skip
     """attention() of a variant, by its operator. `inputs` and `params` are the caller's, as the variant declares them.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
@@ -38,10 +38,12 @@ def attend(
     if variant.planned:
         parts, config, backward_config = plan_parts(plan, config, backward_config)
     arguments = (
-        q, k, v, *inputs, *params, scale, config_text(config), *parts, deterministic,
-        backward_config_text(backward_config),
+        q, k, v, *inputs, *params, scale, return_max, config_text(config, variant.family("forward")), *parts,
+        deterministic, backward_config_text(backward_config, variant.family),
     )  # fmt: skip
     found = operator.run(arguments, arguments)
+    if return_max:
+        return (found[0], found[1], found[-1]) if return_lse else (found[0], found[-1])
     return (found[0], found[1]) if return_lse else found[0]
 
 
@@ -55,7 +57,10 @@ def make_plan(
     q, k, v = autocast(q, k, v)
     k, v = over_batch(q, k, v)
     call = prepare_own(variant, q, k, v, None, inputs, scalars)
-    chosen, backward = choose_config(config_text(config), variant.configs["forward"], call), None
+    chosen, backward = (
+        choose_config(config_text(config, variant.family("forward")), variant.configs["forward"], call),
+        None,
+    )
     learned = (call.given[f"{name}_ptr"] for name in variant.learned)
     if variant.is_scheduled("backward_kv") and wants_gradients(q, k, v, *learned):
         keys = choose_config(None, variant.configs["backward_kv"], call)

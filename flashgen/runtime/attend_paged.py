@@ -26,7 +26,7 @@ def attend_paged(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     own = [*inputs_of(variant, inputs), *variant.signature.packs(scalars_of(variant, params))]
-    items, count, invariant, text = _plan_arguments(plan, batch_invariant, config_text(config, "decode"))
+    items, count, invariant, text = _plan_arguments(plan, batch_invariant, config_text(config, "decode_paged"))
     out, lse = _results(q, v_cache, out)
     operator(
         q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *own, k_scale, v_scale, items, count, out, lse,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from flashgen.runtime.arguments import kernel_ready, ready_strides, row_strides
-from flashgen.runtime.call import FLOAT32, Call, room_like
+from flashgen.runtime.call import FLOAT32, Call, room, room_like
 
 LOG2E = 1.4426950408889634
 # Rows of the largest tile that a config may have.
@@ -67,8 +67,8 @@ def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming
         # The gradient of a sum is one number, seen as many.
         d_out = kernel_ready("the gradient of out", d_out.contiguous())
         strides = row_strides(d_out)
-    s = call.layout.sizes
-    rows = d_out.new_empty((3 if by_tile else 2, s.batch, s.heads, num_rows(s.q_len)), dtype=torch.float32)
+    batch, heads, length = call.layout.sizes.rows
+    rows = d_out.new_empty((3 if by_tile else 2, batch, heads, num_rows(length)), dtype=torch.float32)
     return Incoming(d_out, strides, rows[0], rows[1], rows[2] if by_tile else None)
 
 
@@ -94,8 +94,7 @@ def key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Where `_backward_kv` writes dk and dv: one for each query head, in float32 where heads share keys."""
     s = call.sizes
     dtype = call.q.dtype if s.heads == s.kv_heads else torch.float32
-    shapes = ((s.batch, s.heads, s.kv_len, dim) for dim in (s.head_dim, s.v_head_dim))
-    dk, dv = (torch.empty(shape, dtype=dtype, device=call.q.device) for shape in shapes)
+    dk, dv = (room(call.q, (*s.keys_of(s.heads), dim), s.packed, dtype) for dim in (s.head_dim, s.v_head_dim))
     return dk, dv
 
 
@@ -104,12 +103,14 @@ def sum_of_groups(call: Call, gradient: torch.Tensor) -> torch.Tensor:
     s = call.sizes
     if s.heads == s.kv_heads:
         return gradient
-    return gradient.unflatten(1, (s.kv_heads, s.heads // s.kv_heads)).sum(2).to(call.q.dtype)
+    total = gradient.unflatten(1, (s.kv_heads, s.heads // s.kv_heads)).sum(2).to(call.q.dtype)
+    return total.transpose(1, 2).contiguous().transpose(1, 2) if s.packed else total
 
 
 def query_gradient(call: Call) -> torch.Tensor:
     """Where `_backward_q` writes dq."""
-    return room_like(call.q)
+    s = call.sizes
+    return room(call.q, (*s.rows, s.head_dim), True) if s.packed else room_like(call.q)
 
 
 def query_sums(call: Call) -> torch.Tensor:

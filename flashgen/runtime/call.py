@@ -131,17 +131,35 @@ def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
     return Call(q, k, v, Layout(float(scale), sizes, strides, lengths, copies))
 
 
-def outputs(call: Call, residue: bool = False) -> tuple[torch.Tensor, ...]:
-    """out [batch, heads, q_len, v_head_dim] in q's dtype and lse [batch, heads, q_len] in float32, not yet written.
+def outputs(call: Call, residue: bool = False, largest: bool = False) -> dict[str, torch.Tensor]:
+    """What a kernel writes, not yet written, by the names of its parameters.
 
-    With `residue` one more like lse, for what that has lost.
+    out [batch, heads, q_len, v_head_dim] in q's dtype and lse [batch, heads, q_len] in float32; like lse with `residue`
+    what that has lost, and with `largest` the largest logits.
     """
     s, q = call.layout.sizes, call.q
-    out = room_like(q) if s.v_head_dim == s.head_dim else q.new_empty((s.batch, s.heads, s.q_len, s.v_head_dim))
-    lse = torch.empty_strided(
-        (s.batch, s.heads, s.q_len), (s.heads * s.q_len, s.q_len, 1), dtype=torch.float32, device=q.device
-    )
-    return (out, lse, torch.empty_like(lse)) if residue else (out, lse)
+    batch, heads, length = s.rows
+    if s.packed or s.v_head_dim != s.head_dim:
+        out = room(q, (batch, heads, length, s.v_head_dim), s.packed)
+    else:
+        out = room_like(q)
+    lse = torch.empty_strided((batch, heads, length), (heads * length, length, 1), dtype=torch.float32, device=q.device)
+    found = {"out_ptr": out, "lse_ptr": lse}
+    if residue:
+        found["residue_ptr"] = torch.empty_like(lse)
+    if largest:
+        found["max_ptr"] = torch.empty_like(lse)
+    return found
+
+
+def room(
+    like: torch.Tensor, shape: tuple[int, int, int, int], packed: bool, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """A tensor [batch, heads, length, dim], not yet written: contiguous, or where it is `packed` token by token."""
+    if not packed:
+        return like.new_empty(shape, dtype=dtype)
+    batch, heads, length, dim = shape
+    return like.new_empty((batch, length, heads, dim), dtype=dtype).transpose(1, 2)
 
 
 def room_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -155,6 +173,7 @@ def is_empty(call: Call) -> bool:
     return not (s.batch and s.heads and s.q_len and s.kv_len)
 
 
-def nothing_seen(out: torch.Tensor, lse: torch.Tensor, *residue: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The outputs of rows that see no key."""
-    return out.zero_(), lse.fill_(-math.inf), *(each.zero_() for each in residue)
+def nothing_seen(found: Mapping[str, torch.Tensor]) -> None:
+    """Write the outputs of rows that see no key."""
+    for name, tensor in found.items():
+        tensor.fill_(-math.inf if name in ("lse_ptr", "max_ptr") else 0)

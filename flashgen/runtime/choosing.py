@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import Sizes
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.decode import DECODE_KERNEL
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL, for_loads, tiles_of_consumer
 from flashgen.runtime.lookup import Choice, Lookup, choices, current_device
 from flashgen.runtime.memory import remember
+from flashgen.runtime.paged import PagedCall
 from flashgen.runtime.registry import checked, kernel_like, kernel_of
 
 _BACKWARD = ("backward_kv", "backward_q")
@@ -33,13 +32,16 @@ def _checked_text(family: str, config: Config) -> str:
     return str(checked(family, config))
 
 
-def backward_config_text(configs: Mapping[str, Any] | None) -> str | None:
-    """Configs of the backward kernels by name, as the operator takes them: "backward_kv: BM=...; backward_q: ..."."""
+def backward_config_text(configs: Mapping[str, Any] | None, family: Callable[[str], str] = str) -> str | None:
+    """Configs of the backward kernels by name, as the operator takes them: "backward_kv: BM=...; backward_q: ...".
+
+    `family` says of a name which family of kernels that is.
+    """
     if configs is None:
         return None
     if not isinstance(configs, Mapping) or not set(configs) <= set(_BACKWARD):
         raise TypeError(f"backward_config is {configs!r}; expected a mapping of {' and '.join(_BACKWARD)} to configs")
-    return "; ".join([f"{kernel}: {config_text(config, kernel)}" for kernel, config in configs.items()])
+    return "; ".join([f"{kernel}: {config_text(config, family(kernel))}" for kernel, config in configs.items()])
 
 
 @lru_cache(maxsize=1024)
@@ -126,10 +128,27 @@ def inputs_config(call: Call, scheduled: bool = False, loads: int = 1) -> Config
     return for_loads(LEARNED_KERNEL.default(form, _capability(call), _dtype(call), s.head_dim, s.v_head_dim), loads)
 
 
-def decode_config(dtype: torch.dtype, gpu: int, sizes: Sizes) -> Config:
-    """The config of the decode kernels, which are not tuned, on this GPU; -1 is the interpreter."""
-    capability = current_device(gpu).capability if gpu >= 0 else "the interpreter"
-    return DECODE_KERNEL.default("", capability, str(dtype).removeprefix("torch."), sizes.head_dim, sizes.v_head_dim)
+def choose_paged(text: str | None, configs: Lookup, call: PagedCall, batch_invariant: bool) -> Config:
+    """The config of a call over a paged cache: the caller's, the one on record, or the built-in default.
+
+    Of a batch the longest lengths are known, and how many keys its table has room for. The default alone is the same
+    whatever the batch is: what is not to depend on it has that.
+    """
+    if text is not None:
+        return _parsed(text, configs.kernel)
+    s, q, cache = call.layout.sizes, call.q, call.k_cache.dtype
+    dtype = str(q.dtype).removeprefix("torch.")
+    if batch_invariant or not q.is_cuda:
+        capability = current_device(q.get_device()).capability if q.is_cuda else "the interpreter"
+        return configs.default(capability, dtype, s.head_dim, s.v_head_dim)
+    choice = choices.get((configs, call.layout))
+    if choice is None:
+        choice = configs(
+            q.device.index, q.dtype, s.head_dim, s.v_head_dim, s.batch * s.heads, s.heads // s.kv_heads, s.q_len,
+            call.layout.max_keys, call.layout.block_size, "" if cache == q.dtype else str(cache).removeprefix("torch."),
+        )  # fmt: skip
+        remember(choices, (configs, call.layout), choice)
+    return choice.config
 
 
 def rest_config(call: Call, by_key: Config, loads: int = 1) -> Config:

@@ -26,7 +26,8 @@ class Input:
     `binds` has the axes of those that get a name. A dimension of `may_be_one` may have size 1, which stands for all.
     `default(heads, device)` makes what stands in for None. `grad`: it has a gradient. `packed` is the input as it is
     where the queries of all sequences stand one after the other, if that is another shape: total_q in the place of
-    batch and q_len.
+    batch and q_len. `varlen` is the input where keys stand so too, if that is another one: total_k in the place of
+    batch and kv_len.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Input:
     grad: bool = False
     called: str = ""
     packed: Input | None = None
+    varlen: Input | None = None
     # The names that its shape depends on.
     reads: tuple[str, ...] = field(init=False)
     # What kernels call its address.
@@ -55,11 +57,15 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Param:
-    """A runtime param, a scalar that callers pass: bool, int or float. Names as those of an input."""
+    """A runtime param, a scalar that callers pass: bool, int or float. Names as those of an input.
+
+    `changing`: torch.compile is to take it as a number that changes from call to call.
+    """
 
     name: str
     type: type
     called: str = ""
+    changing: bool = False
 
     @property
     def public(self) -> str:

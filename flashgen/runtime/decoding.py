@@ -25,7 +25,7 @@ _INTERPRETED = 8
 _MERGED = 16
 # The tensors that it is given.
 _MERGE_READS = (
-    "out_ptr", "lse_ptr", "residue_ptr", "acc_ptr", "m_ptr", "l_ptr", "shift_ptr", "sinks_ptr", "items_ptr",
+    "out_ptr", "lse_ptr", "max_ptr", "residue_ptr", "acc_ptr", "m_ptr", "l_ptr", "shift_ptr", "sinks_ptr", "items_ptr",
     "count_ptr", "cu_seqlens_q_ptr",
 )  # fmt: skip
 
@@ -38,6 +38,15 @@ def few_queries(sizes: Sizes) -> bool:
 def row_tile(config: Config, rows: int) -> int:
     """The rows of a tile: as many as there are of a KV head, up to a config's, and 16 at least."""
     return min(config.BM, max(16, 1 << (rows - 1).bit_length()))
+
+
+def worth_trying(rows: int) -> tuple[int, ...]:
+    """The BM that tell tiles of so many rows apart: of those that hold them all one, of 64 rows at least.
+
+    With the others a KV head's keys are read again for each tile.
+    """
+    least = max(16, 1 << (rows - 1).bit_length())
+    return tuple(BM for BM in (32, 64, 128) if least // 4 <= BM < least) + ((max(least, 64),) if least <= 128 else ())
 
 
 @lru_cache(maxsize=64)

@@ -8,22 +8,23 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.choosing import config_text, decode_config
+from flashgen.runtime.choosing import choose_paged, config_text
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import Partials, merge_partials, programs_at_once, row_tile, sinks_of
 from flashgen.runtime.device.plan import plan_splits
 from flashgen.runtime.kernels.decode import DECODE_KERNEL
+from flashgen.runtime.kernels.decode_paged import paged_options
 from flashgen.runtime.launching import Rest, launch, relaunch
+from flashgen.runtime.lookup import Lookup
 from flashgen.runtime.operator import operator
 from flashgen.runtime.paged import PagedCall, PagedLayout, prepare_paged
-from flashgen.runtime.registry import checked
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
 
 # Keys of a split where a sequence's bits are not to depend on the batch.
 FIXED_SPLIT = 2048
-# How many times over the splits of a batch would keep the GPU busy: the more there are, the more evenly they end.
-_ROUNDS = 2
+# How many times over the splits of a batch may keep the GPU busy: the more there are, the more evenly they end.
+_ROUNDS = 4
 # Sequences that a program of the plan looks at at a time.
 _BLOCK = 1024
 _NO_WINDOW = 2**30
@@ -61,15 +62,30 @@ class Shape(NamedTuple):
     chunk: int
 
 
+# What finds the configs of each variant that there is: the operator that plans has these by its name.
+_configs: dict[str, Lookup] = {}
+
+
+def know(variant: Variant) -> None:
+    """Have plans found for a variant."""
+    _configs[known_by(variant)] = variant.configs["decode_paged"]
+
+
+def known_by(variant: Variant) -> str:
+    """The name of a variant and of its kernels' texts."""
+    return "_".join([variant.identity.variant, variant.identity.spec, *variant.identity.templates.values()])
+
+
 def paged_plan(
     variant: Variant, q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor, *,
     cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, batch_invariant: bool, config: Any,
 ) -> PagedPlan:  # fmt: skip
     """plan_paged() of a variant: the plan of a call with these tensors, made on the device."""
-    text = config_text(config, "decode")
+    text = config_text(config, "decode_paged")
     items, count = _PLAN(
-        q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, batch_invariant, text, variant.span
-    )
+        q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, batch_invariant, text,
+        variant.span, known_by(variant),
+    )  # fmt: skip
     return PagedPlan(items, count, text, batch_invariant)
 
 
@@ -86,19 +102,20 @@ def _plan_shapes(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _asked(
     q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, batch_invariant: bool,
-    config: str | None, span: int | None,
+    config: str | None, span: int | None, variant: str,
 ) -> tuple[PagedCall, int | None, Shape]:  # fmt: skip
     """The call that a plan is for, what a query sees at most, and what follows from the sizes."""
     call = prepare_paged(
         q, k_cache, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
     )
-    return call, span, _shape_of(call, span, batch_invariant, config)
+    chosen = choose_paged(config, _configs[variant], call, batch_invariant)
+    return call, span, _shape_of(call, span, batch_invariant, chosen)
 
 
 _PLAN = operator(
     "plan_paged",
     "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, int max_seqlen_q, "
-    "int? max_seqlen_k, bool batch_invariant, str? config, int? span) -> (Tensor, Tensor)",
+    "int? max_seqlen_k, bool batch_invariant, str? config, int? span, str variant) -> (Tensor, Tensor)",
     _plan,
     _plan_shapes,
     shared=True,
@@ -117,24 +134,22 @@ def _planned(call: PagedCall, shape: Shape, span: int | None) -> tuple[torch.Ten
         plan_splits, s.batch,
         items, count, call.seq_lens, call.cu_seqlens_q,
         (s.batch, s.total_q, s.q_len, s.heads // s.kv_heads, call.layout.max_keys),
-        _NO_WINDOW if span is None else span, shape.room, shape.chunk,
+        _NO_WINDOW if span is None else span, shape.room, _at_once(q.get_device(), s.kv_heads), _ROUNDS, shape.chunk,
         BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())), num_warps=4,
     )  # fmt: skip
     return items, count
 
 
-def _shape_of(call: PagedCall, span: int | None, batch_invariant: bool, config: str | None) -> Shape:
+def _shape_of(call: PagedCall, span: int | None, batch_invariant: bool, config: Config) -> Shape:
     q, single = call.q, call.cu_seqlens_q is None
-    return _shape(call.layout, q.dtype, q.get_device(), single, span, batch_invariant, config)
+    return _shape(call.layout, q.get_device(), single, span, batch_invariant, config)
 
 
 @lru_cache(maxsize=1024)
 def _shape(
-    layout: PagedLayout, dtype: torch.dtype, gpu: int, single: bool, span: int | None,
-    batch_invariant: bool, config: str | None,
+    layout: PagedLayout, gpu: int, single: bool, span: int | None, batch_invariant: bool, chosen: Config,
 ) -> Shape:  # fmt: skip
     s = layout.sizes
-    chosen = decode_config(dtype, gpu, s) if config is None else checked("decode", Config.parse(config))
     group = s.heads // s.kv_heads
     rows = group if single else group * s.q_len
     if batch_invariant:
@@ -147,8 +162,13 @@ def _shape(
         BM, chunk, splits = row_tile(chosen, rows), 0, 1
     most = s.batch * -(-rows // BM)
     tiles = most if single else min(most, s.total_q * group // BM + s.batch)
-    room = tiles * splits if batch_invariant else tiles + _ROUNDS * programs_at_once(gpu) // s.kv_heads
+    room = tiles * splits if batch_invariant else tiles + _ROUNDS * _at_once(gpu, s.kv_heads)
     return Shape(chosen, BM, rows, max(room, 1), chunk)
+
+
+def _at_once(gpu: int, kv_heads: int) -> int:
+    """Items that keep a GPU busy, each a program for each KV head."""
+    return max(programs_at_once(gpu) // kv_heads, 1)
 
 
 def launch_paged(
@@ -159,7 +179,8 @@ def launch_paged(
     s, span = call.sizes, variant.span
     if not s.total_q:
         return
-    shape = _shape_of(call, span, batch_invariant, config)
+    chosen = choose_paged(config, variant.configs["decode_paged"], call, batch_invariant)
+    shape = _shape_of(call, span, batch_invariant, chosen)
     items, count = plan
     if items is None or count is None:
         items, count = _planned(call, shape, span)
@@ -173,7 +194,7 @@ def launch_paged(
     tensors = {**_tensors(call), **parts.named, "out_ptr": out, "lse_ptr": lse, "items_ptr": items, "count_ptr": count}
     relaunch(
         variant.kernels["decode_paged"], (call.layout, call.own, shape, out.stride()), tensors,
-        lambda: Rest(programs, _numbers(call, out), _constants(call, shape), _options(shape.config)),
+        lambda: Rest(programs, _numbers(call, out), _constants(call, shape), paged_options(shape.config)),
     )  # fmt: skip
     merge_partials(
         (call.layout, shape, out.stride()), {**tensors, **sinks_of(variant, call.given)}, programs,
@@ -216,11 +237,6 @@ def _constants(call: PagedCall, shape: Shape) -> dict[str, Any]:
         **DECODE_KERNEL.constants(shape.config, layout.sizes.head_dim, layout.sizes.v_head_dim), "BM": shape.BM,
         "BLOCK_SIZE": layout.block_size, "TOKEN_SCALES": layout.TOKEN_SCALES,
     }  # fmt: skip
-
-
-def _options(config: Config) -> dict[str, Any]:
-    """Where a page's number is loaded ahead of the page, a tile takes every other stage of the pipeline."""
-    return {**DECODE_KERNEL.options(config), "num_stages": 2 * config.num_stages - 1}
 
 
 def _both(call: PagedCall) -> tuple[torch.Tensor | None, torch.Tensor | None]:

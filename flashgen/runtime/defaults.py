@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from flashgen.runtime.config import Config
+from flashgen.runtime.config import PORTABLE, Config
 from flashgen.runtime.registry import kernels_of, serving
 
 # A built-in default by capability, dtype, head_dim and v_head_dim.
@@ -27,6 +27,17 @@ def default_of_form(family: str, form: str = "") -> Default:
     return default
 
 
+@cache
+def unpipelined(default: Default) -> Default:
+    """The same without a pipeline where a portable kernel serves: of a variant that reads much for each pair."""
+
+    def lean(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+        config = default(capability, dtype, head_dim, v_head_dim)
+        return config.but(num_stages=1) if config.backend == PORTABLE else config
+
+    return lean
+
+
 default_config = default_of_form("forward")
 # For scores that are the scaled dot products, all visible or up to a key that rises with the query.
 default_plain_config = default_of_form("forward", "plain")
@@ -42,6 +53,9 @@ default_scheduled_backward_kv_config = default_of_form("backward_kv", "scheduled
 
 default_backward_q_config = default_of_form("backward_q")
 default_scheduled_backward_q_config = default_of_form("backward_q", "scheduled")
+
+default_decode_config = default_of_form("decode")
+default_decode_paged_config = default_of_form("decode_paged")
 
 
 def built_in(family: str, scheduled: bool) -> Default:

@@ -1,13 +1,14 @@
 """Attention as a differentiable torch operator, with a second operator for its backward pass.
 
-The forward operator takes (q, k, v, *extra, scale, config, *plan, *key_plan, deterministic, backward_config) and
-returns out and lse. The backward operator takes (d_out, d_lse, q, k, v, *extra, out, lse, scale, backward_config,
-deterministic, *key_plan, needs) and returns the gradients of q, k, v and the learned inputs. `extra` are the variant's
-inputs and runtime params, `plan` the parts of a schedule for the tiles of the forward pass and `key_plan` those for the
-backward pass, of operators that have plans; `needs` says of each gradient whether it is asked for.
+The forward operator takes (q, k, v, *extra, scale, return_max, config, *plan, *key_plan, deterministic,
+backward_config) and returns out, lse and the largest logits, which are empty unless `return_max` asks for them. The
+backward operator takes (d_out, d_lse, q, k, v, *extra, out, lse, scale, backward_config, deterministic, *key_plan,
+needs) and returns the gradients of q, k, v and the learned inputs. `extra` are the variant's inputs and runtime params,
+`plan` the parts of a schedule for the tiles of the forward pass and `key_plan` those for the backward pass, of
+operators that have plans; `needs` says of each gradient whether it is asked for.
 
 Where scores may be huge, float32 does not hold the log-sum-exp of a row to the digits that its weights need. Then the
-forward operator also returns what it has lost, the residue, and the backward operator takes it after lse.
+forward operator also returns what it has lost, the residue, which both operators have after lse.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ import torch
 
 from flashgen.runtime.arguments import say_once, sizes_of
 from flashgen.runtime.backward_pass import attention_backward
+from flashgen.runtime.call import room
 from flashgen.runtime.forward_pass import attention_forward
 from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs
+from flashgen.runtime.packed_sizes import packed_sizes
 from flashgen.runtime.variant import Variant
 
 _PLAN = ("counts", "tiles")
 _KEY_PLAN = ("key_counts", "key_tiles")
 # What the operators call their own arguments: no input or param of a variant may be called so.
 OPERATOR_WORDS = (
-    "d_out", "d_lse", "q", "k", "v", "out", "lse", "residue", "scale", "config", *_PLAN, *_KEY_PLAN, "deterministic",
-    "backward_config", "needs",
+    "d_out", "d_lse", "q", "k", "v", "out", "lse", "residue", "scale", "return_max", "config", *_PLAN, *_KEY_PLAN,
+    "deterministic", "backward_config", "needs",
 )  # fmt: skip
 
 
@@ -42,7 +45,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
     """
     signature, identity = variant.signature, variant.identity
     place = [identity.variant, *(["exported"] if shared else [])]
-    name = "_".join([*place, identity.spec, *identity.templates.values()])
+    name = "_".join([*place, identity.spec, *identity.templates.values(), *(["varlen"] if variant.packed else [])])
     common = f"Tensor q, Tensor k, Tensor v, {signature.schema}{', ' if signature.schema else ''}"
     planned, residue = variant.planned, variant.natural
     plan, key_plan = (_optional(names if planned else ()) for names in (_PLAN, _KEY_PLAN))
@@ -50,15 +53,21 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
 
     def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
         inputs, params = signature.split(rest[:own])
-        if planned:
-            return attention_forward(variant, q, k, v, inputs, params, *rest[own : own + 4])
-        return attention_forward(variant, q, k, v, inputs, params, rest[own], rest[own + 1])
+        return attention_forward(variant, q, k, v, inputs, params, *rest[own : own + (5 if planned else 3)])
+
+    def completed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+        found = forward(q, k, v, *rest)
+        return found if rest[own + 1] else (*found, found[1].new_empty(0))
 
     def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-        sizes = sizes_of(q, k, v)
-        check_inputs(variant.inputs, q, sizes, *signature.split(rest[:own]))
-        of_rows = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2 if residue else 1))
-        return q.new_empty((*q.shape[:3], v.shape[3])), *of_rows
+        sizes, (inputs, params) = sizes_of(q, k, v), signature.split(rest[:own])
+        if variant.packed:
+            sizes = packed_sizes(sizes, inputs, params)
+        check_inputs(variant.inputs, q, sizes, inputs, params)
+        shapes = [q.shape[:3]] * (2 if residue else 1) + [q.shape[:3] if rest[own + 1] else (0,)]
+        batch, heads, length = q.shape[:3]
+        out = room(q, (batch, heads, length, v.shape[3]), variant.packed)
+        return out, *(q.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
     gradients = _Gradients(name, variant)
     backward = operator(
@@ -73,13 +82,14 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
     )
     return operator(
         name,
-        f"({common}float? scale, str? config{plan}{key_plan}, bool? deterministic, str? backward_config)"
-        f" -> (Tensor, Tensor{', Tensor' * residue})",
+        f"({common}float? scale, bool return_max, str? config{plan}{key_plan}, bool? deterministic, "
+        f"str? backward_config) -> (Tensor, Tensor{', Tensor' * residue}, Tensor)",
         forward,
         fake,
         gradients.save,
         lambda ctx, d_out, d_lse, *_: gradients.backward(backward, ctx, d_out, d_lse),
         shared=shared,
+        completed=completed,
     )
 
 
@@ -111,6 +121,7 @@ class _Gradients:
 
     @cached_property
     def results(self) -> int:
+        """How many outputs it reads: out, lse and its residue."""
         return 3 if self.variant.natural else 2
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: tuple[torch.Tensor, ...]) -> None:
@@ -121,9 +132,8 @@ class _Gradients:
                 name = self.variant.inputs[place - 3].public
                 say_once(name, f"{name} requires a gradient and gets none; `grad: true` in the spec gives it one")
         ctx.set_materialize_grads(False)
-        if self.variant.natural:
-            ctx.mark_non_differentiable(output[2])
-        ctx.save_for_backward(*tensors, *(inputs[-4:-2] if self.variant.planned else ()), *output)
+        ctx.mark_non_differentiable(*output[2:])
+        ctx.save_for_backward(*tensors, *(inputs[-4:-2] if self.variant.planned else ()), *output[: self.results])
         ctx.params = inputs[self.tensors : self.own]
         ctx.scale, ctx.deterministic, ctx.config = inputs[self.own], *inputs[-2:]
 
@@ -169,7 +179,7 @@ class _Gradients:
         """Gradients of the right shape for tracing."""
         own, needs = arguments[2:], arguments[-1]
         return tuple(
-            own[place].new_empty(own[place].shape) if needed else own[0].new_empty(0)
+            room(own[place], own[place].shape, self.variant.packed and place < 3) if needed else own[0].new_empty(0)
             for place, needed in zip(self.places, needs, strict=True)
         )
 

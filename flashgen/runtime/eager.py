@@ -13,13 +13,13 @@ Formula = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 def eager_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, formula: Formula, *, bottom_right: bool, scale: float | None,
-    return_lse: bool, sinks: torch.Tensor | None = None,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    return_lse: bool, return_max: bool = False, sinks: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:  # fmt: skip
     """softmax(score over visible keys) @ v, the whole score matrix in memory.
 
     Shapes as attention() takes them; k and v of batch 1 serve every batch element. All of it runs in float32, or in
     float64 where q is: only out is rounded to the dtype of q. A pair whose score comes out as minus infinity is hidden,
-    as if masked. A row that sees no key gives 0, a log-sum-exp of minus infinity and no gradients.
+    as if masked. A row that sees no key gives 0, a log-sum-exp and a largest score of minus infinity and no gradients.
     """
     batch, heads, q_len, head_dim = q.shape
     kv_heads, kv_len = k.shape[1:3]
@@ -42,8 +42,13 @@ def eager_attention(
     score = score.masked_fill(hidden, -math.inf)
     sink = None if sinks is None else sinks.to(wide)[None, :, None].expand(batch, heads, q_len)
     out, lse = _softmax(score, v, hidden.all(-1), sink)
-    out = out.to(q.dtype)
-    return (out, lse) if return_lse else out
+    found = (out.to(q.dtype), *((lse,) if return_lse else ()), *((_largest(score),) if return_max else ()))
+    return found if len(found) > 1 else found[0]
+
+
+def _largest(score: torch.Tensor) -> torch.Tensor:
+    """Each row's largest score, without gradients; minus infinity where there is none."""
+    return score.detach().amax(-1) if score.shape[-1] else score.new_full(score.shape[:-1], -math.inf)
 
 
 def _softmax(
@@ -55,7 +60,7 @@ def _softmax(
     """
     if not score.shape[-1]:
         return score @ v, score.new_full(empty.shape, -math.inf)
-    top = score.detach().amax(-1)
+    top = _largest(score)
     if sink is not None:
         top = torch.maximum(top, sink.detach())
     top = top.masked_fill(empty, 0)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flashgen.runtime.call import Call, is_empty, nothing_seen, outputs
-from flashgen.runtime.choosing import choose_config, decode_config
+from flashgen.runtime.choosing import choose_config
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import few_queries
 from flashgen.runtime.kernels.schedule import make_schedule
@@ -20,28 +20,29 @@ from flashgen.runtime.variant import Variant
 
 def attention_forward(
     variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inputs: Sequence[torch.Tensor | None],
-    params: Mapping[str, Any], scale: float | None, config: str | None, counts: torch.Tensor | None = None,
-    tiles: torch.Tensor | None = None,
+    params: Mapping[str, Any], scale: float | None, return_max: bool, config: str | None,
+    counts: torch.Tensor | None = None, tiles: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """out, lse and, of a variant that has one, its residue. `counts` and `tiles` are those of a plan, if there is."""
+    """out, lse, the residue of a variant that has one, and with `return_max` the largest logit of each row.
+
+    `counts` and `tiles` are those of a plan, if there is.
+    """
     call = prepare_own(variant, q, k, v, scale, inputs, params)
-    output = outputs(call, variant.natural)
+    written = outputs(call, variant.natural, return_max)
+    found = tuple(written.values())
     if is_empty(call):
-        return nothing_seen(*output)
-    tensors = {
-        "q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "out_ptr": output[0], "lse_ptr": output[1], **call.given,
-    }  # fmt: skip
-    if variant.natural:
-        tensors["residue_ptr"] = output[2]
-    if config is None and few_queries(call.sizes):
-        chosen = decode_config(call.q.dtype, call.q.get_device(), call.sizes)
+        nothing_seen(written)
+        return found
+    tensors = {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "max_ptr": None, **written, **call.given}
+    if config is None and not variant.packed and few_queries(call.sizes):
+        chosen = choose_config(None, variant.configs["decode"], call)
         kernel_of("decode", chosen).launch(variant, call, chosen, tensors)
-        return output
+        return found
     chosen = choose_config(config, variant.configs["forward"], call)
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles)
-    kernel_of("forward", chosen).launch(variant, call, chosen, tensors)
-    return output
+    kernel_of(variant.family("forward"), chosen).launch(variant, call, chosen, tensors)
+    return found
 
 
 def query_schedule(

@@ -73,5 +73,5 @@ def input_gradients(
 
 
 def _adds(variant: Variant, keys: Config) -> bool:
-    kernel = kernel_of("backward_kv", keys)
+    kernel = kernel_of(variant.family("backward_kv"), keys)
     return kernel.sums_inputs and variant.takes(kernel.name, "LEARNED")

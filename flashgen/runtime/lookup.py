@@ -167,16 +167,19 @@ class Lookup:
 
     def __call__(
         self, index: int, dtype: Any, head_dim: int, v_head_dim: int, batch_heads: int, group: int, q_len: int,
-        kv_len: int,
+        kv_len: int, block_size: int = 0, cache: str = "",
     ) -> Choice:  # fmt: skip
-        """The choice for GPU `index` and `dtype` (a torch dtype) at these sizes; it warns as the table above says."""
+        """The choice for GPU `index` and `dtype` (a torch dtype) at these sizes; it warns as the table above says.
+
+        `block_size` and `cache` are those of a paged cache, as in `Bucket`.
+        """
         question = (
             self, index, dtype, head_dim, v_head_dim, (batch_heads - 1).bit_length(), (group - 1).bit_length(),
-            (q_len - 1).bit_length(), (kv_len - 1).bit_length(),
+            (q_len - 1).bit_length(), (kv_len - 1).bit_length(), block_size, cache,
         )  # fmt: skip
         choice = choices.get(question)
         if choice is None:
-            bucket = Bucket.of(batch_heads, group, q_len, kv_len)
+            bucket = Bucket.of(batch_heads, group, q_len, kv_len, block_size, cache)
             choice = self.find(current_device(index), str(dtype).removeprefix("torch."), head_dim, v_head_dim, bucket)
             remember(choices, question, choice)
         return choice

@@ -52,12 +52,13 @@ class Operator:
 
 def operator(
     name: str, signature: str, launch: Function, fake: Function, save: Function | None = None,
-    backward: Function | None = None, *, shared: bool = False,
+    backward: Function | None = None, *, shared: bool = False, completed: Function | None = None,
 ) -> Operator:  # fmt: skip
     """Register `flashgen::<name><signature>`.
 
     `launch` runs it on any device, `fake` gives outputs of the right shape without running it. `save(ctx, inputs,
-    output)` and `backward(ctx, *gradients)` make it differentiable. Where the name is taken, by the same module
+    output)` and `backward(ctx, *gradients)` make it differentiable. `completed` is `launch` with all outputs of the
+    signature, where that leaves out some. Where the name is taken, by the same module
     imported before, it becomes <name>_2 and so on: what was imported before stays in use. Unless it is `shared`: then
     what is registered is the same function.
     """
@@ -66,7 +67,7 @@ def operator(
         name = next(candidate for candidate in names if shared or not hasattr(torch.ops.flashgen, candidate))
         if not hasattr(torch.ops.flashgen, name):
             _library.define(f"{name}{signature}")
-            _library.impl(name, launch, "CompositeExplicitAutograd")
+            _library.impl(name, completed or launch, "CompositeExplicitAutograd")
             torch.library.register_fake(f"flashgen::{name}", fake, lib=_library)
             if backward is not None:
                 torch.library.register_autograd(f"flashgen::{name}", backward, setup_context=save, lib=_library)

@@ -11,6 +11,7 @@ from flashgen.runtime.arguments import Sizes, check_input
 from flashgen.runtime.call import Call, Layout, OwnLayout, prepare
 from flashgen.runtime.declared import Input
 from flashgen.runtime.memory import remember
+from flashgen.runtime.packed_sizes import packed_call
 from flashgen.runtime.paged import PagedLayout
 from flashgen.runtime.variant import Variant
 
@@ -23,6 +24,8 @@ def prepare_own(
 ) -> Call:  # fmt: skip
     """What `prepare` gives, with the variant's inputs and runtime params."""
     call = prepare(q, k, v, scale)
+    if variant.packed:
+        call = packed_call(call, inputs, params)
     if not inputs:
         return Call(call.q, call.k, call.v, call.layout, params) if params else call
     given, own = given_own(variant, variant.inputs, call.q, call.layout, inputs, params)

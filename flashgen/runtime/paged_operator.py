@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.decoding_paged import launch_paged
+from flashgen.runtime.decoding_paged import know, known_by, launch_paged
 from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import given_own
 from flashgen.runtime.paged import prepare_paged
@@ -21,9 +21,9 @@ _AFTER = (
 
 def paged_operator(variant: Variant, shared: bool = False) -> Operator:
     """Register flashgen::<variant>_<digests>_paged, which writes out and lse; `shared` as for attention_operator."""
-    identity, schema = variant.identity, variant.signature.schema
-    place = [identity.variant, *(["exported"] if shared else [])]
-    name = "_".join([*place, identity.spec, *identity.templates.values(), "paged"])
+    schema = variant.signature.schema
+    name = "_".join([*(["exported"] if shared else []), known_by(variant), "paged"])
+    know(variant)
     own = len(variant.signature.names)
 
     def launch(

@@ -85,7 +85,7 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """By kernel, dtype and sizes; then whatever else tells two records apart."""
     bucket = Bucket.parse(row["bucket"])
     sizes = (row["head_dim"], row["v_head_dim"], bucket.q_len, bucket.kv_len, bucket.batch_heads, bucket.group)
-    return row["kernel"], row["dtype"], *sizes, json.dumps(row)
+    return row["kernel"], row["dtype"], *sizes, bucket.block_size, bucket.cache, json.dumps(row)
 
 
 def _aligned(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,37 +10,55 @@ from typing import Any
 
 from flashgen.runtime.config import Config
 
+_SIZE = r"(\d{1,15})"
+_BUCKET = re.compile(rf"bh{_SIZE}-g{_SIZE}-q{_SIZE}-k{_SIZE}(?:-p{_SIZE}(?:-([a-z0-9_]{{1,20}}))?)?", re.ASCII)
+# In doublings: as far as a problem of 256 times the size.
+_OTHER_CACHE = 8
+
 
 @dataclass(frozen=True)
 class Bucket:
     """Problem sizes whose tuned configs are shared: each size is rounded up to a power of two.
 
-    `batch_heads` is batch * heads, `group` heads // kv_heads. The text form is "bh32-g1-q8192-k8192".
+    `batch_heads` is batch * heads, `group` heads // kv_heads. The text form is "bh32-g1-q8192-k8192". Of a paged
+    cache `block_size` are the keys of a page, 0 for none, and `cache` the dtype, "" for that of q:
+    "bh2048-g4-q1-k8192-p16-int8".
     """
 
     batch_heads: int
     group: int
     q_len: int
     kv_len: int
+    block_size: int = 0
+    cache: str = ""
 
     @classmethod
-    def of(cls, batch_heads: int, group: int, q_len: int, kv_len: int) -> Bucket:
-        return cls(*(1 << _exponent(size) for size in (batch_heads, group, q_len, kv_len)))
+    def of(
+        cls, batch_heads: int, group: int, q_len: int, kv_len: int, block_size: int = 0, cache: str = ""
+    ) -> Bucket:  # fmt: skip
+        batch_heads, group, q_len, kv_len = (1 << _exponent(size) for size in (batch_heads, group, q_len, kv_len))
+        return cls(batch_heads, group, q_len, kv_len, 1 << _exponent(block_size) if block_size else 0, cache)
 
     @classmethod
     def parse(cls, text: str) -> Bucket:
-        found = re.fullmatch(r"bh(\d{1,15})-g(\d{1,15})-q(\d{1,15})-k(\d{1,15})", text)
+        found = _BUCKET.fullmatch(text)
         if found is None:
-            raise ValueError(f"shape bucket {text!r}; expected the form bh32-g1-q8192-k8192")
-        return cls.of(*(int(size) for size in found.groups()))
+            raise ValueError(f"shape bucket {text!r}; expected the form bh32-g1-q8192-k8192, or with -p16 or -p16-int8")
+        batch_heads, group, q_len, kv_len, block_size = (int(size or 0) for size in found.groups()[:-1])
+        return cls.of(batch_heads, group, q_len, kv_len, block_size, found[6] or "")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.batch_heads, self.group, self.q_len, self.kv_len, self.block_size
 
     def distance(self, other: Bucket) -> int:
-        """How many doublings apart the sizes are, summed over the four of them."""
-        pairs = zip(asdict(self).values(), asdict(other).values(), strict=True)
-        return sum(abs(_exponent(one) - _exponent(two)) for one, two in pairs)
+        """How many doublings apart the sizes are, summed over all of them; a cache of another dtype is further."""
+        apart = sum(abs(_exponent(one) - _exponent(two)) for one, two in zip(self.sizes, other.sizes, strict=True))
+        return apart + (_OTHER_CACHE if self.cache != other.cache else 0)
 
     def __str__(self) -> str:
-        return f"bh{self.batch_heads}-g{self.group}-q{self.q_len}-k{self.kv_len}"
+        pages = "".join(f"-{each}" for each in (f"p{self.block_size}", self.cache) if each) if self.block_size else ""
+        return f"bh{self.batch_heads}-g{self.group}-q{self.q_len}-k{self.kv_len}{pages}"
 
 
 @dataclass(frozen=True)

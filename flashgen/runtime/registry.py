@@ -14,10 +14,17 @@ from flashgen.runtime.kernels.backward_kv_wide_sm90 import BACKWARD_KV_WIDE_SM90
 from flashgen.runtime.kernels.backward_q import BACKWARD_Q_KERNEL
 from flashgen.runtime.kernels.backward_q_sm90 import BACKWARD_Q_SM90_KERNEL
 from flashgen.runtime.kernels.decode import DECODE_KERNEL
+from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL
 from flashgen.runtime.kernels.forward import FORWARD_KERNEL
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
 from flashgen.runtime.kernels.kernel import Kernel
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL
+from flashgen.runtime.kernels.varlen import (
+    BACKWARD_KV_VARLEN_KERNEL,
+    BACKWARD_Q_VARLEN_KERNEL,
+    FORWARD_VARLEN_KERNEL,
+    LEARNED_VARLEN_KERNEL,
+)
 
 REGISTRY: list[Kernel] = [
     FORWARD_KERNEL,
@@ -29,10 +36,20 @@ REGISTRY: list[Kernel] = [
     BACKWARD_KV_WIDE_SM90_KERNEL,
     LEARNED_KERNEL,
     DECODE_KERNEL,
+    DECODE_PAGED_KERNEL,
+    FORWARD_VARLEN_KERNEL,
+    BACKWARD_Q_VARLEN_KERNEL,
+    BACKWARD_KV_VARLEN_KERNEL,
+    LEARNED_VARLEN_KERNEL,
 ]
 
-# What is tuned, as records, configs by name and digests know it.
-FAMILIES = tuple(dict.fromkeys(kernel.family for kernel in REGISTRY if kernel.tuned))
+# What is tuned, as records, configs by name and digests know it: the families of each form of call, and all of them.
+MODES = {
+    mode: tuple(dict.fromkeys(each.family for each in REGISTRY if each.tuned and each.mode == mode))
+    for mode in dict.fromkeys(each.mode for each in REGISTRY)
+}
+FAMILIES = MODES["dense"]
+TUNED = tuple(family for families in MODES.values() for family in families)
 
 
 def register(kernel: Kernel) -> None:

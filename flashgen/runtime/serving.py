@@ -16,7 +16,7 @@ from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.launching import launch
 from flashgen.runtime.paged import CACHE_DTYPES, Pages, scale_strides
 
-__all__ = ["check", "merge_states", "store_kv"]
+__all__ = ["check", "check_varlen", "merge_states", "store_kv"]
 
 
 def merge_states(
@@ -151,14 +151,39 @@ def check(
             for place, page in enumerate(table[b][:used])
             if not 0 <= page < num_blocks
         ]
-    total_q = q.shape[0]
     starts = list(range(batch + 1)) if cu_seqlens_q is None else cu_seqlens_q.tolist()
-    if starts[0] != 0:
-        found.append(f"cu_seqlens_q[0] is {starts[0]}; expected 0")
-    if starts[-1] != total_q:
-        found.append(f"cu_seqlens_q[{len(starts) - 1}] is {starts[-1]}; expected {total_q}, the number of queries")
-    for b, (start, stop) in enumerate(pairwise(starts)):
-        if not 0 <= stop - start <= max_seqlen_q:
-            found.append(f"sequence {b} has {stop - start} queries; expected 0 to max_seqlen_q, {max_seqlen_q}")
+    found += _wrong_ends("q", "queries", starts, q.shape[0], max_seqlen_q)
     if found:
         raise ValueError("; ".join(found))
+
+
+def check_varlen(
+    q: torch.Tensor, k: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor, max_seqlen_q: int,
+    max_seqlen_k: int,
+) -> None:  # fmt: skip
+    """Raise ValueError that says what is wrong with the numbers that a call of attention_varlen is given, all of it.
+
+    q [total_q, heads, head_dim], k [total_k, kv_heads, head_dim], cu_seqlens int32 [batch + 1]. Reads them on the host,
+    for which it waits. attention_varlen itself looks at shapes, dtypes and devices alone; where numbers are wrong it
+    reads and writes nothing out of bounds, and what it returns for the sequences concerned means nothing. Ends before
+    the last token are wrong here, though attention_varlen takes them: it leaves 0 behind them.
+    """
+    found = [
+        *_wrong_ends("q", "queries", cu_seqlens_q.tolist(), q.shape[0], max_seqlen_q),
+        *_wrong_ends("k", "keys", cu_seqlens_k.tolist(), k.shape[0], max_seqlen_k),
+    ]
+    if found:
+        raise ValueError("; ".join(found))
+
+
+def _wrong_ends(side: str, what: str, starts: Sequence[int], total: int, longest: int) -> list[str]:
+    """What is wrong with cu_seqlens of queries or keys, of which there are `total`."""
+    found = []
+    if starts[0] != 0:
+        found.append(f"cu_seqlens_{side}[0] is {starts[0]}; expected 0")
+    if starts[-1] != total:
+        found.append(f"cu_seqlens_{side}[{len(starts) - 1}] is {starts[-1]}; expected {total}, the number of {what}")
+    for b, (start, stop) in enumerate(pairwise(starts)):
+        if not 0 <= stop - start <= longest:
+            found.append(f"sequence {b} has {stop - start} {what}; expected 0 to max_seqlen_{side}, {longest}")
+    return found

@@ -40,6 +40,8 @@ class Variant:
     takes_of: Mapping[str, frozenset[str]] = field(init=False, repr=False)
     # Whether scores may be huge: log-sum-exps are in natural units then, with a residue.
     natural: bool = field(init=False)
+    # Whether sequences are packed: these are the kernels for that, and cu_seqlens and max_seqlen its arguments too.
+    packed: bool = field(init=False)
     # Whether attention() takes a plan.
     planned: bool = field(init=False)
     # The variant's own arguments as its operator takes them.
@@ -59,6 +61,7 @@ class Variant:
         known = {
             "takes_of": taken,
             "natural": "residue_ptr" in taken["forward"],
+            "packed": "cu_seqlens_q_ptr" in taken["forward"],
             "planned": "tiles_ptr" in taken["forward"],
             "signature": signature_of(self.inputs, self.params),
             "dtypes": tuple(each.dtype for each in self.inputs),
@@ -73,6 +76,10 @@ class Variant:
     def takes(self, kernel: str, name: str) -> bool:
         """Whether a kernel has a parameter of this name."""
         return name in self.takes_of[kernel]
+
+    def family(self, name: str) -> str:
+        """The family of its kernels for what this one computes."""
+        return f"{name}_varlen" if self.packed else name
 
     def is_scheduled(self, kernel: str) -> bool:
         """Whether a kernel walks a schedule."""

@@ -16,18 +16,22 @@ from flashgen.choices import LEVELS, check_choice
 from flashgen.codegen import load_module, uses_schedule
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.runtime import Config
+from flashgen.runtime.lookup import current_device
 from flashgen.spec.variant import Variant
 from flashgen.verify.cases import Case, cases_for, gradient_cases_for
 from flashgen.verify.isolated import run_isolated
+from flashgen.verify.paged_cases import PagedCase, paged_cases_for
 from flashgen.verify.report import CaseResult, Report
 from flashgen.verify.run import rehearse, rehearse_proof, run_case, run_cases, verify_config
 
 __all__ = [
     "Case",
     "CaseResult",
+    "PagedCase",
     "Report",
     "cases_for",
     "gradient_cases_for",
+    "paged_cases_for",
     "rehearse_proof",
     "run_case",
     "run_cases",
@@ -52,18 +56,20 @@ def verify(
 
     On `device` "cuda..." in this process; on "cpu" under Triton's interpreter in a child process. None takes the
     GPU if there is one. `configs` runs every case of the outputs under each of these instead of its own, and leaves
-    out gradients. On a GPU `ahead` is given what the cases have to compile, one after the other, before any is run:
-    what it leaves in Triton's cache they find there. The report says which cases failed; an interpreter that dies or
-    hangs raises VerificationFailed.
+    out gradients and paged caches. On a GPU `ahead` is given what the cases have to compile, one after the other,
+    before any is run: what it leaves in Triton's cache they find there. The report says which cases failed; an
+    interpreter that dies or hangs raises VerificationFailed.
     """
     check_choice("level", level, LEVELS)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.startswith("cuda")
-    cases: Sequence[Case] = cases_for(variant, level, gpu, uses_schedule(variant))
+    dense, cases = cases_for(variant, level, gpu, uses_schedule(variant)), list[Case | PagedCase]()
     if configs is None:
-        cases = [*cases, *gradient_cases_for(variant, level, gpu, uses_schedule(variant))]
+        capability = current_device(torch.device(device).index or 0).capability if gpu else ""
+        cases += [*dense, *gradient_cases_for(variant, level, gpu, uses_schedule(variant))]
+        cases += paged_cases_for(level, capability)
     else:
-        cases = [replace(case, name=f"{case.name}, {config}", config=config) for case in cases for config in configs]
+        cases += [replace(case, name=f"{case.name}, {config}", config=config) for case in dense for config in configs]
     limit = DEFAULT_SECONDS[level] if seconds is None else seconds
     if not gpu:
         return run_isolated(Path(module_path), variant, cases, level=level, seconds=limit)

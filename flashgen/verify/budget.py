@@ -24,16 +24,17 @@ float16 also underflows: a weight below 2^-14 carries an absolute error of up to
 largest |v| can add up. The other dtypes have float32's range: there a weight below 2^-126, as a sink may leave it, may
 be off by as much.
 
-lse is compared absolutely: 2 E' + u32 (4 + 2 steps + 4 (S + T)). T, which the caller knows, is what a bias that is
+lse is compared absolutely: 2 E' + u32 (4 + 2 steps + 4 (S + T)); so is the largest logit of a row, with what eager
+loses of it and itself in the place of lse. T, which the caller knows, is what a bias that is
 linear in the distance comes to over the rows of a tile, from the first of which kernels count it (see `slopes`); 0
 where there is none. E' is what eager loses in float32; for 16-bit inputs with the fast forms of functions that a kernel
 may then take, whose absolute error, small beside the rounding of such inputs, is large beside a small score.
 
 Of few rows an eager formula may lose little by luck, where terms cancel that are large beside the score. What does not
 fit is held against E and E' of the formula in which every operation is rounded up or down as it comes, the worst of
-DRAWS.
+some (see `random_roundings`).
 
-A row with no visible key must be exactly 0, with lse exactly minus infinity. NaN never passes.
+A row with no visible key must be exactly 0, with lse and its largest logit exactly minus infinity. NaN never passes.
 """
 
 from __future__ import annotations
@@ -45,12 +46,10 @@ from typing import Any, Protocol
 import torch
 
 from flashgen.problems import Call, drawn
-from flashgen.verify.rounded import FastFunctions, RandomRounding
+from flashgen.verify.rounded import FastFunctions, random_roundings
 
 U32 = torch.finfo(torch.float32).eps / 2
 KEYS_PER_STEP = 16
-# How often the formula is evaluated with random roundings.
-DRAWS = 4
 
 
 class Reference(Protocol):
@@ -61,7 +60,7 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The worst row: its error and what it may be, both relative to A for out and absolute for lse."""
+    """The worst row: its error and what it may be, both relative to A for out and absolute for lse and max."""
 
     error: float
     budget: float
@@ -72,7 +71,7 @@ class Verdict:
 @dataclass(frozen=True)
 class _Truth:
     out: torch.Tensor
-    lse: torch.Tensor
+    of_rows: dict[str, torch.Tensor]  # lse, and max where it is judged, [batch, heads, q_len]
     magnitude: torch.Tensor  # A, [batch, heads, q_len]
     empty: torch.Tensor  # rows with no visible key
 
@@ -80,96 +79,112 @@ class _Truth:
 def judge(
     out: torch.Tensor, lse: torch.Tensor, call: Call, reference: Reference, scale: float | None = None,
     counted_apart: torch.Tensor | float = 0.0, rows: torch.Tensor | None = None,
+    largest: torch.Tensor | None = None,
 ) -> Verdict:  # fmt: skip
-    """Compare a kernel's out and lse with the formula on the same call.
+    """Compare a kernel's out and lse, and what it says are the `largest` logits, with the formula on the same call.
 
     `counted_apart` is T. `rows`, bool [batch, heads, q_len], are those that are held to the budget, and that it is
     derived from; all where it is None.
     """
-    malformed = _malformed(out, lse, call)
+    of_rows = {"lse": lse} | ({} if largest is None else {"max": largest})
+    malformed = _malformed(out, of_rows, call)
     if malformed:
         return Verdict(math.inf, 0.0, False, malformed)
-    truth = _truth(call, reference, scale)
+    truth = _truth(call, reference, scale, largest is not None)
     nonsense = _nonsense(truth, call)
     if nonsense:
         return Verdict(math.inf, 0.0, False, nonsense)
     full = ~truth.empty if rows is None else rows & ~truth.empty
-    if bool((out[truth.empty] != 0).any()) or bool((lse[truth.empty] != -math.inf).any()):
-        return Verdict(math.inf, 0.0, False, "a row with no visible key is not 0 with lse -inf")
+    if bool((out[truth.empty] != 0).any()) or any(
+        bool((each[truth.empty] != -math.inf).any()) for each in of_rows.values()
+    ):
+        return Verdict(math.inf, 0.0, False, f"a row with no visible key is not 0 with {' and '.join(of_rows)} -inf")
     if not bool(full.any()):
         return Verdict(0.0, 0.0, True, "there is no row to compare")
     steps = math.ceil(call.k.shape[2] / KEYS_PER_STEP)
-    score = score_magnitude(call, scale) + truth.lse.abs().where(full, 0.0)
-    relative = 2 * roundoff(call.q) + U32 * (4 + 4 * steps + 4 * score) + _underflow(call) / truth.magnitude
-    absolute = U32 * (4 + 2 * steps + 4 * (score + counted_apart))
+    products = score_magnitude(call, scale)
+    scores = {name: products + each.abs().where(full, 0.0) for name, each in truth.of_rows.items()}
+    relative = 2 * roundoff(call.q) + U32 * (4 + 4 * steps + 4 * scores["lse"]) + _underflow(call) / truth.magnitude
 
     def beside(lost: _Lost) -> Verdict:
-        of_out = _worst("out", _row_error(out, truth.out) / truth.magnitude, relative + 2 * lost.out, full)
-        of_lse = _worst("lse", (lse.double() - truth.lse).abs(), absolute + 2 * lost.lse, full)
-        return max(of_out, of_lse, key=lambda verdict: (not verdict.ok, verdict.error / verdict.budget))
+        verdicts = [_worst("out", _row_error(out, truth.out) / truth.magnitude, relative + 2 * lost.out, full)]
+        for name, true in truth.of_rows.items():
+            absolute = U32 * (4 + 2 * steps + 4 * (scores[name] + counted_apart)) + 2 * lost.of_rows[name]
+            verdicts.append(_worst(name, (of_rows[name].double() - true).abs(), absolute, full))
+        return max(verdicts, key=lambda verdict: (not verdict.ok, verdict.error / verdict.budget))
 
-    eager = _lost(_eager(call, reference, scale, torch.float32), truth, full)
+    eager = _lost(_eager(call, reference, scale, torch.float32, largest is not None), truth, full)
     verdict = beside(eager)
     if verdict.ok:
         return verdict
-    for seed in range(DRAWS):
-        with RandomRounding(seed):
-            found = _eager(call, reference, scale, torch.float64)
+    for rounding in random_roundings(call.q.dtype):
+        with rounding:
+            found = _eager(call, reference, scale, torch.float64, largest is not None)
         eager = eager.or_more(_lost(found, truth, full))
     return beside(eager)
 
 
 @dataclass(frozen=True)
 class _Lost:
-    """What an eager evaluation loses in its worst row: E and E'."""
+    """What an eager evaluation loses in its worst row: E, and E' of each that a row has one of."""
 
     out: torch.Tensor
-    lse: torch.Tensor
+    of_rows: dict[str, torch.Tensor]
 
     def or_more(self, other: _Lost) -> _Lost:
-        return _Lost(torch.maximum(self.out, other.out), torch.maximum(self.lse, other.lse))
+        of_rows = {name: torch.maximum(lost, other.of_rows[name]) for name, lost in self.of_rows.items()}
+        return _Lost(torch.maximum(self.out, other.out), of_rows)
 
 
-def _lost(found: tuple[torch.Tensor, torch.Tensor], truth: _Truth, rows: torch.Tensor) -> _Lost:
-    out, lse = found
-    of_out, of_lse = _row_error(out, truth.out) / truth.magnitude, (lse.double() - truth.lse).abs()
-    return _Lost(_pooled(of_out, rows), _pooled(of_lse, rows))
+def _lost(found: tuple[torch.Tensor, ...], truth: _Truth, rows: torch.Tensor) -> _Lost:
+    out, *others = found
+    of_rows = {
+        name: _pooled((each.double() - true).abs(), rows)
+        for (name, true), each in zip(truth.of_rows.items(), others, strict=True)
+    }
+    return _Lost(_pooled(_row_error(out, truth.out) / truth.magnitude, rows), of_rows)
 
 
 def _eager(
-    call: Call, reference: Reference, scale: float | None, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """out, and lse with the fast forms of functions for 16-bit inputs."""
+    call: Call, reference: Reference, scale: float | None, dtype: torch.dtype, largest: bool
+) -> tuple[torch.Tensor, ...]:
+    """out, and lse and the largest logits with the fast forms of functions for 16-bit inputs."""
     q, k, v = call.q.to(dtype), call.k.to(dtype), call.v.to(dtype)
-    out, lse = reference(q, k, v, **call.keywords, scale=scale, return_lse=True)
+    asked = _asked(largest)
+    out, *of_rows = reference(q, k, v, **call.keywords, scale=scale, **asked)
     if call.q.dtype != torch.float32:
         with FastFunctions():
-            lse = reference(q, k, v, **call.keywords, scale=scale, return_lse=True)[1]
-    return out, lse
+            of_rows = reference(q, k, v, **call.keywords, scale=scale, **asked)[1:]
+    return out, *of_rows
 
 
-def _truth(call: Call, reference: Reference, scale: float | None) -> _Truth:
+def _asked(largest: bool) -> dict[str, bool]:
+    return {"return_lse": True, "return_max": True} if largest else {"return_lse": True}
+
+
+def _truth(call: Call, reference: Reference, scale: float | None, largest: bool) -> _Truth:
     q, k, v = call.q.double(), call.k.double(), call.v.double()
-    out, lse = reference(q, k, v, **call.keywords, scale=scale, return_lse=True)
-    lse = lse.double()
+    out, *others = reference(q, k, v, **call.keywords, scale=scale, **_asked(largest))
+    of_rows = {name: each.double() for name, each in zip(("lse", "max"), others, strict=False)}
     magnitude = reference(q, k, v.abs(), **call.keywords, scale=scale).amax(-1)
     # A row whose every value is 0 has nothing to be relative to; its output must then be exact.
     smallest = torch.finfo(torch.float64).tiny
-    return _Truth(out, lse, magnitude.clamp_min(smallest), lse == -math.inf)
+    return _Truth(out, of_rows, magnitude.clamp_min(smallest), of_rows["lse"] == -math.inf)
 
 
-def _malformed(out: torch.Tensor, lse: torch.Tensor, call: Call) -> str | None:
+def _malformed(out: torch.Tensor, of_rows: dict[str, torch.Tensor], call: Call) -> str | None:
     shape = (*call.q.shape[:3], call.v.shape[3])
     if tuple(out.shape) != shape or out.dtype != call.q.dtype:
         return f"out is {out.dtype} {tuple(out.shape)}; expected {call.q.dtype} {shape}"
-    if tuple(lse.shape) != shape[:3] or lse.dtype != torch.float32:
-        return f"lse is {lse.dtype} {tuple(lse.shape)}; expected torch.float32 {shape[:3]}"
+    for name, each in of_rows.items():
+        if tuple(each.shape) != shape[:3] or each.dtype != torch.float32:
+            return f"{name} is {each.dtype} {tuple(each.shape)}; expected torch.float32 {shape[:3]}"
     return None
 
 
 def _nonsense(truth: _Truth, call: Call) -> str | None:
     """The formula itself may have no answer: then nothing can be said of the kernel, and nothing passes."""
-    rows = truth.out.isfinite().all(-1) & truth.lse.isfinite()
+    rows = truth.out.isfinite().all(-1) & truth.of_rows["lse"].isfinite()
     if bool((rows | truth.empty).all()):
         return None
     row = tuple((~(rows | truth.empty)).nonzero()[0].tolist())

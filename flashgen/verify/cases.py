@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import cycle, product
+from typing import Any
 
 from flashgen.lang.nodes import Const, walk
 from flashgen.problems import Problem
@@ -33,11 +34,13 @@ class Backward:
 @dataclass(frozen=True)
 class Case:
     """One call to prove: its outputs, or with `backward` its gradients. None for a config: what the module chooses.
-    `gain` multiplies q, for large scores; `below`
-    makes q positive and k negative, for scores below zero.
+
+    `return_max`: the largest logits are among the outputs. `gain` multiplies q, for large scores; `below` makes q
+    positive and k negative, for scores below zero.
 
     `params` replaces values of runtime params; `planned` passes a schedule prepared by plan(); `defaults` leaves
-    out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it.
+    out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it. `lengths` packs
+    sequences of so many queries and keys each.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Case:
     config: Config | None = None
     layout: str = "bhsd"
     scale: float | None = None
+    return_max: bool = False
     gain: float = 1.0
     below: bool = False
     params: tuple[tuple[str, bool | int | float], ...] = ()
@@ -53,6 +57,7 @@ class Case:
     broadcast: bool = False
     seed: int = 0
     backward: Backward | None = None
+    lengths: tuple[tuple[int, int], ...] = ()
 
 
 def _problem(text: str, dtype: str) -> Problem:
@@ -68,14 +73,41 @@ _SMALL, _WIDE, _TALL = Config(32, 32, 4, 1), Config(32, 64, 4, 1), Config(64, 32
 
 _QUICK = (
     Case("odd lengths", _problem("2 4/2 83x109 40/40", "float32"), _SMALL),
-    Case("more queries than keys", _problem("1 2/2 101x67 64/48", "float32"), _SMALL),
+    Case("more queries than keys", _problem("1 2/2 101x67 64/48", "float32"), _SMALL, return_max=True),
     Case("one query", _problem("2 4/1 1x131 64/64", "float16"), _WIDE),
     Case("length 1", _problem("1 1/1 1x1 64/64", "bfloat16"), _SMALL),
-    Case("whole tiles", _problem("1 2/1 128x128 64/64", "bfloat16"), _WIDE, layout="bshd"),
+    Case("whole tiles", _problem("1 2/1 128x128 64/64", "bfloat16"), _WIDE, layout="bshd", return_max=True),
     Case("large scores", _problem("1 2/2 70x90 40/40", "float32"), _TALL, gain=100.0),
-    Case("scores far below zero", _problem("1 2/2 45x50 64/64", "float32"), _SMALL, gain=100.0, below=True),
-    Case("large scores, 16 bits", _problem("1 2/2 40x90 64/64", "bfloat16"), _WIDE, gain=100.0),
-    Case("negative scale", _problem("1 2/2 40x45 24/72", "float16"), _SMALL, scale=-0.3),
+    Case(
+        "scores far below zero",
+        _problem("1 2/2 45x50 64/64", "float32"),
+        _SMALL,
+        return_max=True,
+        gain=100.0,
+        below=True,
+    ),
+    Case("large scores, 16 bits", _problem("1 2/2 40x90 64/64", "bfloat16"), _WIDE, return_max=True, gain=100.0),
+    Case("decode", _problem("2 4/1 1x700 64/64", "bfloat16"), return_max=True),
+    Case("decode, several queries", _problem("1 4/2 7x530 40/24", "float32"), layout="bshd", return_max=True),
+    Case("negative scale", _problem("1 2/2 40x45 24/72", "float16"), _SMALL, scale=-0.3, return_max=True),
+)
+
+
+def _packed(name: str, lengths: tuple[tuple[int, int], ...], problem: str, dtype: str, **more: Any) -> Case:
+    """Sequences of these lengths one after the other; the problem is "heads/kv_heads head_dim/v_head_dim"."""
+    heads, dims = problem.split()
+    longest = "x".join(str(max(own[side] for own in lengths)) for side in (0, 1))
+    case = Case(name, _problem(f"{len(lengths)} {heads} {longest} {dims}", dtype), _SMALL, lengths=lengths)
+    return replace(case, **more)
+
+
+# None, one, about a tile and several, with as many queries as keys, fewer and more, and none of either.
+_RAGGED = ((0, 0), (1, 1), (15, 15), (16, 100), (17, 16), (100, 17), (0, 20), (20, 0), (70, 90))
+
+_PACKED = (
+    _packed("packed", _RAGGED, "4/2 40/40", "float32", return_max=True),
+    _packed("packed, 16 bits", ((1, 33), (64, 64), (0, 7), (5, 5)), "2/1 64/48", "bfloat16"),
+    _packed("packed, large scores", ((40, 50), (20, 10)), "2/2 40/40", "float32", gain=100.0),
 )
 
 # Lengths, grouping, head dims, layouts and dtypes: every pair of values of the last four meets (an orthogonal array).
@@ -84,11 +116,21 @@ _PAIRWISE = (
     Case("pairs 2", _problem("2 4/2 17x100 40/64", "float16"), layout="bshd"),
     Case("pairs 3", _problem("1 4/4 100x17 40/40", "bfloat16")),
     Case("pairs 4", _problem("1 4/1 128x128 64/64", "float16"), layout="bshd"),
-    Case("pairs 5", _problem("1 4/2 193x193 64/64", "bfloat16")),
+    Case("pairs 5", _problem("1 4/2 193x193 64/64", "bfloat16"), return_max=True),
     Case("pairs 6", _problem("1 4/4 193x128 64/80", "float32"), layout="bshd"),
     Case("pairs 7", _problem("1 4/1 100x193 80/80", "bfloat16"), layout="bshd"),
     Case("pairs 8", _problem("2 4/2 17x1 80/80", "float32")),
     Case("pairs 9", _problem("1 4/4 128x100 80/40", "float16")),
+)
+
+# What the decode kernel serves: groups of one, of 8 and of more rows than a tile has, wide heads.
+_DECODE = (
+    Case("decode, one head each", _problem("1 3/3 16x513 20/40", "float16")),
+    Case("decode, a group of 8", _problem("1 8/1 5x1500 32/32", "bfloat16"), layout="bshd"),
+    Case("decode, a group of 32", _problem("1 32/1 3x600 16/16", "float32")),
+    Case("decode, wide heads", _problem("1 2/1 1x520 256/256", "bfloat16")),
+    Case("decode, large scores", _problem("1 4/2 2x1025 64/64", "bfloat16"), gain=100.0),
+    Case("decode, negative scale", _problem("1 4/2 3x600 24/72", "float16"), scale=-0.3),
 )
 
 _DIMS = tuple(
@@ -98,7 +140,7 @@ _DIMS = tuple(
 
 _LONG = (
     Case("long", _problem("2 8/2 2048x2048 128/128", "bfloat16")),
-    Case("long, odd", _problem("1 4/4 4097x4097 64/64", "float16"), layout="bshd"),
+    Case("long, odd", _problem("1 4/4 4097x4097 64/64", "float16"), layout="bshd", return_max=True),
     Case("long, fewer queries", _problem("1 4/1 777x5003 128/128", "bfloat16")),
     Case("long, more queries", _problem("1 4/2 3001x1500 64/128", "float16")),
     Case("long, float32", _problem("1 2/2 1531x2000 64/64", "float32")),
@@ -110,6 +152,15 @@ _APART = Backward(kv=Config(32, 32, 4, 1, fuse_dq=0), q=_SMALL)
 _UNEVEN = Backward("transposed", kv=Config(32, 64, 4, 1, fuse_dq=0), q=Config(64, 32, 4, 1))
 _COARSE = Backward(kv=Config(64, 128, 4, 1, fuse_dq=0), q=Config(64, 128, 4, 1))
 _EXPANDED = replace(_FUSED, d_out="expanded", lse=False, deterministic=True)
+
+_PLAIN = Backward(kv=_SMALL, q=_SMALL)
+_PACKED_GRADIENTS = (
+    _packed("gradients, packed", _RAGGED, "4/2 40/56", "float32", backward=_PLAIN),
+    _packed(
+        "gradients, packed, 16 bits", ((33, 1), (0, 7), (45, 64)), "2/1 64/64", "bfloat16",
+        backward=replace(_PLAIN, d_out="expanded", deterministic=True),
+    ),
+)  # fmt: skip
 
 # Head dims that share one tile width, so that a GPU compiles each dtype once.
 _GRADIENTS = (
@@ -126,16 +177,16 @@ _GRADIENTS = (
 
 def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level. `gpu`: leave tile sizes to the module and go to sizes that an interpreter cannot."""
-    cases = [*_QUICK, *_reach(variant), *_own(variant, _QUICK[0], scheduled)]
+    cases = [*_QUICK, *_PACKED, *_reach(variant), *_own(variant, _QUICK[0], scheduled)]
     if level == "full":
-        cases += [*_PAIRWISE, *_DIMS, *(_LONG if gpu else ()), *(_tuned(variant) if gpu else ())]
+        cases += [*_PAIRWISE, *_DECODE, *_DIMS, *(_LONG if gpu else ()), *(_tuned(variant) if gpu else ())]
     return _seeded(variant, cases, gpu)
 
 
 def gradient_cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level that prove gradients; at the full level on a GPU, all the others' problems too."""
     reach = [replace(case, name=f"gradients, {case.name}", backward=_COARSE) for case in _reach(variant)]
-    cases = [*_GRADIENTS, *reach, *_own(variant, _GRADIENTS[0], scheduled)]
+    cases = [*_GRADIENTS, *_PACKED_GRADIENTS, *reach, *_own(variant, _GRADIENTS[0], scheduled)]
     if level == "full":
         cases += _backward(cases_for(variant, level, gpu, scheduled) if gpu else _DIMS)
     return _seeded(variant, cases, gpu)

@@ -22,7 +22,7 @@ Let u be the unit roundoff of the kernel's dtype, u32 that of float32. Two thing
   kernel's own dtype, with the fast forms too. The last term is for few rows, where what either loses is luck: of n
   alike, 2 u |N| / sqrt(n).
 
-Of few rows eager autograd may lose little by luck: what does not fit is held against the most that it loses in DRAWS
+Of few rows eager autograd may lose little by luck: what does not fit is held against the most that it loses in
 evaluations of the formula in which every operation is rounded up or down as it comes, as in `budget`.
 
 f = 2e-5 + 4 u32 S: float32 arithmetic, where S is the largest magnitude that scores are added up from (see
@@ -48,10 +48,10 @@ from types import MappingProxyType
 import torch
 
 from flashgen.problems import Call
-from flashgen.verify.budget import DRAWS, U32, Reference, Verdict, cut_off, roundoff, score_magnitude, what_was_drawn
+from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude, what_was_drawn
 from flashgen.verify.eager_gradients import Loss, eager_gradients, evaluate, gradients_of, leaves_of
 from flashgen.verify.places import Places
-from flashgen.verify.rounded import FastFunctions, RandomRounding
+from flashgen.verify.rounded import FastFunctions, random_roundings
 
 RELATIVE = 2e-5
 DERIVATIVE = 8 * U32
@@ -102,8 +102,8 @@ def judge_gradients(
     verdict = _beside(found, bounds, exact, own)
     if verdict.ok:
         return verdict
-    for seed in range(DRAWS):
-        with RandomRounding(seed):
+    for rounding in random_roundings(call.q.dtype):
+        with rounding:
             drawn = eager_gradients(call, loss, reference, scale, torch.float64)
         exact.append(drawn)
         own.append(drawn)

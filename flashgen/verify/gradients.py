@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,10 +13,11 @@ from flashgen.verify.budget import Verdict
 from flashgen.verify.cases import Backward, Case
 from flashgen.verify.eager_gradients import Loss, gradients_of, leaves_of
 from flashgen.verify.gradient_budget import judge_gradients
+from flashgen.verify.packing import Module
 from flashgen.verify.poison import poisoned
 
 
-def prove_gradients(module: ModuleType, variant: Variant, case: Case, backward: Backward, call: Call) -> Verdict:
+def prove_gradients(module: Module, variant: Variant, case: Case, backward: Backward, call: Call) -> Verdict:
     """Gradients of q, k, v and every learned input of the call, against those of the formula."""
     loss = draw_loss(variant, case, backward, call)
     found = _poisoned_gradients(module, case, backward, call, loss)
@@ -29,7 +29,7 @@ def prove_gradients(module: ModuleType, variant: Variant, case: Case, backward: 
     return judge_gradients(found, call, loss, module.reference, case.scale)
 
 
-def launch_gradients(module: ModuleType, variant: Variant, case: Case, backward: Backward, call: Call) -> None:
+def launch_gradients(module: Module, variant: Variant, case: Case, backward: Backward, call: Call) -> None:
     """Launch what proving the case's gradients launches."""
     _poisoned_gradients(module, case, backward, call, draw_loss(variant, case, backward, call))
 
@@ -54,7 +54,7 @@ def draw_loss(variant: Variant, case: Case, backward: Backward, call: Call) -> L
 
 
 def _poisoned_gradients(
-    module: ModuleType, case: Case, backward: Backward, call: Call, loss: Loss
+    module: Module, case: Case, backward: Backward, call: Call, loss: Loss
 ) -> dict[str, torch.Tensor]:
     leaves = leaves_of(call, loss)
     keywords: dict[str, Any] = {**call.keywords, **{name: leaves[name] for name in loss.learned}}

@@ -17,6 +17,7 @@ from flashgen.errors import VerificationFailed
 from flashgen.processes import command, environment
 from flashgen.spec.variant import Variant
 from flashgen.verify.cases import Case
+from flashgen.verify.paged_cases import PagedCase
 from flashgen.verify.report import Report
 
 # Beyond the limit that the child keeps itself, for its start and for the case in progress.
@@ -28,12 +29,14 @@ class Job:
     """What the child is to prove."""
 
     variant: Variant
-    cases: tuple[Case, ...]
+    cases: tuple[Case | PagedCase, ...]
     level: str
     seconds: float
 
 
-def run_isolated(module_path: Path, variant: Variant, cases: Sequence[Case], *, level: str, seconds: float) -> Report:
+def run_isolated(
+    module_path: Path, variant: Variant, cases: Sequence[Case | PagedCase], *, level: str, seconds: float
+) -> Report:
     """Run the cases in a child process. VerificationFailed if it dies or hangs."""
     job = pickle.dumps(Job(variant, tuple(cases), level, seconds))
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,11 @@ from torch.overrides import TorchFunctionMode
 _PRODUCTS = frozenset({torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__})
 _TANH = frozenset({torch.tanh, torch.Tensor.tanh})
 _POWERS = frozenset({torch.pow, torch.Tensor.pow, torch.Tensor.__pow__})
-# Where a fast tanh is a difference of 1 its error is absolute, up to half of this.
+# A fast tanh is good to so much (PTX ISA, tanh); where it is a difference of 1, absolutely, to half of the second.
+_RELATIVE = 2.0**-11
 _STEP = 2.0**-21
+# How often a formula is evaluated with random roundings.
+DRAWS = 16
 
 
 class Arithmetic(TorchFunctionMode):
@@ -61,18 +64,24 @@ class FastFunctions(Arithmetic):
         return result + ((exact.to(torch.float16).to(exact.dtype) / _STEP).round() * _STEP - exact)
 
 
+def random_roundings(dtype: torch.dtype) -> Iterator[RandomRounding]:
+    """Enough of them to meet what comes of one rounding in two; for 16-bit inputs every other has fast forms."""
+    for seed in range(DRAWS):
+        yield RandomRounding(seed, fast=dtype != torch.float32 and seed % 2 == 1)
+
+
 class RandomRounding(Arithmetic):
     """Within it, float64 tensors are rounded to float32 after each function, up or down as it comes.
 
     What float32 holds stays as it is, so that integers, tests and views are what they are. A power is what a kernel
     makes of it, exp2(y * log2(x)); a product of matrices that adds up n terms is off by sqrt(n) roundoffs of what these
-    come to in magnitude (Higham and Mary 2019; the worst of thousands loses half of that). Gradients go through as if
-    nothing were rounded.
+    come to in magnitude (Higham and Mary 2019; the worst of thousands loses half of that). `fast`: tanh is off by as
+    much as a fast form may be (see `FastFunctions`). Gradients go through as if nothing were rounded.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, fast: bool = False) -> None:
         super().__init__()
-        self._seed = seed
+        self._seed, self._fast = seed, fast
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def _result(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -83,6 +92,8 @@ class RandomRounding(Arithmetic):
             rounded = self._power(*args, result=result)
         elif func in _PRODUCTS:
             rounded = self._product(*args, result=result)
+        elif func in _TANH and self._fast:
+            rounded = self._fast_tanh(result)
         else:
             rounded = self._rounded(result)
         if not result.requires_grad:
@@ -101,6 +112,11 @@ class RandomRounding(Arithmetic):
             roundoff = torch.finfo(torch.float32).eps / 2
             off = (left.abs() @ right.abs()) * (roundoff * math.sqrt(left.shape[-1]))
             return self._rounded(result + torch.where(self._coins(result), off, -off))
+
+    def _fast_tanh(self, exact: torch.Tensor) -> torch.Tensor:
+        exact = exact.detach()
+        off = (exact.abs() * _RELATIVE).clamp_min(_STEP / 2)
+        return self._rounded(exact + torch.where(self._coins(exact), off, -off))
 
     def _rounded(self, exact: torch.Tensor) -> torch.Tensor:
         exact = exact.detach()

@@ -22,6 +22,9 @@ from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Backward, Case
 from flashgen.verify.gradients import launch_gradients, prove_gradients
+from flashgen.verify.packing import Module, PackedModule, packed_call
+from flashgen.verify.paged import launch_paged, prove_paged
+from flashgen.verify.paged_cases import PagedCase
 from flashgen.verify.poison import poisoned
 from flashgen.verify.report import CaseResult, Report
 from flashgen.verify.slopes import counted_apart
@@ -34,7 +37,7 @@ LEAST_DENSITY = 0.05
 def run_cases(
     module: ModuleType,
     variant: Variant,
-    cases: Sequence[Case],
+    cases: Sequence[Case | PagedCase],
     *,
     level: str,
     device: str,
@@ -55,23 +58,31 @@ def run_cases(
     return Report(level, _device_name(device), tuple(results), time.monotonic() - start, note_of(variant))
 
 
-def rehearse(module: ModuleType, variant: Variant, cases: Sequence[Case], device: str) -> Iterator[Wanted]:
+def rehearse(module: ModuleType, variant: Variant, cases: Sequence[Case | PagedCase], device: str) -> Iterator[Wanted]:
     """The kernels that the cases would have to compile, found without running one, as soon as each is known."""
     told = 0
     with rehearsal(module, current_device(torch.device(device).index or 0).capability) as wanted:
         for case in cases:
             # What goes wrong here goes wrong again in the proof, and is told there.
             with contextlib.suppress(Exception), _without_warnings():
-                call = _call(variant, case, device)
-                if case.backward is None:
-                    _poisoned_answer(module, case, call)
-                else:
-                    launch_gradients(module, variant, case, case.backward, call)
+                _launch(module, variant, case, device)
             yield from list(wanted)[told:]
             told = len(wanted)
 
 
-def run_case(module: ModuleType, variant: Variant, case: Case, device: str) -> CaseResult:
+def _launch(module: ModuleType, variant: Variant, case: Case | PagedCase, device: str) -> None:
+    """What a case launches."""
+    if isinstance(case, PagedCase):
+        launch_paged(module, variant, case, device)
+        return
+    given, call = _packed(module, variant, case, _call(variant, case, device))
+    if case.backward is not None:
+        launch_gradients(given, variant, case, case.backward, call)
+    else:
+        _poisoned_answer(given, case, call)
+
+
+def run_case(module: ModuleType, variant: Variant, case: Case | PagedCase, device: str) -> CaseResult:
     """Run one case; an exception of the kernel is a failed case, named in its detail."""
     try:
         with _without_warnings():
@@ -132,14 +143,20 @@ def _cut_down(problem: Problem) -> Problem:
     )
 
 
-def _prove(module: ModuleType, variant: Variant, case: Case, device: str) -> Verdict:
-    call = _call(variant, case, device)
+def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device: str) -> Verdict:
+    if isinstance(case, PagedCase):
+        with _products(variant.allow_tf32):
+            return prove_paged(module, variant, case, device)
+    given, call = _packed(module, variant, case, _call(variant, case, device))
     if case.backward is not None:
         with _products(variant.allow_tf32):
-            return prove_gradients(module, variant, case, case.backward, call)
-    out, lse = _poisoned_answer(module, case, call)
+            return prove_gradients(given, variant, case, case.backward, call)
+    out, lse, *largest = _poisoned_answer(given, case, call)
     with _products(variant.allow_tf32):
-        return judge(out, lse, call, module.reference, case.scale, counted_apart(variant, call))
+        return judge(
+            out, lse, call, given.reference, case.scale, counted_apart(variant, call),
+            largest=largest[0] if largest else None,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -172,15 +189,23 @@ def _call(variant: Variant, case: Case, device: str) -> Call:
     return replace(call, q=q * case.gain, k=k, inputs=inputs)
 
 
-def _poisoned_answer(module: ModuleType, case: Case, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def _packed(module: ModuleType, variant: Variant, case: Case, call: Call) -> tuple[Module, Call]:
+    """The module and the call as they are, or where the case packs its sequences, those of such a call."""
+    if not case.lengths:
+        return module, call
+    return PackedModule(module, variant, case.problem, case.lengths), packed_call(variant, call, case.lengths)
+
+
+def _poisoned_answer(module: Module, case: Case, call: Call) -> tuple[torch.Tensor, ...]:
     arguments = (call.q, call.k, call.v)
     with poisoned():
         plan = {}
         if case.planned:
             plan = {"plan": module.plan(*arguments, **call.keywords, config=case.config)}
         return module.attention(
-            *arguments, **call.keywords, **plan, scale=case.scale, return_lse=True, config=case.config
-        )
+            *arguments, **call.keywords, **plan, scale=case.scale, return_lse=True, return_max=case.return_max,
+            config=case.config,
+        )  # fmt: skip
 
 
 def _device_name(device: str) -> str:

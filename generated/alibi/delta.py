@@ -14,7 +14,7 @@ import triton.language as tl
 @triton.jit(do_not_specialize=["heads", "q_len", "num_rows", "v_head_dim", "kv_len"])
 def _delta(
     out_ptr, d_out_ptr, lse_ptr, d_lse_ptr, row_lse_ptr, delta_ptr, dq_sums_ptr, tile_lse_ptr, slopes_ptr,
-    stride_ob, stride_oh, stride_om, stride_lb, stride_lh, stride_lm,
+    stride_outb, stride_outh, stride_outm, stride_ob, stride_oh, stride_om, stride_lb, stride_lh, stride_lm,
     heads, q_len, num_rows, v_head_dim, kv_len,
     BM: tl.constexpr, V_HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):
@@ -30,7 +30,8 @@ def _delta(
     in_range = rows < q_len
     inside = in_range[:, None] & (dims < v_head_dim)[None, :]
     at = head.to(tl.int64) * q_len + rows
-    out = tl.load(out_ptr + at[:, None] * v_head_dim + dims[None, :], mask=inside, other=0.0)
+    out_rows = out_ptr + b * stride_outb + h * stride_outh + rows.to(tl.int64) * stride_outm
+    out = tl.load(out_rows[:, None] + dims[None, :], mask=inside, other=0.0)
     d_out_rows = d_out_ptr + b * stride_ob + h * stride_oh + rows.to(tl.int64) * stride_om
     d_out = tl.load(d_out_rows[:, None] + dims[None, :], mask=inside, other=0.0)
     delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
@@ -47,9 +48,10 @@ def _delta(
         elements = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
         tl.store(dq_sums_ptr + elements, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
 
-    # The log-sum-exp less what is constant along a row of the logits, counted from the first of TILE rows.
-    q = tl.minimum(rows, q_len - 1) + (kv_len - q_len)
-    q_first = tl.minimum(rows // TILE * TILE, q_len - 1) + (kv_len - q_len)
-    slopes_h = tl.load(slopes_ptr + h)
-    slopes_h_scaled = slopes_h * 1.4426950408889634
-    tl.store(tile_lse_ptr + at, lse - (-((q - q_first).to(tl.float32) * slopes_h_scaled)), mask=rows < num_rows)
+    if tile_lse_ptr is not None:
+        # The log-sum-exp less what is constant along a row of the logits, counted from the first of TILE rows.
+        q = tl.minimum(rows, q_len - 1) + (kv_len - q_len)
+        q_first = tl.minimum(rows // TILE * TILE, q_len - 1) + (kv_len - q_len)
+        slopes_h = tl.load(slopes_ptr + h)
+        slopes_h_scaled = slopes_h * 1.4426950408889634
+        tl.store(tile_lse_ptr + at, lse - (-((q - q_first).to(tl.float32) * slopes_h_scaled)), mask=rows < num_rows)

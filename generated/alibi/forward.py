@@ -17,7 +17,7 @@ from .pair import _score, _visible
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"])
 def _forward(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, slopes_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, slopes_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
@@ -87,6 +87,10 @@ def _forward(
     out_cols = tl.arange(0, V_HEAD_DIM)
     in_range = rows < q_len
     tl.store(lse_ptr + out_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
+    if max_ptr is not None:
+        tl.store(
+            max_ptr + out_rows, tl.where(empty, -float("inf"), (m + row_shift) * 0.6931471805599453), mask=in_range
+        )
     tl.store(
         out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
         acc.to(out_ptr.dtype.element_ty),

@@ -109,8 +109,8 @@ def _producer(
 
 @gluon.jit
 def _consumer(
-    CONSUMER: gl.constexpr, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, slopes_ptr,
-    sizes,
+    CONSUMER: gl.constexpr, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr,
+    slopes_ptr, sizes,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
 ):
@@ -185,6 +185,13 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
         gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
+        if max_ptr is not None:
+            max_rows = max_ptr + (b * heads + h).to(gl.int64) * q_len + rows
+            gl.store(
+                max_rows,
+                gl.where(empty, -float("inf"), (m + row_shift) * 0.6931471805599453),
+                mask=(rows < q_len) & finishes,
+            )
         out_b, out_h, out_row0 = b, h, row0
 
         # The tile that begins.
@@ -296,7 +303,7 @@ def _consumer(
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "head_group"])
 def _forward_sm90(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, counter_ptr, slopes_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, counter_ptr, slopes_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
@@ -343,12 +350,12 @@ def _forward_sm90(
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, slopes_ptr, computes,
-                BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, slopes_ptr,
+                computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, slopes_ptr, computes,
-                BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, slopes_ptr,
+                computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
                 q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, scheduler, q_channel, k_channel,
@@ -358,16 +365,16 @@ def _forward_sm90(
     else:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, slopes_ptr, computes,
-                BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, slopes_ptr,
+                computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, slopes_ptr, computes,
-                BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, slopes_ptr,
+                computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                2, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, slopes_ptr, computes,
-                BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                2, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, slopes_ptr,
+                computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
                 q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, scheduler, q_channel, k_channel,

@@ -16,6 +16,9 @@ Beside this file:
     backward_kv.py            dk and dv, and dq where a config fuses it
     backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
     backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
+    forward_varlen.py         out and lse of packed sequences
+    backward_q_varlen.py      dq of packed sequences
+    backward_kv_varlen.py     dk and dv of packed sequences
 
 Generated from variants/causal.yaml by
 
@@ -29,19 +32,28 @@ from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_varlen import _backward_kv_varlen
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
+from .backward_q_varlen import _backward_q_varlen
 from .decode import _decode
 from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
+from .forward_varlen import _forward_varlen
 
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
-    templates={"forward": "c8f449ea9c41", "backward_q": "cd49a4ba0906", "backward_kv": "466c659d8b94"},
+    templates={
+        "forward": "01199ea3412b",
+        "backward_q": "079c5a5e859e",
+        "backward_kv": "466c659d8b94",
+        "decode": "60116d4bc834",
+        "decode_paged": "41c2916136de",
+    },
     source="variants/causal.yaml",
     arguments={},
 )
@@ -66,20 +78,35 @@ VARIANT = runtime.Variant(
         forward=runtime.default_plain_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_masked_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
 )
 OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
+VARLEN = runtime.packed_variant(
+    VARIANT,
+    kernels={
+        "forward": _forward_varlen,
+        "delta": _delta,
+        "backward_q": _backward_q_varlen,
+        "backward_kv": _backward_kv_varlen,
+    },
+)
+VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 
-def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+def attention(
+    q, k, v, *, scale=None, return_lse=False, return_max=False, config=None, backward_config=None, deterministic=None
+):
     """Each query sees the keys up to its own position.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
     float16, bfloat16 or float32, heads a multiple of kv_heads; under torch.autocast they are cast to its dtype. k and v
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.
@@ -89,8 +116,36 @@ def attention(q, k, v, *, scale=None, return_lse=False, config=None, backward_co
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
+    )  # fmt: skip
+
+
+def attention_varlen(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, scale=None, return_lse=False, return_max=False,
+    config=None,
+    backward_config=None, deterministic=None,
+):
+    """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
+
+    q [total_q, heads, head_dim], k [total_k, kv_heads, head_dim], v [total_k, kv_heads, v_head_dim], dtypes as those of
+    attention. cu_seqlens_q and cu_seqlens_k, int32 [batch + 1]: where the queries and the keys of each sequence begin,
+    and last their number; a sequence may have none of either. max_seqlen_q and max_seqlen_k: the most that one has.
+    Returns out [total_q, heads, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each row,
+    float32 [heads, total_q], minus infinity where a row sees no key; with return_max, last, the largest logit of each
+    row likewise. Differentiable in q, k and v.
+    Never waits for the GPU: lengths may change from replay to replay of a graph. What lies behind the last sequence
+    gets 0, and minus infinity.
+
+    The others are as those of attention. Configs are those of portable kernels.
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in cu_seqlens nothing
+    is read or written out of bounds, and flashgen.runtime.serving.check_varlen says what they are.
+    """
+    return runtime.attend_varlen(
+        VARLEN, VARLEN_OPERATOR, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+        scale=scale, return_lse=return_lse, return_max=return_max, config=config, backward_config=backward_config,
+        deterministic=deterministic,
     )  # fmt: skip
 
 
@@ -145,10 +200,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, scale=None, return_lse=False):
+def reference(q, k, v, *, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return score, k <= q
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -20,6 +20,10 @@ Beside this file:
     backward_kv.py            dk and dv, and dq where a config fuses it
     backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
     backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
+    forward_varlen.py         out and lse of packed sequences
+    schedule_varlen.py        the tiles of packed sequences, as schedule.py has them
+    backward_q_varlen.py      dq of packed sequences
+    backward_kv_varlen.py     dk and dv of packed sequences
 
 Generated from variants/document.yaml by
 
@@ -35,20 +39,30 @@ from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_varlen import _backward_kv_varlen
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
+from .backward_q_varlen import _backward_q_varlen
 from .decode import _decode
 from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
+from .forward_varlen import _forward_varlen
 from .schedule import _classify
+from .schedule_varlen import _classify_varlen
 
 IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
-    templates={"forward": "d865c6b1b1d1", "backward_q": "4314d139ce50", "backward_kv": "52134bd299d4"},
+    templates={
+        "forward": "103c5566139e",
+        "backward_q": "4deac07b621f",
+        "backward_kv": "52134bd299d4",
+        "decode": "b0cc41787a9b",
+        "decode_paged": "a1dc5b449811",
+    },
     source="variants/document.yaml",
     arguments={"doc": "int32"},
 )
@@ -74,16 +88,38 @@ VARIANT = runtime.Variant(
         forward=runtime.default_by_key_config,
         backward_q=runtime.default_scheduled_backward_q_config,
         backward_kv=runtime.default_scheduled_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
-    inputs=(runtime.Input("doc", torch.int32, ("batch", "kv_len"), lambda batch, kv_len: (batch, kv_len)),),
+    inputs=(
+        runtime.Input(
+            "doc",
+            torch.int32,
+            ("batch", "kv_len"),
+            lambda batch, kv_len: (batch, kv_len),
+            varlen=runtime.Input("doc", torch.int32, ("total_k",), lambda total_k: (total_k,)),
+        ),
+    ),
     by_batch=True,
 )
 OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
+VARLEN = runtime.packed_variant(
+    VARIANT,
+    kernels={
+        "forward": _forward_varlen,
+        "schedule": _classify_varlen,
+        "delta": _delta,
+        "backward_q": _backward_q_varlen,
+        "backward_kv": _backward_kv_varlen,
+    },
+)
+VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 
 def attention(
-    q, k, v, *, doc, scale=None, return_lse=False, plan=None, config=None, backward_config=None, deterministic=None
+    q, k, v, *, doc, scale=None, return_lse=False, return_max=False, plan=None, config=None, backward_config=None,
+    deterministic=None,
 ):
     """Causal attention within each of the documents packed into one sequence.
 
@@ -92,7 +128,8 @@ def attention(
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k and v.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
 
     doc: int32 [batch, kv_len].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -104,8 +141,46 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(doc,), scale=scale, return_lse=return_lse, plan=plan,
+        VARIANT, OPERATOR, q, k, v, inputs=(doc,), scale=scale, return_lse=return_lse, return_max=return_max, plan=plan,
         config=config, backward_config=backward_config, deterministic=deterministic,
+    )  # fmt: skip
+
+
+def attention_varlen(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, doc, scale=None, return_lse=False,
+    return_max=False, plan=None, config=None,
+    backward_config=None, deterministic=None,
+):
+    """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
+
+    q [total_q, heads, head_dim], k [total_k, kv_heads, head_dim], v [total_k, kv_heads, v_head_dim], dtypes as those of
+    attention. cu_seqlens_q and cu_seqlens_k, int32 [batch + 1]: where the queries and the keys of each sequence begin,
+    and last their number; a sequence may have none of either. max_seqlen_q and max_seqlen_k: the most that one has.
+    Returns out [total_q, heads, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each row,
+    float32 [heads, total_q], minus infinity where a row sees no key; with return_max, last, the largest logit of each
+    row likewise. Differentiable in q, k and v.
+    Never waits for the GPU: lengths may change from replay to replay of a graph. What lies behind the last sequence
+    gets 0, and minus infinity.
+
+    doc: int32 [total_k].
+    Lengths in these shapes are the longest, max_seqlen_q and max_seqlen_k.
+    The others are as those of attention, and plan is what plan_varlen(...) returned. Configs are those of portable
+    kernels.
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in cu_seqlens nothing
+    is read or written out of bounds, and flashgen.runtime.serving.check_varlen says what they are.
+    """
+    return runtime.attend_varlen(
+        VARLEN, VARLEN_OPERATOR, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, inputs=(doc,),
+        scale=scale, return_lse=return_lse, return_max=return_max, plan=plan, config=config,
+        backward_config=backward_config, deterministic=deterministic,
+    )  # fmt: skip
+
+
+def plan_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, doc, config=None):
+    """The schedule for these inputs and lengths, for attention_varlen(..., plan=...). Arguments as that takes them."""
+    return runtime.make_varlen_plan(
+        VARLEN, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, inputs=(doc,), config=config
     )  # fmt: skip
 
 
@@ -171,11 +246,13 @@ def plan(q, k, v, *, doc, config=None):
     return runtime.make_plan(VARIANT, q, k, v, inputs=(doc,), config=config)
 
 
-def reference(q, k, v, *, doc, scale=None, return_lse=False):
+def reference(q, k, v, *, doc, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
     doc = runtime.as_dtype(doc, torch.int32)
 
     def formula(score, b, h, kv_h, q, k):
         return score, (k <= q) & (doc[b, q.clamp(min=0)] == doc[b, k])
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

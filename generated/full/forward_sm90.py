@@ -78,7 +78,7 @@ def _producer(
 
 @gluon.jit
 def _consumer(
-    CONSUMER: gl.constexpr, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, sizes,
+    CONSUMER: gl.constexpr, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, sizes,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
 ):
@@ -150,6 +150,9 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
         gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
+        if max_ptr is not None:
+            max_rows = max_ptr + (b * heads + h).to(gl.int64) * q_len + rows
+            gl.store(max_rows, gl.where(empty, -float("inf"), m * 0.6931471805599453), mask=(rows < q_len) & finishes)
         out_b, out_h, out_row0 = b, h, row0
 
         # The tile that begins.
@@ -219,7 +222,7 @@ def _consumer(
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch"])
 def _forward_sm90(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
@@ -265,12 +268,12 @@ def _forward_sm90(
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
                 q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, q_channel, k_channel, v_channel, loads,
@@ -280,16 +283,16 @@ def _forward_sm90(
     else:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                2, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, computes, BM, BN, HEAD_DIM,
-                V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                2, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, computes, BM, BN,
+                HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
                 q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, q_channel, k_channel, v_channel, loads,

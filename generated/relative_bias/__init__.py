@@ -20,6 +20,10 @@ Beside this file:
     backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
     backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
     backward_inputs.py        the gradient of rel
+    forward_varlen.py         out and lse of packed sequences
+    backward_q_varlen.py      dq of packed sequences
+    backward_kv_varlen.py     dk and dv of packed sequences
+    backward_inputs_varlen.py the gradient of rel from packed sequences
 
 Generated from variants/relative_bias.yaml by
 
@@ -34,21 +38,31 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_inputs import _backward_inputs
+from .backward_inputs_varlen import _backward_inputs_varlen
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
+from .backward_kv_varlen import _backward_kv_varlen
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
+from .backward_q_varlen import _backward_q_varlen
 from .decode import _decode
 from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
+from .forward_varlen import _forward_varlen
 
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
-    templates={"forward": "925973e65074", "backward_q": "217a905310c0", "backward_kv": "07e5ca58c3eb"},
+    templates={
+        "forward": "22c6d22ea7f6",
+        "backward_q": "194b3782de7a",
+        "backward_kv": "07e5ca58c3eb",
+        "decode": "051d5ebe1301",
+        "decode_paged": "8e41d13c851a",
+    },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
 )
@@ -74,15 +88,32 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
+        decode=runtime.default_decode_config,
+        decode_paged=runtime.default_decode_paged_config,
     ),
     inputs=(runtime.Input("rel", torch.float32, ("heads", "2 * W + 1"), lambda heads: (heads, 129), grad=True),),
     sums=(runtime.Sums("d_rel", "rel"),),
 )
 OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
+VARLEN = runtime.packed_variant(
+    VARIANT,
+    kernels={
+        "forward": _forward_varlen,
+        "delta": _delta,
+        "backward_q": _backward_q_varlen,
+        "backward_kv": _backward_kv_varlen,
+        "learned": _backward_inputs_varlen,
+    },
+    sums=(runtime.Sums("d_rel", "rel"),),
+)
+VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 
-def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backward_config=None, deterministic=None):
+def attention(
+    q, k, v, *, rel, scale=None, return_lse=False, return_max=False, config=None, backward_config=None,
+    deterministic=None,
+):
     """A learned bias for each head and relative distance, distances beyond 64 taken as 64.
 
     q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, v_head_dim]:
@@ -90,7 +121,9 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backwa
     of batch 1 serve all batch elements. Inputs of other dtypes are converted: floats to floats, integers to integers or
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
-    row, float32 [batch, heads, q_len], minus infinity where a row sees no key. Differentiable in q, k, v and rel.
+    row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
+    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k, v and
+    rel.
 
     rel: float32 [heads, 2 * W + 1].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
@@ -101,8 +134,38 @@ def attention(q, k, v, *, rel, scale=None, return_lse=False, config=None, backwa
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, inputs=(rel,), scale=scale, return_lse=return_lse,
+        VARIANT, OPERATOR, q, k, v, inputs=(rel,), scale=scale, return_lse=return_lse, return_max=return_max,
         config=config, backward_config=backward_config, deterministic=deterministic,
+    )  # fmt: skip
+
+
+def attention_varlen(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, rel, scale=None, return_lse=False,
+    return_max=False, config=None,
+    backward_config=None, deterministic=None,
+):
+    """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
+
+    q [total_q, heads, head_dim], k [total_k, kv_heads, head_dim], v [total_k, kv_heads, v_head_dim], dtypes as those of
+    attention. cu_seqlens_q and cu_seqlens_k, int32 [batch + 1]: where the queries and the keys of each sequence begin,
+    and last their number; a sequence may have none of either. max_seqlen_q and max_seqlen_k: the most that one has.
+    Returns out [total_q, heads, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each row,
+    float32 [heads, total_q], minus infinity where a row sees no key; with return_max, last, the largest logit of each
+    row likewise. Differentiable in q, k, v and rel.
+    Never waits for the GPU: lengths may change from replay to replay of a graph. What lies behind the last sequence
+    gets 0, and minus infinity.
+
+    rel: float32 [heads, 2 * W + 1].
+    Lengths in these shapes are the longest, max_seqlen_q and max_seqlen_k.
+    The others are as those of attention. Configs are those of portable kernels.
+
+    Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in cu_seqlens nothing
+    is read or written out of bounds, and flashgen.runtime.serving.check_varlen says what they are.
+    """
+    return runtime.attend_varlen(
+        VARLEN, VARLEN_OPERATOR, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, inputs=(rel,),
+        scale=scale, return_lse=return_lse, return_max=return_max, config=config, backward_config=backward_config,
+        deterministic=deterministic,
     )  # fmt: skip
 
 
@@ -160,10 +223,12 @@ def plan_paged(
     )  # fmt: skip
 
 
-def reference(q, k, v, *, rel, scale=None, return_lse=False):
+def reference(q, k, v, *, rel, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
 
     def formula(score, b, h, kv_h, q, k):
         return score + rel[h, (q - k).clamp(-64, 64) + 64].to(score.dtype), None
 
-    return runtime.eager_attention(q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse)
+    return runtime.eager_attention(
+        q, k, v, formula, bottom_right=True, scale=scale, return_lse=return_lse, return_max=return_max
+    )

@@ -17,7 +17,7 @@ from .pair import _score
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"])
 def _forward(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residue_ptr, rel_ptr, stride_rel_0,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, residue_ptr, rel_ptr, stride_rel_0,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
@@ -81,6 +81,8 @@ def _forward(
     out_cols = tl.arange(0, V_HEAD_DIM)
     in_range = rows < q_len
     tl.store(lse_ptr + out_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
+    if max_ptr is not None:
+        tl.store(max_ptr + out_rows, tl.where(empty, -float("inf"), m), mask=in_range)
     # What lse has lost of log(l), all of it in a row of huge scores, for the backward pass.
     residue = tl.log2(l) * 0.6931471805599453 - (lse - m)
     tl.store(residue_ptr + out_rows, tl.where(empty, 0.0, residue), mask=in_range)

@@ -79,8 +79,8 @@ def _producer(
 
 @gluon.jit
 def _consumer(
-    CONSUMER: gl.constexpr, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, residue_ptr, rel_ptr,
-    stride_rel_0, sizes,
+    CONSUMER: gl.constexpr, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, residue_ptr,
+    rel_ptr, stride_rel_0, sizes,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
 ):
@@ -155,6 +155,9 @@ def _consumer(
         stat_rows = (b * heads + h).to(gl.int64) * q_len + rows
         gl.store(lse_ptr + stat_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
         gl.store(residue_ptr + stat_rows, gl.where(empty, 0.0, residue), mask=(rows < q_len) & finishes)
+        if max_ptr is not None:
+            max_rows = max_ptr + (b * heads + h).to(gl.int64) * q_len + rows
+            gl.store(max_rows, gl.where(empty, -float("inf"), m), mask=(rows < q_len) & finishes)
         out_b, out_h, out_row0 = b, h, row0
 
         # The tile that begins.
@@ -230,7 +233,7 @@ def _consumer(
 
 @gluon.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch"])
 def _forward_sm90(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residue_ptr, rel_ptr, stride_rel_0,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, residue_ptr, rel_ptr, stride_rel_0,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
@@ -276,11 +279,11 @@ def _forward_sm90(
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, residue_ptr, rel_ptr,
+                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, residue_ptr, rel_ptr,
                 stride_rel_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, residue_ptr, rel_ptr,
+                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, residue_ptr, rel_ptr,
                 stride_rel_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
@@ -291,15 +294,15 @@ def _forward_sm90(
     else:
         gl.warp_specialize([
             (_consumer, (
-                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, residue_ptr, rel_ptr,
+                0, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, residue_ptr, rel_ptr,
                 stride_rel_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, residue_ptr, rel_ptr,
+                1, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, residue_ptr, rel_ptr,
                 stride_rel_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
-                2, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, residue_ptr, rel_ptr,
+                2, out_desc, out_s, shared, q_channel, k_channel, v_channel, lse_ptr, max_ptr, residue_ptr, rel_ptr,
                 stride_rel_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (

@@ -14,7 +14,7 @@ import triton.language as tl
 @triton.jit(do_not_specialize=["heads", "q_len", "num_rows", "v_head_dim"])
 def _delta(
     out_ptr, d_out_ptr, lse_ptr, d_lse_ptr, row_lse_ptr, delta_ptr, dq_sums_ptr,
-    stride_ob, stride_oh, stride_om, stride_lb, stride_lh, stride_lm,
+    stride_outb, stride_outh, stride_outm, stride_ob, stride_oh, stride_om, stride_lb, stride_lh, stride_lm,
     heads, q_len, num_rows, v_head_dim,
     BM: tl.constexpr, V_HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
 ):
@@ -30,7 +30,8 @@ def _delta(
     in_range = rows < q_len
     inside = in_range[:, None] & (dims < v_head_dim)[None, :]
     at = head.to(tl.int64) * q_len + rows
-    out = tl.load(out_ptr + at[:, None] * v_head_dim + dims[None, :], mask=inside, other=0.0)
+    out_rows = out_ptr + b * stride_outb + h * stride_outh + rows.to(tl.int64) * stride_outm
+    out = tl.load(out_rows[:, None] + dims[None, :], mask=inside, other=0.0)
     d_out_rows = d_out_ptr + b * stride_ob + h * stride_oh + rows.to(tl.int64) * stride_om
     d_out = tl.load(d_out_rows[:, None] + dims[None, :], mask=inside, other=0.0)
     delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)

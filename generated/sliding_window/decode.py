@@ -10,7 +10,7 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from flashgen.runtime.device.rows import finished
+from flashgen.runtime.device.rows import finished, largest_logit
 from flashgen.runtime.device.softmax import online_softmax_scaled
 
 from .pair import _visible
@@ -18,7 +18,7 @@ from .pair import _visible
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "num_splits"])
 def _decode(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, acc_ptr, m_ptr, l_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, num_splits,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
@@ -88,6 +88,8 @@ def _decode(
         lse_rows = (b * heads + head).to(tl.int64) * q_len + query
         out_rows = out_ptr + lse_rows * v_head_dim
         tl.store(lse_ptr + lse_rows, lse, mask=in_range)
+        if max_ptr is not None:
+            tl.store(max_ptr + lse_rows, largest_logit(m, l, 0.0, NATURAL=False), mask=in_range)
         tl.store(
             out_rows[:, None] + v_dims[None, :],
             (acc * factor[:, None]).to(out_ptr.dtype.element_ty),

@@ -131,6 +131,13 @@ def test_a_derivative_may_vary_along_queries_or_keys_alone(along: str, tmp_path:
     all_fit(variant, jobs, tmp_path, compiled)
 
 
+def test_much_that_is_read_for_each_pair_leaves_room_for_the_tiles(tmp_path: Path, compiled: Compile) -> None:
+    table = {"wide": {"shape": ["n"], "dtype": "int64"}}
+    spec = {"name": "table_of_pairs", "inputs": table, "score": "score * wide[abs(q - k)]", "mask": "(q ^ k) % 7 != 3"}
+    variant = load({**spec, "dtype": "float16", "head_dim": 41})
+    all_fit(variant, jobs_for(variant, ["sm_90"]), tmp_path, compiled)
+
+
 def test_the_jobs_of_a_variant() -> None:
     variant = load({"name": "mine", "head_dim": [32, 80], "dtype": ["float32", "bfloat16"]})
     jobs = jobs_for(variant, ["sm_90", "gfx942"])

@@ -195,7 +195,10 @@ def test_what_is_asked_for_comes_back() -> None:
     same, aux = flex_attention(q, k, v, return_aux=of_torch.AuxRequest(lse=True))
     assert torch.equal(out, same)
     assert torch.equal(lse, aux.lse)
-    assert isinstance(aux, of_torch.AuxOutput)
+    assert isinstance(aux, of_torch.AuxOutput) and aux.max_scores is None
+    _, aux = flex_attention(q, k, v, mods.softcap, return_aux=of_torch.AuxRequest(lse=True, max_scores=True))
+    score = mods.softcap(q @ k.mT * q.shape[-1] ** -0.5, 0, 0, 0, 0)  # which reads no positions
+    torch.testing.assert_close((aux.lse, aux.max_scores), (score.logsumexp(-1), score.detach().amax(-1)))
     options = {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 4, "num_stages": 1, "PRESCALE_QK": True}
     torch.testing.assert_close(flex_attention(q, k, v, kernel_options=options), out)
 

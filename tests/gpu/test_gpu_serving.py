@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from paged_cache import QUANTISED, make_batch, paged_inputs, verdicts
 
+from flashgen.paged import QUANTISED, SCALES, dense_inputs, make_batch, packed_keywords
 from flashgen.problems import Problem
 from flashgen.runtime.serving import merge_states, store_kv
 from flashgen.spec import load
-from flashgen.verify import Case, run_case
+from flashgen.verify import Case, paged_cases_for, run_case
+from flashgen.verify.paged import judge_batch
 
 VARIANTS = Path(__file__).parents[2] / "variants"
 NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
@@ -41,10 +43,20 @@ def test_few_queries_agree_with_the_reference(gallery_module: Gallery, name: str
 def assert_proven(module: ModuleType, name: str, **how: object) -> None:
     variant = load(VARIANTS / f"{name}.yaml")
     batch = make_batch(**{"device": "cuda", **how})
-    call = paged_inputs(variant, batch, batch.block_table.shape[1] * batch.k_cache.shape[1])
-    out, lse = module.attention_paged(*batch.arguments, **batch.options, **call.keywords, return_lse=True)
-    for number, verdict in enumerate(verdicts(module, variant, batch, out, lse, call)):
-        assert verdict.ok, (number, verdict)
+    own = dense_inputs(variant, batch)
+    keywords = packed_keywords(variant, batch, own)
+    out, lse = module.attention_paged(*batch.arguments, **batch.options, **keywords, return_lse=True)
+    verdict = judge_batch(module, variant, batch, own, out, lse)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cases_of_verify_are_proven(gallery_module: Gallery, name: str) -> None:
+    module, variant = gallery_module(name), load(VARIANTS / f"{name}.yaml")
+    major, minor = torch.cuda.get_device_capability()
+    for case in paged_cases_for("full", f"sm_{major}{minor}"):
+        result = run_case(module, variant, case, "cuda")
+        assert result.ok, result
 
 
 @pytest.mark.parametrize("q_lens", [None, SEVERAL], ids=["one query", "several"])
@@ -57,7 +69,7 @@ def test_every_variant_serves_ragged_sequences(
     assert_proven(gallery_module(name), name, kv_lens=RAGGED, q_lens=q_lens, dtype=dtype, **sizes)
 
 
-@pytest.mark.parametrize("scales", ["none", "one", "head", "token"])
+@pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("cache", QUANTISED, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_caches_of_eight_bits(gallery_module: Gallery, dtype: torch.dtype, cache: torch.dtype, scales: str) -> None:
@@ -85,13 +97,14 @@ def test_a_graph_replays_on_other_lengths(gallery_module: Gallery, name: str, pl
     """Nothing is read on the host: neither a plan nor a call waits for the GPU, and both may be captured."""
     module, variant = gallery_module(name), load(VARIANTS / f"{name}.yaml")
     batch = make_batch((3000, 2000, 4000), dtype=torch.bfloat16, head_dim=64, v_head_dim=64, device="cuda")
-    call = paged_inputs(variant, batch, batch.block_table.shape[1] * 16)
+    own = dense_inputs(variant, batch)
+    keywords = packed_keywords(variant, batch, own)
     lengths = batch.seq_lens
 
     def step() -> tuple[torch.Tensor, torch.Tensor]:
         arguments = (batch.q, batch.k_cache, batch.v_cache, batch.block_table, lengths)
         plan = module.plan_paged(batch.q, batch.k_cache, batch.block_table, lengths) if planned else None
-        return module.attention_paged(*arguments, **call.keywords, plan=plan, return_lse=True)
+        return module.attention_paged(*arguments, **keywords, plan=plan, return_lse=True)
 
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -107,14 +120,8 @@ def test_a_graph_replays_on_other_lengths(gallery_module: Gallery, name: str, pl
         wanted = step()
         assert torch.equal(out, wanted[0])
         assert torch.equal(lse, wanted[1])
-        whole = make_batch((3000, 2000, 4000), dtype=torch.bfloat16, head_dim=64, v_head_dim=64, device="cuda")
-        cut = {
-            "kv_lens": changed,
-            "keys": tuple(k[:n] for k, n in zip(whole.keys, changed, strict=True)),
-            "values": tuple(v[:n] for v, n in zip(whole.values, changed, strict=True)),
-        }
-        for verdict in verdicts(module, variant, type(batch)(**{**vars(whole), **cut}), out, lse, call):
-            assert verdict.ok, (changed, verdict)
+        verdict = judge_batch(module, variant, replace(batch, kv_lens=changed), own, out, lse)
+        assert verdict.ok, (changed, verdict)
 
 
 def test_a_sequence_has_the_same_bits_in_every_batch(gallery_module: Gallery) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from paged_cache import QUANTISED, Batch, make_batch, paged_inputs, verdicts
 
 from flashgen.codegen import generate, load_module
+from flashgen.paged import QUANTISED, SCALES, Batch, dense_inputs, make_batch, packed_keywords
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
+from flashgen.verify.paged import judge_sequences
 
 VARIANTS = Path(__file__).parents[2] / "variants"
 NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
@@ -25,11 +26,11 @@ Gallery = Callable[[str], ModuleType]
 
 def attend(module: ModuleType, variant: Variant, batch: Batch, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """out and lse, each sequence proven."""
-    longest = batch.block_table.shape[1] * batch.k_cache.shape[1]
-    call = paged_inputs(variant, batch, longest)
-    out, lse = module.attention_paged(*batch.arguments, **batch.options, **call.keywords, return_lse=True, **options)
-    for number, verdict in enumerate(verdicts(module, variant, batch, out, lse, call)):
-        assert verdict.ok, (number, verdict)
+    own = dense_inputs(variant, batch)
+    keywords = packed_keywords(variant, batch, own)
+    out, lse = module.attention_paged(*batch.arguments, **batch.options, **keywords, return_lse=True, **options)
+    for verdict in judge_sequences(module, variant, batch, own, out, lse):
+        assert verdict.ok, verdict
     return out, lse
 
 
@@ -40,7 +41,7 @@ def test_every_variant_serves_ragged_sequences(gallery_module: Gallery, name: st
     attend(gallery_module(name), variant, make_batch(RAGGED, q_lens))
 
 
-@pytest.mark.parametrize("scales", ["none", "one", "head", "token"])
+@pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("cache", QUANTISED, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_caches_of_eight_bits(gallery_module: Gallery, dtype: torch.dtype, cache: torch.dtype, scales: str) -> None:
@@ -70,11 +71,7 @@ def test_many_new_queries(gallery_module: Gallery) -> None:
 def test_sequences_may_share_pages(gallery_module: Gallery) -> None:
     batch = make_batch((64, 64))
     batch.block_table[1, :2] = batch.block_table[0, :2]
-    keys, values = (
-        (each[0], torch.cat([each[0][:32], each[1][32:]])) for each in (batch.keys, batch.values)
-    )  # fmt: skip
-    shared = Batch(**{**vars(batch), "keys": tuple(keys), "values": tuple(values)})
-    attend(gallery_module("causal"), load(VARIANTS / "causal.yaml"), shared)
+    attend(gallery_module("causal"), load(VARIANTS / "causal.yaml"), batch)
 
 
 def test_a_plan_serves_many_calls(gallery_module: Gallery) -> None:
@@ -113,48 +110,52 @@ def test_wrong_numbers_do_no_harm_to_other_sequences(gallery_module: Gallery) ->
     """Lengths beyond the table and below 0, pages that do not exist, queries that end before they begin."""
     module = gallery_module("causal")
     batch = make_batch((40, 30, 20), (2, 3, 1))
-    wanted = module.attention_paged(*batch.arguments, **batch.options)
+    # Then how the keys of the others are split depends on nothing that is wrong.
+    options = {**batch.options, "batch_invariant": True}
+    wanted = module.attention_paged(*batch.arguments, **options)
     table, lengths = batch.block_table.clone(), batch.seq_lens
     table[1], lengths[1] = 10**9, 10**9
     arguments = (batch.q, batch.k_cache, batch.v_cache, table, lengths)
-    found = module.attention_paged(*arguments, **batch.options)
+    found = module.attention_paged(*arguments, **options)
     assert torch.equal(found[[0, 1, 5]], wanted[[0, 1, 5]])
     lengths[1] = -(10**9)
-    found = module.attention_paged(*arguments, **batch.options)
+    found = module.attention_paged(*arguments, **options)
     assert torch.equal(found[[0, 1, 5]], wanted[[0, 1, 5]])
-    starts = torch.tensor([0, 2, -7, 10**6], dtype=torch.int32)
-    found = module.attention_paged(*arguments, cu_seqlens_q=starts, max_seqlen_q=3)
+    starts = torch.tensor([0, 2, 10**6, -7], dtype=torch.int32)
+    found = module.attention_paged(*arguments, cu_seqlens_q=starts, max_seqlen_q=3, batch_invariant=True)
     assert torch.equal(found[:2], wanted[:2])
 
 
-PACKED = {
-    "name": "tree",
-    "score": "score + bias[b, q - (kv_len - q_len)]",
-    "mask": "(k < kv_len - q_len) | tree[b, q - (kv_len - q_len), max(k - (kv_len - q_len), 0)]",
-    "inputs": {
-        "bias": {"shape": ["batch", "q_len"], "dtype": "float32"},
-        "tree": {"shape": ["batch", "q_len", "q_len"], "dtype": "bool"},
-    },
-}
+# The number of a query among those of its sequence, in a spec.
+OWN = "q - (kv_len - q_len)"
 
 
 def test_inputs_along_queries_are_packed_as_queries_are(tmp_path: Path) -> None:
-    spec = {**PACKED, "mask": "(k <= q) | (on[b, q - (kv_len - q_len)] > 0)"}
-    spec["inputs"] = {"bias": PACKED["inputs"]["bias"], "on": {"shape": ["batch", "q_len"], "dtype": "int32"}}
+    """[batch, q_len] in the spec is [total_q] in the call."""
+    spec = {
+        "name": "packed",
+        "score": f"score + bias[b, {OWN}]",
+        "mask": f"(k <= q) | (on[b, {OWN}] > 0)",
+        "inputs": {
+            "bias": {"shape": ["batch", "q_len"], "dtype": "float32"},
+            "on": {"shape": ["batch", "q_len"], "dtype": "int32"},
+        },
+    }
     variant = load(spec)
     module = load_module(generate(variant, tmp_path))
     batch = make_batch((30, 9, 40), (3, 1, 5))
-    bias, on = torch.randn(9), torch.randint(0, 2, (9,), dtype=torch.int32)
-    out, lse = module.attention_paged(*batch.arguments, **batch.options, bias=bias, on=on, return_lse=True)
-    end = 0
-    for b, q_len in enumerate(batch.q_lens):
-        start, end = end, end + q_len
-        wanted = module.reference(
-            batch.q[start:end].transpose(0, 1)[None], *(x[b].transpose(0, 1)[None] for x in (batch.keys, batch.values)),
-            bias=bias[None, start:end], on=on[None, start:end], return_lse=True,
-        )  # fmt: skip
-        torch.testing.assert_close(out[start:end].transpose(0, 1)[None], wanted[0])
-        torch.testing.assert_close(lse[:, start:end][None], wanted[1])
+    attend(module, variant, batch)
+
+
+def test_new_queries_may_be_a_tree(tmp_path: Path) -> None:
+    """Speculative tokens: each sees what was there before all of them, its ancestors and itself."""
+    spec = {
+        "name": "tree",
+        "mask": f"(k < kv_len - q_len) | tree[b, {OWN}, max(k - (kv_len - q_len), 0)]",
+        "inputs": {"tree": {"shape": ["batch", "nodes", "nodes"], "dtype": "bool"}},
+    }
+    variant = load(spec)
+    attend(load_module(generate(variant, tmp_path)), variant, make_batch((30, 9, 40), (3, 1, 5)))
 
 
 @pytest.mark.parametrize(

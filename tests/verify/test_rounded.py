@@ -47,6 +47,14 @@ def test_a_power_loses_what_its_logarithm_and_its_exponential_do() -> None:
     assert 1e-6 < lost < 1e-5
 
 
+def test_a_fast_tanh_is_off_by_what_its_instruction_may_be() -> None:
+    x = torch.linspace(0.5, 1, 1000, dtype=torch.float64)
+    with RandomRounding(1, fast=True):
+        found = x.tanh()
+    off = ((found - x.tanh()) / x.tanh()).abs()
+    assert float(off.min()) > 2**-11.1 and float(off.max()) < 2**-10.9
+
+
 def test_gradients_go_through_random_roundings_and_the_infinite_stays() -> None:
     x = torch.tensor([2.0, -1.0], dtype=torch.float64, requires_grad=True)
     with RandomRounding(2):

@@ -9,13 +9,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
-from paged_cache import make_batch, paged_inputs, verdicts
 
 import flashgen.runtime.device.merge as merge
 from flashgen.codegen import load_module, render, write_package
 from flashgen.runtime import decoding
 from flashgen.spec import load
+from flashgen.verify import PagedCase, run_case
 
 VARIANTS = Path(__file__).parents[2] / "variants"
 
@@ -60,17 +59,16 @@ def rendered(name: str) -> dict[str, str]:
     return render(load(VARIANTS / f"{name}.yaml"))
 
 
+CASES = [
+    PagedCase("several queries", (100, 17, 230), (3, 1, 2), head_dim=16, v_head_dim=16, dtype="float32", seed=1),
+    PagedCase("float8", (70, 40), head_dim=16, v_head_dim=16, dtype="float32", cache="float8_e4m3fn", scales="head"),
+]
+
+
 def is_proven(module: ModuleType, name: str) -> bool:
     """Whether ragged batches, one with a cache of 8 bits, come out right."""
     variant = load(VARIANTS / f"{name}.yaml")
-    batches = [make_batch((100, 17, 230), (3, 1, 2), seed=1)]
-    batches.append(make_batch((70, 40), cache=torch.float8_e4m3fn, scales="head", seed=2))
-    for batch in batches:
-        call = paged_inputs(variant, batch, batch.block_table.shape[1] * 16)
-        results = module.attention_paged(*batch.arguments, **batch.options, **call.keywords, return_lse=True)
-        if not all(verdict.ok for verdict in verdicts(module, variant, batch, *results, call)):
-            return False
-    return True
+    return all(run_case(module, variant, case, "cpu").ok for case in CASES)
 
 
 def mutated(source: str, mutation: Mutation) -> str:

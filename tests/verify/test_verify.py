@@ -48,7 +48,8 @@ def test_a_module_that_does_not_start_is_named(module: Path) -> None:
 def test_an_exception_of_a_kernel_is_a_failed_case(module: Path) -> None:
     change(module, ("tl.log2(l)", "tl.log_2(l)"))
     report = verify(module, load(SPEC), device="cpu")
-    assert len(report.failures) == len(report.cases)
+    served_by_others = {case.name for case in report.cases if case.name.startswith(("decode", "paged"))}
+    assert {case.name for case in report.cases if case.ok} == served_by_others
     assert "has no attribute 'log_2'" in report.failures[0].detail
 
 

@@ -27,9 +27,12 @@ from flashgen.emit.fragments import Fragment
 @dataclass(frozen=True)
 class BackwardKvView(BackwardView):
     """The kernel that owns keys and walks along queries. `step` are statements of each step of the loop, `masked` is
-    the condition under which its tile needs the mask; first and stop are where the loop begins and ends.
+    the condition under which its tile needs the mask; first and stop are where the loop begins and ends. `packed`: the
+    sequences lie one after the other.
     """
 
+    name: str
+    packed: bool
     step: tuple[str, ...]
     first: str
     stop: str
@@ -41,7 +44,9 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
     variant, scheduled = facts.variant, facts.rows_scheduled
     prologue = new_prologue(facts, walked=ROW)
     score, nonlinear, factor = score_function(facts, prologue, Q_START)
-    score, mask = named_apart(score, known, "_by_key"), named_apart(mask_function(facts, prologue), known, "_by_key")
+    packed = forward.packed
+    suffixes = ("_by_key", "_packed", "_packed_by_key") if packed else ("_by_key",)
+    score, mask = (named_apart(function, known, *suffixes) for function in (score, mask_function(facts, prologue)))
     step = row_step(facts, prologue)
     if scheduled:
         limits = Limits(scheduled_tiles(facts, ROW_SCHEDULE, "keys", "queries"), "0", "", _SCHEDULED)
@@ -49,6 +54,8 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
         limits = row_limits(facts.rows, prologue, checks_end=score is not None)
     reads = reads_of(prologue, score, mask) | {*step.reads}
     return BackwardKvView(
+        name="_backward_kv_varlen" if packed else "_backward_kv",
+        packed=packed,
         score=score,
         score_call="" if score is None else spread(facts, "[BN, BM]", nonlinear) + score.call,
         nonlinear=nonlinear,
@@ -64,7 +71,7 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
         precision=forward.precision,
         q_offset=q_offset(facts),
         arguments=arguments_of(variant, reads, ROW_SCHEDULE if scheduled else ()),
-        unspecialized=unspecialized(variant, {*reads}, scheduled, ROW_SCHEDULE),
+        unspecialized=unspecialized(variant, {*reads}, scheduled, ROW_SCHEDULE, packed),
         step=step.lines,
         first=limits.first,
         stop=limits.stop,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.codegen.arguments import SCHEDULE, new_prologue, q_offset, unspecialized
@@ -19,9 +19,12 @@ from flashgen.lang.log2 import Q_FIRST
 class BackwardQView(BackwardView):
     """A kernel that owns queries and walks along keys, as the forward kernel does; see ForwardView.
 
-    It computes dQ or, where `learned`, the gradients of learned inputs.
+    It computes dQ or, where `learned`, the gradients of learned inputs. `packed`: the sequences lie one after the
+    other.
     """
 
+    name: str
+    packed: bool
     two_sided: bool
     longest_first: bool
     clamps_k: bool
@@ -43,22 +46,27 @@ class BackwardQView(BackwardView):
         return self.learned is not None and self.learned.several_launches
 
 
-def backward_q_view(facts: Facts, forward: ForwardView) -> BackwardQView:
-    """The holes of the kernel for dQ. What it computes as the forward kernel does, it does by the same functions."""
-    return along_keys(facts, forward, forward.functions, for_inputs=False)
+def backward_q_view(facts: Facts, forward: ForwardView, known: Sequence[Function] = ()) -> BackwardQView:
+    """The holes of the kernel for dQ. What it computes as the forward kernel does, it does by the same functions.
+
+    `known` are the functions that the kernels before that define.
+    """
+    return along_keys(facts, forward, (*known, *forward.functions), for_inputs=False)
 
 
 def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], for_inputs: bool) -> BackwardQView:
-    variant, scheduled = facts.variant, facts.uses_schedule
+    variant, scheduled, packed = facts.variant, facts.uses_schedule, forward.packed
     prologue = new_prologue(facts)
     found = pairs(facts, prologue)
     if for_inputs:
         score, nonlinear, factor = found.score, False, ""
-        learned = learned_view(facts, prologue)
+        learned = learned_view(facts, prologue, known if packed else ())
+        learned = replace(learned, by_key=False) if packed else learned
     else:
         score, nonlinear, factor = score_function(facts, prologue, Q_FIRST)
         learned = None
-    score, mask = named_apart(score, known, "_by_query"), named_apart(found.mask, known, "_by_query")
+    suffixes = ("_packed", "_packed_by_query") if packed else ("_by_query",)
+    score, mask = (named_apart(function, known, *suffixes) for function in (score, found.mask))
     limits: tuple[str, ...] = ()
     if mask is not None:
         limits = scheduled_tiles(facts) if scheduled else loop_limits(facts, prologue).lines
@@ -81,9 +89,11 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
         q_offset=q_offset(facts),
         arguments=arguments_of(variant, reads, SCHEDULE if scheduled else ()),
         unspecialized=(
-            *unspecialized(variant, {*reads}, scheduled),
+            *unspecialized(variant, {*reads}, scheduled, packed=packed),
             *(["first_head"] if learned and learned.several_launches else []),
         ),
+        name=("_backward_inputs" if for_inputs else "_backward_q") + ("_varlen" if packed else ""),
+        packed=packed,
         two_sided=bool(facts.keys.lower),
         longest_first=facts.longest_first,
         clamps_k=found.clamps_k,

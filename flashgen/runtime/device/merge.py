@@ -6,12 +6,12 @@ import triton
 import triton.language as tl
 
 from flashgen.runtime.device.plan import query_range
-from flashgen.runtime.device.rows import exp_of, finished
+from flashgen.runtime.device.rows import exp_of, finished, largest_logit
 
 
 @triton.jit(do_not_specialize=["batch", "total_q", "heads", "kv_heads", "q_len", "num_tiles", "num_splits"])
 def merge_splits(
-    out_ptr, lse_ptr, residue_ptr, acc_ptr, m_ptr, l_ptr, shift_ptr, sinks_ptr,
+    out_ptr, lse_ptr, max_ptr, residue_ptr, acc_ptr, m_ptr, l_ptr, shift_ptr, sinks_ptr,
     items_ptr, count_ptr, cu_seqlens_q_ptr,
     stride_ob, stride_oh, stride_om, stride_lb, stride_lh, stride_lm,
     batch, total_q, heads, kv_heads, q_len, v_head_dim, num_tiles, num_splits,
@@ -78,5 +78,7 @@ def merge_splits(
         lse_row = lse_at + h.to(tl.int64) * stride_lh + i.to(tl.int64) * stride_lm
         tl.store(out_ptr + out_row + cols, (acc * factor).to(out_ptr.dtype.element_ty), mask=cols < v_head_dim)
         tl.store(lse_ptr + lse_row, lse)
+        if max_ptr is not None:
+            tl.store(max_ptr + lse_row, largest_logit(m, l, shift, NATURAL))
         if residue_ptr is not None:
             tl.store(residue_ptr + lse_row, residue)

@@ -13,6 +13,12 @@ def exp_of(x, NATURAL: tl.constexpr):
 
 
 @triton.jit
+def largest_logit(m, l, shift, NATURAL: tl.constexpr):
+    """The largest natural logit of each row, of what `finished` takes; minus infinity where it has seen no key."""
+    return tl.where(l == 0, -float("inf"), m if NATURAL else (m + shift) * 0.6931471805599453)
+
+
+@triton.jit
 def finished(m, l, shift, sink, NATURAL: tl.constexpr):
     """What the sums of values are multiplied by, the natural log-sum-exp, and what float32 lost of it.
 

@@ -7,7 +7,15 @@ from typing import Any
 
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.decoding import Partials, even_splits, merge_partials, programs_at_once, row_tile, sinks_of
+from flashgen.runtime.decoding import (
+    Partials,
+    even_splits,
+    merge_partials,
+    programs_at_once,
+    row_tile,
+    sinks_of,
+    worth_trying,
+)
 from flashgen.runtime.kernels.kernel import Kernel, Task
 from flashgen.runtime.kernels.portable import (
     PORTABLE_TILES,
@@ -37,7 +45,12 @@ _DEFAULTS: Table = {
 
 
 def _space(task: Task) -> Iterator[Config]:
-    return (Config(*shape) for shape in tile_shapes(task))
+    shapes = dict.fromkeys(shape[1:] for shape in tile_shapes(task))
+    return (Config(BM, *shape) for BM in worth_trying(task.rows) for shape in shapes)
+
+
+def _as_launched(config: Config, rows: int) -> Config:
+    return config.but(BM=row_tile(config, rows))
 
 
 def _constants(config: Config, head_dim: int, v_head_dim: int) -> Mapping[str, int | None]:
@@ -91,5 +104,6 @@ DECODE_KERNEL = Kernel(
     constants=_constants,
     options=portable_options,
     launch=launch_decode,
-    tuned=False,
+    mode="decode",
+    as_launched=_as_launched,
 )

@@ -27,7 +27,7 @@ def launch_delta(
     scaled by exp(-residue).
     """
     out, lse, *residue = output
-    given = incoming(call, d_out, variant.takes("delta", "tile_lse_ptr"))
+    given = incoming(call, d_out, variant.takes("delta", "tile_lse_ptr") and not variant.packed)
     rows = rescaled(given) if residue else given
     tensors = {
         "out_ptr": out, "d_out_ptr": given.d_out, "lse_ptr": lse, "d_lse_ptr": d_lse, "row_lse_ptr": rows.lse,
@@ -37,27 +37,31 @@ def launch_delta(
         tensors |= {"residue_ptr": residue[0], "scaled_ptr": rows.d_out}
     lse_strides = (0, 0, 0) if d_lse is None else d_lse.stride()
     relaunch(
-        variant.kernels["delta"], (call.layout, call.own, config, given.strides, rows.strides, lse_strides), tensors,
-        lambda: _rest(call, config, given, rows, lse_strides, 0 if dq_sums is None else dq_sums.shape[1]),
+        variant.kernels["delta"],
+        (call.layout, call.own, config, out.stride(), given.strides, rows.strides, lse_strides), tensors,
+        lambda: _rest(call, config, out.stride(), given, rows, lse_strides, 0 if dq_sums is None else dq_sums.shape[1]),
     )  # fmt: skip
     return rows
 
 
 def _rest(
-    call: Call, config: Config, given: Incoming, rows: Incoming, lse_strides: tuple[int, ...], width: int
+    call: Call, config: Config, out_strides: tuple[int, ...], given: Incoming, rows: Incoming,
+    lse_strides: tuple[int, ...], width: int,
 ) -> Rest:  # fmt: skip
     """`width` is that of the sums that are cleared."""
     s = call.sizes
+    batch, heads, length = s.rows
     v_width = tile_widths(s.head_dim, s.v_head_dim)[1]
     rows_each = max(16, _ELEMENTS // v_width)
     strides: dict[str, Any] = {
+        **dict(zip(("stride_outb", "stride_outh", "stride_outm"), out_strides, strict=False)),
         **d_out_strides(given.strides),
         **dict(zip(("stride_sb", "stride_sh", "stride_sm"), rows.strides, strict=True)),
         **dict(zip(("stride_lb", "stride_lh", "stride_lm"), lse_strides, strict=True)),
     }
     return Rest(
-        -(-rows.num_rows // rows_each) * s.batch * s.heads,
-        {**call.numbers, **rows.numbers, **strides},
+        -(-rows.num_rows // rows_each) * batch * heads,
+        {**call.numbers, "q_len": length, **rows.numbers, **strides},
         {"BM": rows_each, "V_HEAD_DIM": v_width, "WIDTH": width, "TILE": config.BM},
         {},
     )

@@ -37,6 +37,13 @@ class Task:
     q_len: int
     kv_len: int
     scheduled: bool = False
+    # Query heads that share a KV head.
+    group: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of a KV head where its query heads lie in one tile."""
+        return self.q_len * self.group
 
     @property
     def sizes(self) -> tuple[str, str, int, int]:
@@ -54,14 +61,12 @@ class Beside(NamedTuple):
 
 def query_tiles(call: Call, config: Config) -> int:
     """One program for each tile of queries of each head."""
-    s = call.sizes
-    return -(-s.q_len // config.BM) * s.batch * s.heads
+    return call.sizes.query_tiles(config.BM)
 
 
 def key_tiles(call: Call, config: Config, heads: int) -> int:
     """One program for each tile of keys of so many heads."""
-    s = call.sizes
-    return -(-s.kv_len // config.BN) * s.batch * heads
+    return call.sizes.key_tiles(config.BN, heads)
 
 
 def nothing(*_: Any) -> str:
@@ -78,8 +83,9 @@ class Kernel:
     """All that the house knows of one kernel; whoever tunes, proves, compiles or explains kernels reads it here.
 
     `name` is the kernel's own, `family` what it computes, by which records know it: kernels of a family stand in for
-    one another. `backend` is how its configs name it among these. `function` is the kernel in a generated module.
-    `launch` launches it, of (variant, call, config, further arguments, the same for all kernels of a family).
+    one another. `mode` is the form of call that it serves: "dense", "decode" (few queries) or "paged". `backend` is how
+    its configs name it among these. `function` is the kernel in a generated module. `launch` launches it, of (variant,
+    call, config, further arguments, the same for all kernels of a family).
 
     `serves` says for people which calls it takes, `refuses` why it does not take (capability, dtype, head_dim,
     v_head_dim), "" where it does; `capability` is the only one that it runs on, "" for any. `domain` has the values
@@ -89,7 +95,8 @@ class Kernel:
     (capability, dtype, head_dim, v_head_dim). `space` has what is worth trying for a task, `starts` where a search
     begins after the configs that are known, `tried_at_once` the axes whose values are tried of the default itself:
     what they do to one config they do to most. `shared_bytes` is what a config needs of shared memory at least,
-    `accumulators` how many float32 values a thread holds, `spill_limit` the bytes of spills from which on it is slow.
+    `as_launched` is the config as it is compiled for a KV head of so many rows, `accumulators` how many float32 values
+    a thread holds, `spill_limit` the bytes of spills from which on it is slow.
 
     `constants` are the compile-time arguments of (config, head_dim, v_head_dim), and None for arguments that are not
     there; `types` the types of arguments that do not follow from their names, of (dtype, config, head_dim,
@@ -117,12 +124,14 @@ class Kernel:
     launch: Callable[..., Any]
     backend: str = "portable"
     capability: str = ""
+    mode: str = "dense"
     tuned: bool = True
     refuses: Callable[[str, str, int, int], str] = nothing
     misfit: Callable[[Config, int, int], str] = nothing
     starts: tuple[Config, ...] = ()
     tried_at_once: Mapping[str, int] = field(default_factory=dict)
     accumulators: Callable[[Config, Task], int] = lambda config, task: 0
+    as_launched: Callable[[Config, int], Config] = lambda config, rows: config
     spill_limit: Callable[[Config], int] = lambda config: SPILL_LIMIT
     types: Callable[[torch.dtype, Config, int, int, bool], Mapping[str, str]] = lambda *_: {}
     host_axes: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.backward_q import DEFAULTS
-from flashgen.runtime.kernels.kernel import Kernel, Task
+from flashgen.runtime.kernels.kernel import Kernel, Task, query_tiles
 from flashgen.runtime.kernels.portable import (
     PORTABLE_TILES,
     Table,
@@ -60,13 +60,14 @@ def _launch(
     """Add to the sums: by the `ways` that there are, for so many heads in a launch; or the `rest` of what was added."""
     tensors = {**backward_tensors(call, rows), **input_sums, **schedule}
     # Heads that share elements take turns, so that their order is always the same.
-    for first_head in range(0, call.sizes.batch * call.sizes.heads, at_once):
+    heads = call.sizes.batch * call.sizes.heads
+    for first_head in range(0, heads, at_once):
         relaunch(
             variant.kernels["learned"],
             (call.layout, call.own, rows.strides, config, *ways.values(), rest),
             {**tensors, "first_head": first_head},
             lambda: LEARNED_KERNEL.rest(
-                call, config, -(-call.sizes.q_len // config.BM) * at_once, rows.numbers, {**ways, "SKIP_UNIFORM": rest}
+                call, config, query_tiles(call, config) * at_once // heads, rows.numbers, {**ways, "SKIP_UNIFORM": rest}
             ),
         )  # fmt: skip
 

@@ -1,0 +1,49 @@
+"""Specs that nobody wrote, and their kernels, kept in the cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import flashgen
+from flashgen.codegen import generate, load_module
+from flashgen.flex.text import yaml_of
+from flashgen.runtime.lookup import cache_folder
+from flashgen.spec import load
+
+
+def kept_module(spec: Mapping[str, Any], shelf: str) -> ModuleType:
+    """The module of a spec, rendered where it is not in the folder `shelf` of the cache yet."""
+    text = yaml_of(spec)
+    digest = hashlib.sha256(f"{_renderer()}\n{text}".encode()).hexdigest()[:16]
+    folder = cache_folder() / shelf / digest
+    path = folder / f"{spec['name']}.yaml"
+    _keep(path, text)
+    variant = load(path)
+    module = variant.module_in(folder)
+    if not module.exists():
+        generate(variant, folder)
+    return load_module(module)
+
+
+def _keep(spec: Path, text: str) -> None:
+    """Write a spec of ours, which other processes may be writing too."""
+    if not spec.is_file():
+        spec.parent.mkdir(parents=True, exist_ok=True)
+        own = spec.with_suffix(f".{os.getpid()}")
+        own.write_text(text, encoding="utf-8")
+        os.replace(own, spec)
+
+
+@cache
+def _renderer() -> str:
+    """What renders: another version, or the same with changed files, renders anew."""
+    package = Path(flashgen.__file__).parent
+    folders = (package, package.parent / "templates")
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".jinja"))
+    return f"{flashgen.__version__} {[(path.name, path.stat().st_mtime_ns) for path in files]}"

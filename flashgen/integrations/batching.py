@@ -1,0 +1,53 @@
+"""Continuous batching of transformers: the queries of many requests in one row, over the keys of their caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import wraps
+from typing import Any
+
+import torch
+from transformers.generation.continuous_batching import ContinuousBatchingManager
+
+_admitted: set[str] = set()
+
+
+def admit(name: str) -> None:
+    """Let `generate_batch` take a model whose attention has this name.
+
+    transformers asks for the name in a list of its own and has no door for another; its paged interface itself needs
+    nothing more. Models with other attention are treated as before.
+    """
+    if not _admitted:
+        _open()
+    _admitted.add(name)
+
+
+def _open() -> None:
+    choose = ContinuousBatchingManager.switch_to_cb_friendly_attn
+
+    @wraps(choose)
+    def chosen(self: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        if model.config._attn_implementation not in _admitted:
+            choose(self, model, *args, **kwargs)
+
+    ContinuousBatchingManager.switch_to_cb_friendly_attn = chosen  # type: ignore[method-assign]
+
+
+def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool) -> torch.Tensor:
+    """The keys that each query sees, as a mask of rows int32 [1, 1, 2, q_len].
+
+    paged: what PagedAttentionCache.update left, cu_seq_lens_q and cu_seq_lens_k int32 [requests + 1]; the last query of
+    a request is at its last key; `sliding_window` keys at most. A query behind the last request sees none.
+    """
+    starts_q, starts_k = paged["cu_seq_lens_q"].long(), paged["cu_seq_lens_k"].long()
+    token = torch.arange(q_len, device=starts_q.device)
+    request = torch.searchsorted(starts_q, token, right=True) - 1
+    inside = (request < starts_q.shape[0] - 1) & (request >= 0)
+    request = request.clamp(0, starts_q.shape[0] - 2)
+    first, stop = starts_k[request], starts_k[request + 1]
+    last = stop - (starts_q[request + 1] - token) if is_causal else stop - 1
+    window = paged.get("sliding_window")
+    if window is not None:
+        first = first.maximum(last - window + 1)
+    return torch.stack((first, torch.where(inside, last, first - 1)))[None, None].int()

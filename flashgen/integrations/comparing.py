@@ -1,0 +1,90 @@
+"""A model with generated attention beside the same with transformers' eager attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flashgen.integrations.tiny import ENCODERS, Size, model
+
+_CONTEXT = 15
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Differences from eager attention in the same dtype, relative, in norm, and whether greedy tokens are the same.
+
+    `rounding` is the dtype's; `tokens` is None for an encoder, which generates none.
+    """
+
+    logits: float
+    gradients: float
+    tokens: bool | None
+    rounding: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both are as near as sums of a few hundred terms in another order are, through a few layers."""
+        return max(self.logits, self.gradients) <= 64 * self.rounding and self.tokens is not False
+
+
+def sample(name: str, size: Size, seed: int = 1) -> dict[str, torch.Tensor]:
+    """A batch of two for a model, the second padded on the left where the model reads text alone."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def words(length: int) -> torch.Tensor:
+        return torch.randint(3, size.vocabulary, (2, length), generator=generator)
+
+    if name == "Whisper":
+        # Two frames make one place of the encoder.
+        frames = torch.randn(2, 8, size.longest // 2, generator=generator)
+        return {"input_features": frames, "decoder_input_ids": words(_CONTEXT - 3)}
+    seen = torch.ones(2, _CONTEXT, dtype=torch.int64)
+    seen[1, :4] = 0
+    decoder = {"decoder_input_ids": words(_CONTEXT - 3)} if name == "T5" else {}
+    return {"input_ids": words(_CONTEXT), "attention_mask": seen, **decoder}
+
+
+def results(made: Any, inputs: Mapping[str, torch.Tensor], call: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logits of what is no padding and the gradient of all weights, each flat, in float64."""
+    made.zero_grad()
+    logits = (made if call is None else call)(**inputs).logits
+    if "attention_mask" in inputs and "decoder_input_ids" not in inputs:
+        logits = logits[inputs["attention_mask"].bool()]
+    weight = torch.linspace(-1, 1, logits.shape[-1], device=logits.device, dtype=logits.dtype)
+    (logits * weight).sum().backward()
+    gradients = [each.grad.double().flatten() for each in made.parameters() if each.grad is not None]
+    return logits.detach().double().flatten(), torch.cat(gradients)
+
+
+def greedy(made: Any, inputs: Mapping[str, torch.Tensor], tokens: int = 32, **options: Any) -> torch.Tensor:
+    """The greedy continuation, int64 [2, length]."""
+    given = {key: value for key, value in inputs.items() if key != "decoder_input_ids"}
+    found: torch.Tensor = made.generate(**given, max_new_tokens=tokens, max_length=None, do_sample=False, **options)
+    return found
+
+
+def compare(
+    name: str, size: Size, attention: str, device: str = "cpu", dtype: torch.dtype = torch.float32, tokens: int = 32
+) -> Agreement:
+    """How a model of `MODELS` with this attention agrees with its eager self, in `dtype` on `device`."""
+    inputs = {key: value.to(device) for key, value in sample(name, size).items()}
+    made = model(name, size, "eager").to(device, dtype)
+    eager = _results(made, inputs)
+    words = None if name in ENCODERS else greedy(made, _cast(inputs, dtype), tokens)
+    made.set_attn_implementation(attention)
+    own = _results(made, inputs)
+    same = None if words is None else torch.equal(words, greedy(made, _cast(inputs, dtype), tokens))
+    logits, gradients = (float((each - true).norm() / true.norm()) for each, true in zip(own, eager, strict=True))
+    return Agreement(logits, gradients, same, torch.finfo(dtype).eps)
+
+
+def _results(made: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    return results(made, _cast(inputs, made.dtype))
+
+
+def _cast(inputs: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    return {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}

@@ -1,0 +1,116 @@
+"""Generated attention for models of transformers: `register()`, then `model.set_attn_implementation("generated")`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.generation.continuous_batching import PagedAttentionCache
+
+from flashgen.errors import ModelError, UsageError
+from flashgen.integrations.batching import admit, packed_rows
+from flashgen.integrations.masks import interface_mask, is_rows
+from flashgen.integrations.variants import attention_of
+
+
+def register(name: str = "generated") -> None:
+    """Put generated attention behind the attention and the mask interface of transformers, under this name.
+
+    After it `model.set_attn_implementation(name)` is all that a model needs, for training, `generate` and
+    `generate_batch`. The variant that a layer asks for is built at its first call and kept in the cache folder.
+    Raises UsageError for a name that transformers takes for one of its own.
+    """
+    if not name or "flash" in name or "|" in name or name in ("eager", "sdpa", "flex_attention"):
+        raise UsageError(f"the name {name!r} means something else to transformers; expected one such as 'generated'")
+    AttentionInterface.register(name, generated_attention)
+    AttentionMaskInterface.register(name, interface_mask)
+    admit(name)
+
+
+def generated_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    cache: PagedAttentionCache | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """What `transformers.AttentionInterface` calls for a layer.
+
+    query [batch, heads, q_len, head_dim], key [batch, kv_heads, kv_len, head_dim], value [batch, kv_heads, kv_len,
+    v_head_dim]. attention_mask: what `interface_mask` made, or a mask [batch|1, heads|1, q_len, kv_len] of a caller's,
+    bool, or floats that are added to the scores. softcap bounds the scores, s_aux [heads] are sinks, position_bias
+    [batch|1, heads|1, q_len, kv_len] is added to the scores. Returns [batch, q_len, heads, v_head_dim] and None in the
+    place of the weights. Raises ModelError for what it does not have.
+    """
+    _check(dropout, others)
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if isinstance(cache, PagedAttentionCache):
+        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
+        attention_mask = packed_rows(query.shape[2], others, is_causal)
+    form, inputs = _mask(attention_mask, query, key, is_causal)
+    biases = [position_bias] if position_bias is not None else []
+    if form == "added" and attention_mask is not None:
+        form, biases = "full", [attention_mask, *biases]
+    shaped = [_bias(each, query, key) for each in biases]
+    inputs |= {f"bias_{place}": bias for place, (_, bias) in enumerate(shaped)}
+    if s_aux is not None:
+        inputs["sinks"] = s_aux
+    attention = attention_of(form, softcap, s_aux is not None, tuple(axes for axes, _ in shaped))
+    out = attention(query, key, value, scale=scaling, **inputs)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _check(dropout: float, others: Mapping[str, Any]) -> None:
+    if dropout:
+        raise ModelError(f"attention_dropout is {dropout}; expected 0 in the model's config, or model.eval()")
+    if others.get("output_attentions"):
+        raise ModelError("output_attentions asks for the weights, which are never made; expected attention 'eager'")
+    if others.get("head_mask") is not None:
+        raise ModelError("head_mask asks for weights of heads, which generated attention lacks; expected 'eager'")
+
+
+def _mask(
+    mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, is_causal: bool
+) -> tuple[str, dict[str, torch.Tensor]]:
+    """The form of a mask and the inputs that its variant has."""
+    batch, heads, q_len, _ = query.shape
+    kv_len = key.shape[2]
+    if mask is None:
+        return ("causal" if is_causal and q_len > 1 else "full"), {}
+    if mask.ndim != 4:
+        raise ModelError(f"attention_mask came to a layer with shape {tuple(mask.shape)}; expected four dimensions")
+    if is_rows(mask):
+        mask = mask.expand(batch, -1, -1, -1)
+        inputs = {"first": mask[:, 0, 0, :q_len], "last": mask[:, 0, 1, :q_len]}
+        if mask.shape[2] == 2:
+            return "rows", inputs
+        return "rows_and_keys", {**inputs, "seen": mask[:, 0, 2, :kv_len].bool()}
+    if mask.dtype != torch.bool:
+        return "added", {}
+    mask = mask[..., :kv_len]
+    if mask.shape[1] == 1:
+        return "matrix", {"seen": mask[:, 0].expand(batch, q_len, kv_len)}
+    return "matrices", {"seen": mask.expand(batch, heads, q_len, kv_len)}
+
+
+def _bias(bias: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> tuple[str, torch.Tensor]:
+    """By which indices a tensor is added to the scores, and the tensor with those dimensions."""
+    batch, heads, q_len, _ = query.shape
+    kv_len = key.shape[2]
+    bias = bias[..., :kv_len].float().contiguous()
+    if bias.shape[1] == 1:
+        return "b", bias[:, 0].expand(batch, q_len, kv_len)
+    if bias.shape[0] == 1:
+        return "h", bias[0].expand(heads, q_len, kv_len)
+    return "bh", bias.expand(batch, heads, q_len, kv_len)

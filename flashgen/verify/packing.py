@@ -1,0 +1,145 @@
+"""Packed sequences as one call of a batch of one, so that they are proven as every other call is.
+
+The truth is the dense formula sequence by sequence: gradients of what sequences share come out as their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+
+from flashgen.codegen.packed import is_packed
+from flashgen.lang.nodes import variables
+from flashgen.problems import Call, Problem, input_sizes, shape_of
+from flashgen.spec.variant import Input, Variant
+
+# The numbers of queries and of keys of each sequence.
+Lengths = Sequence[tuple[int, int]]
+
+
+def packed_call(variant: Variant, call: Call, lengths: Lengths) -> Call:
+    """A call with a sequence in each batch element, cut down to these lengths and packed: [1, heads, total, dim]."""
+
+    def packed(tensor: torch.Tensor, side: int) -> torch.Tensor:
+        parts = [tensor[b, :, : own[side]] for b, own in enumerate(lengths)]
+        # Token by token in memory.
+        return torch.cat(parts, 1).transpose(0, 1).contiguous().transpose(0, 1)[None]
+
+    inputs = {}
+    for tensor in variant.inputs:
+        if tensor.name in call.inputs:
+            whole = call.inputs[tensor.name]
+            inputs[tensor.name] = _packed_input(tensor, whole, lengths) if is_packed(tensor) else whole
+    return replace(call, q=packed(call.q, 0), k=packed(call.k, 1), v=packed(call.v, 1), inputs=inputs)
+
+
+def _packed_input(tensor: Input, whole: torch.Tensor, lengths: Lengths) -> torch.Tensor:
+    batch, along, side = _axes(tensor)
+    parts = [whole.narrow(batch, b, 1).narrow(along, 0, own[side]).squeeze(batch) for b, own in enumerate(lengths)]
+    return torch.cat(parts, along - (batch < along))
+
+
+def _axes(tensor: Input) -> tuple[int, int, int]:
+    """The axis of the batch, that of the length, and whether that is one of queries, 0, or of keys, 1."""
+    names = [variables(dim.size) for dim in tensor.dims]
+    batch = next(axis for axis, found in enumerate(names) if "batch" in found)
+    along = next(axis for axis, found in enumerate(names) if found & {"q_len", "kv_len"})
+    return batch, along, int("kv_len" in names[along])
+
+
+class Module(Protocol):
+    """What is proven: a generated module, or what takes calls as one does."""
+
+    @property
+    def attention(self) -> Callable[..., Any]: ...
+
+    @property
+    def plan(self) -> Callable[..., Any]: ...
+
+    @property
+    def reference(self) -> Callable[..., Any]: ...
+
+
+@dataclass(frozen=True)
+class PackedModule:
+    """A generated module whose attention is that of packed sequences of these lengths; `problem` has the longest."""
+
+    module: ModuleType
+    variant: Variant
+    problem: Problem
+    lengths: tuple[tuple[int, int], ...]
+
+    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
+        """out, lse and what else is asked for of a packed call, by the kernels."""
+        out, *rows = self.module.attention_varlen(*self._arguments(q, k, v), **keywords)
+        return out.transpose(0, 1)[None], *(each[None] for each in rows)
+
+    def plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
+        """The schedule of a packed call."""
+        return self.module.plan_varlen(*self._arguments(q, k, v), **keywords)
+
+    def reference(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None,
+        return_lse: bool = False, return_max: bool = False, **given: Any,
+    ) -> Any:  # fmt: skip
+        """out, lse and the largest logits of a packed call, by the formula."""
+        found = []
+        for b, (queries, keys) in enumerate(zip(*self._slices, strict=True)):
+            own_q, own_k, own_v = q[:, :, queries], k[:, :, keys], v[:, :, keys]
+            if own_q.shape[2] and own_k.shape[2]:
+                own = {name: self._own(name, value, b) for name, value in given.items()}
+                found.append(self.module.reference(
+                    own_q, own_k, own_v, **own, scale=scale, return_lse=True, return_max=True
+                ))  # fmt: skip
+        rows = iter(found)
+        parts = [next(rows) if all(own) else _nothing_seen(q, v, own[0]) for own in self.lengths]
+        dtype = found[0][1].dtype if found else q.dtype
+        out, lse, largest = (torch.cat([each.to(kind) for each in part], 2) for part, kind in zip(
+            zip(*parts, strict=True), (q.dtype, dtype, dtype), strict=True
+        ))  # fmt: skip
+        asked = (out, *([lse] if return_lse else []), *([largest] if return_max else []))
+        return asked if len(asked) > 1 else out
+
+    @property
+    def _ends(self) -> tuple[list[int], list[int]]:
+        q_ends, k_ends = ([0, *accumulate(own[side] for own in self.lengths)] for side in (0, 1))
+        return q_ends, k_ends
+
+    @property
+    def _slices(self) -> tuple[list[slice], list[slice]]:
+        q_slices, k_slices = ([slice(*ends) for ends in pairwise(each)] for each in self._ends)
+        return q_slices, k_slices
+
+    def _arguments(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
+        ends = (torch.tensor(each, dtype=torch.int32, device=q.device) for each in self._ends)
+        tensors = (each[0].transpose(0, 1) for each in (q, k, v))
+        return (*tensors, *ends, self.problem.q_len, self.problem.kv_len)
+
+    def _own(self, name: str, value: Any, b: int) -> Any:
+        """A keyword argument of one sequence: an input cut down to its lengths, all else as it is."""
+        tensor = next((each for each in self.variant.inputs if each.name == name), None)
+        if tensor is None:
+            return value
+        if is_packed(tensor):
+            batch, along, side = _axes(tensor)
+            own = self._slices[side][b]
+            return value.narrow(along - (batch < along), own.start, own.stop - own.start).unsqueeze(batch)
+        q_len, kv_len = self.lengths[b]
+        sizes = input_sizes(self.variant, replace(self.problem, batch=1, q_len=q_len, kv_len=kv_len))
+        for axis, (dim, size) in enumerate(zip(tensor.dims, shape_of(tensor, sizes), strict=True)):
+            if "batch" in variables(dim.size):
+                value = value.narrow(axis, min(b, value.shape[axis] - 1), 1)
+            elif variables(dim.size) & {"q_len", "kv_len"} and value.shape[axis] > size:
+                value = value.narrow(axis, 0, size)
+        return value
+
+
+def _nothing_seen(q: torch.Tensor, v: torch.Tensor, q_len: int) -> tuple[torch.Tensor, ...]:
+    """out, lse and the largest logits of a sequence without keys, or without queries."""
+    rows = q.new_full((1, q.shape[1], q_len), -torch.inf)
+    return rows.new_zeros((*rows.shape, v.shape[3])), rows, rows

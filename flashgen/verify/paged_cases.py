@@ -1,0 +1,73 @@
+"""The batches that attention over a paged cache is proven on: one table for each level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flashgen.runtime import Config
+
+# Sequences without a key, with one, with a page but one slot, a page, a page and one slot, and longer ones.
+RAGGED = (0, 1, 15, 16, 17, 100, 1000)
+# More queries than keys, none, one and several.
+SEVERAL = (1, 3, 1, 20, 0, 5, 2)
+
+
+@dataclass(frozen=True)
+class PagedCase:
+    """One call of attention_paged() to prove: sequences of `kv_lens` keys, one query each or `q_lens`.
+
+    `dtype` is that of q, `cache` that of the caches, "" for q's; `scales` as `make_batch` has them. `by_head`: the
+    heads of a page lie one after the other. `planned` passes a plan made by plan_paged(). What no sequence has is
+    garbage. None for a config: what the module chooses.
+    """
+
+    name: str
+    kv_lens: tuple[int, ...] = RAGGED
+    q_lens: tuple[int, ...] | None = None
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 64
+    v_head_dim: int = 64
+    block_size: int = 16
+    dtype: str = "bfloat16"
+    cache: str = ""
+    scales: str = "none"
+    by_head: bool = False
+    planned: bool = False
+    batch_invariant: bool = False
+    config: Config | None = None
+    seed: int = 0
+
+
+_FEW = (0, 70, 17, 40)
+
+_QUICK = (
+    PagedCase("paged, ragged", dtype="float32", head_dim=16, v_head_dim=16),
+    PagedCase("paged, several queries", q_lens=SEVERAL, dtype="float16", block_size=48, planned=True),
+    PagedCase("paged, float8", _FEW, (2, 3, 1, 1), cache="float8_e4m3fn", scales="head"),
+)
+
+# Cache dtypes, scales, layouts, groups and head dimensions.
+_FULL = (
+    PagedCase(
+        "paged, float8_e4m3fn", RAGGED, SEVERAL, dtype="float16", cache="float8_e4m3fn", scales="token", by_head=True
+    ),
+    PagedCase("paged, float8_e5m2", _FEW, cache="float8_e5m2", scales="one", planned=True),
+    PagedCase("paged, float8_e5m2, token", _FEW, (3, 90, 1, 2), dtype="float16", cache="float8_e5m2", scales="token"),
+    PagedCase("paged, int8", RAGGED, SEVERAL, cache="int8", scales="head", block_size=64),
+    PagedCase("paged, int8, token", _FEW, dtype="float32", cache="int8", scales="token", head_dim=24, v_head_dim=40),
+    PagedCase("paged, float8, no scale", _FEW, dtype="float16", cache="float8_e4m3fn", by_head=True),
+    PagedCase("paged, one head each", RAGGED, SEVERAL, 3, 3, 40, 72, by_head=True),
+    PagedCase("paged, a group of 20", RAGGED, None, 20, 1, 20, 24, block_size=32, dtype="float16"),
+    PagedCase("paged, a chunk of a prompt", (200, 7, 90), (150, 1, 70), planned=True),
+    PagedCase("paged, batch_invariant", (3000, 17, 2048), (2, 1, 4), batch_invariant=True, planned=True),
+)
+
+
+def paged_cases_for(level: str, capability: str = "") -> tuple[PagedCase, ...]:
+    """The cases of a level, for a GPU such as "sm_80" or, "", the interpreter."""
+    cases = (*_QUICK, *(_FULL if level == "full" else ()))
+    seeded = (replace(case, seed=seed) for seed, case in enumerate(cases))
+    # Triton has no float8_e4m3fn below sm_89.
+    lacks = capability in ("sm_80", "sm_86", "sm_87")
+    return tuple(case for case in seeded if not (lacks and case.cache == "float8_e4m3fn"))

@@ -1,0 +1,123 @@
+"""block_sparse: out and lse of packed sequences.
+
+Generated from variants/block_sparse.yaml by
+
+    flashgen build variants/block_sparse.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+import triton
+import triton.language as tl
+
+from flashgen.runtime.device.packed import owned_tile, sequence_range
+from flashgen.runtime.device.softmax import online_softmax_scaled
+
+from .pair import _visible
+
+
+@triton.jit(do_not_specialize=[
+    "heads", "kv_heads", "batch", "total_q", "total_k", "max_seqlen_q", "max_seqlen_k", "head_dim", "v_head_dim",
+    "num_k_tiles",
+])
+def _forward_varlen(
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, counts_ptr, tiles_ptr,
+    num_k_tiles, block_mask_ptr, stride_block_mask_0, stride_block_mask_1, stride_block_mask_2,
+    stride_qh, stride_qm, stride_kh, stride_kn, stride_vh, stride_vn,
+    scale, heads, kv_heads, batch, total_q, total_k, max_seqlen_q, max_seqlen_k, head_dim, v_head_dim,
+    BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    # Grid: one program for each slot of BM packed queries, where a sequence has a tile, of each head.
+    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see online_softmax_scaled.
+    # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
+    num_slots = total_q // BM + batch + 1
+    h = tl.program_id(0) // num_slots
+    kv_h = h // (heads // kv_heads)
+    slot = tl.program_id(0) % num_slots
+    b, tile, first_query, q_len = owned_tile(cu_seqlens_q_ptr, slot, batch, total_q, max_seqlen_q, BM)
+    if tile * BM >= q_len:
+        return
+    first_key, kv_len = sequence_range(cu_seqlens_k_ptr, b, batch, total_k, max_seqlen_k)
+    b = tl.minimum(b, batch - 1)
+    row0 = tile * BM
+    rows = row0 + tl.arange(0, BM)
+    out_cols = tl.arange(0, V_HEAD_DIM)
+    in_range = rows < q_len
+    lse_rows = h.to(tl.int64) * total_q + first_query + rows
+    out_rows = (first_query + rows).to(tl.int64) * heads + h
+    if kv_len == 0:
+        # There is nothing to see.
+        tl.store(lse_ptr + lse_rows, -float("inf"), mask=in_range)
+        if max_ptr is not None:
+            tl.store(max_ptr + lse_rows, -float("inf"), mask=in_range)
+        tl.store(
+            out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
+            tl.zeros([BM, V_HEAD_DIM], out_ptr.dtype.element_ty),
+            mask=in_range[:, None] & (out_cols < v_head_dim)[None, :],
+        )
+        return
+    # Each sequence has as many rows in the schedule.
+    num_tiles = tl.cdiv(max_seqlen_q, BM)
+
+    q_base = q_ptr + first_query.to(tl.int64) * stride_qm + h.to(tl.int64) * stride_qh
+    k_base = k_ptr + first_key.to(tl.int64) * stride_kn + kv_h.to(tl.int64) * stride_kh
+    v_base = v_ptr + first_key.to(tl.int64) * stride_vn + kv_h.to(tl.int64) * stride_vh
+    q_desc = tl.make_tensor_descriptor(q_base, [q_len, head_dim], [stride_qm, 1], [BM, HEAD_DIM])
+    k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
+    v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
+
+    # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
+    q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    qk_scale = scale * 1.4426950408889634
+    block_mask_row = (
+        tl.maximum(tl.minimum(q - (kv_len - q_len) >> 7, (q_len + 127) // 128 - 1), 0).to(tl.int64)
+        * stride_block_mask_2
+    )
+    c = (kv_len + 127) // 128 - 1
+    block_mask_base = block_mask_ptr + b.to(tl.int64) * stride_block_mask_0 + h.to(tl.int64) * stride_block_mask_1
+
+    # What the schedule says of this tile of queries: which tiles of keys are mixed and which are full.
+    row = (b * heads + h).to(tl.int64) * num_tiles + tile
+    num_mixed = tl.load(counts_ptr + 3 * row)
+    num_full = tl.load(counts_ptr + 3 * row + 1)
+    tiles_ptr += row * num_k_tiles
+
+    q_tile = q_desc.load([row0, 0])
+    # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0, without NaN.
+    m = tl.full([BM], -3.0e38, tl.float32)
+    l = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, V_HEAD_DIM], tl.float32)
+
+    # Full tiles: each row sees each key, no mask. The index of a tile is loaded ahead of the tile, which takes every
+    # other stage of the pipeline.
+    for i in tl.range(0, num_full, num_stages=2 * STAGES - 1):
+        start = tl.load(tiles_ptr + num_k_tiles - 1 - i) * BN
+        k_tile = k_desc.load([start, 0])
+        qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        v_tile = v_desc.load([start, 0])
+        acc, m, l = online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)
+
+    # Mixed tiles, few: a shorter pipeline leaves shared memory for the mask.
+    for i in tl.range(0, num_mixed, num_stages=STAGES - 1 if STAGES > 1 else 1):
+        start = tl.load(tiles_ptr + i) * BN
+        k_tile = k_desc.load([start, 0])
+        qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        col = start + tl.arange(0, BN)[None, :]
+        k = tl.minimum(col, kv_len - 1)
+        qk = tl.where(_visible(k, block_mask_base, block_mask_row, c) & (col < kv_len), qk, -float("inf"))
+        v_tile = v_desc.load([start, 0])
+        acc, m, l = online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)
+
+    # Epilogue.
+    empty = l == 0
+    acc = acc / tl.where(empty, 1.0, l)[:, None]
+    lse = (m + tl.log2(l)) * 0.6931471805599453
+    tl.store(lse_ptr + lse_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
+    if max_ptr is not None:
+        tl.store(max_ptr + lse_rows, tl.where(empty, -float("inf"), m * 0.6931471805599453), mask=in_range)
+    tl.store(
+        out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
+        acc.to(out_ptr.dtype.element_ty),
+        mask=in_range[:, None] & (out_cols < v_head_dim)[None, :],
+    )

@@ -1,0 +1,85 @@
+"""block_sparse: the tiles of packed sequences, as schedule.py has them.
+
+Generated from variants/block_sparse.yaml by
+
+    flashgen build variants/block_sparse.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+import triton
+import triton.language as tl
+
+from flashgen.runtime.device.packed import sequence_range
+
+from .pair import _visible
+
+
+@triton.jit(
+    do_not_specialize=["batch", "total_q", "total_k", "max_seqlen_q", "max_seqlen_k", "num_k_tiles", "schedule_heads"]
+)
+def _classify_varlen(
+    states_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
+    block_mask_ptr, stride_block_mask_0, stride_block_mask_1, stride_block_mask_2, batch, total_q, total_k,
+    max_seqlen_q, max_seqlen_k, num_k_tiles, schedule_heads,
+    BM: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr,
+):
+    # Grid: one program for each chunk of CHUNK tiles of keys, of each tile of queries, of each batch element and head
+    # as far as the mask tells them apart. Writes one state for each tile: 0 no pair is visible, 1 some are, 2 all are.
+    num_chunks = tl.cdiv(num_k_tiles, CHUNK)
+    num_q_tiles = tl.cdiv(max_seqlen_q, BM)
+    chunk = tl.program_id(0) % num_chunks * CHUNK
+    row = tl.program_id(0) // num_chunks
+    b = row // num_q_tiles // schedule_heads
+    h = row // num_q_tiles % schedule_heads
+    row0 = row % num_q_tiles * BM
+    tiles = chunk + tl.arange(0, CHUNK)
+    first_query, q_len = sequence_range(cu_seqlens_q_ptr, b, batch, total_q, max_seqlen_q)
+    first_key, kv_len = sequence_range(cu_seqlens_k_ptr, b, batch, total_k, max_seqlen_k)
+    k_tiles = tl.cdiv(kv_len, BN)
+    if (row0 >= q_len) | (chunk >= k_tiles):
+        tl.store(
+            states_ptr + row.to(tl.int64) * num_k_tiles + tiles, tl.zeros([CHUNK], tl.int8), mask=tiles < num_k_tiles
+        )
+        return
+    rows = row0 + tl.arange(0, BM)
+    # Rows and keys beyond the last are taken as the last: they read what exists and change no minimum or maximum.
+    q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    q_first = row0 + (kv_len - q_len)
+    q_last = tl.minimum(row0 + BM, q_len) - 1 + (kv_len - q_len)
+    block_mask_row = (
+        tl.maximum(tl.minimum(q - (kv_len - q_len) >> 7, (q_len + 127) // 128 - 1), 0).to(tl.int64)
+        * stride_block_mask_2
+    )
+    c = (kv_len + 127) // 128 - 1
+    block_mask_base = block_mask_ptr + b.to(tl.int64) * stride_block_mask_0 + h.to(tl.int64) * stride_block_mask_1
+    c_2 = q_first + q_len - kv_len >> 7 == q_last + q_len - kv_len >> 7
+    block_mask_base_2 = (
+        block_mask_ptr
+        + b.to(tl.int64) * stride_block_mask_0
+        + h.to(tl.int64) * stride_block_mask_1
+        + tl.maximum(tl.minimum(q_first + q_len - kv_len >> 7, (q_len + 127) // 128 - 1), 0).to(tl.int64)
+        * stride_block_mask_2
+    )
+
+    # What the corners of each tile say of all its pairs, for the whole chunk at once.
+    k_first = tl.minimum(tiles, k_tiles - 1) * BN
+    k_last = tl.minimum(k_first + BN, kv_len) - 1
+    t = k_first // 128
+    t_2 = c_2 & (t == k_last // 128)
+    block_mask_b_h = tl.load(block_mask_base_2 + tl.minimum(t, c))
+    some = ~t_2 | block_mask_b_h
+    every = t_2 & block_mask_b_h
+    state = tl.zeros([CHUNK], tl.int32) + some.to(tl.int32) + every.to(tl.int32)
+
+    # Pair by pair where that leaves doubt.
+    for i in tl.range(0, tl.minimum(CHUNK, k_tiles - chunk)):
+        if tl.sum(tl.where(tiles == chunk + i, state, 0)) == 1:
+            keys = tl.minimum((chunk + i) * BN + tl.arange(0, BN), kv_len - 1)[None, :]
+            shown = _visible(keys, block_mask_base, block_mask_row, c).to(tl.int32)
+            state = tl.where(tiles == chunk + i, tl.max(shown) + tl.min(shown), state)
+
+    # A ragged tile always needs the mask.
+    state = tl.where((tiles + 1) * BN > kv_len, tl.minimum(state, 1), state)
+    state = tl.where(tiles < k_tiles, tl.where(row0 + BM > q_len, tl.minimum(state, 1), state), 0)
+    tl.store(states_ptr + row.to(tl.int64) * num_k_tiles + tiles, state.to(tl.int8), mask=tiles < num_k_tiles)

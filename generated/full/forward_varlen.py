@@ -1,0 +1,99 @@
+"""full: out and lse of packed sequences.
+
+Generated from variants/full.yaml by
+
+    flashgen build variants/full.yaml
+
+Do not edit: change the spec and build again.
+"""
+
+import triton
+import triton.language as tl
+
+from flashgen.runtime.device.packed import owned_tile, sequence_range
+from flashgen.runtime.device.softmax import online_softmax_scaled
+
+
+@triton.jit(do_not_specialize=[
+    "heads", "kv_heads", "batch", "total_q", "total_k", "max_seqlen_q", "max_seqlen_k", "head_dim", "v_head_dim",
+])
+def _forward_varlen(
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
+    stride_qh, stride_qm, stride_kh, stride_kn, stride_vh, stride_vn,
+    scale, heads, kv_heads, batch, total_q, total_k, max_seqlen_q, max_seqlen_k, head_dim, v_head_dim,
+    BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
+):
+    # Grid: one program for each slot of BM packed queries, where a sequence has a tile, of each head.
+    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see online_softmax_scaled.
+    # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
+    num_slots = total_q // BM + batch + 1
+    h = tl.program_id(0) // num_slots
+    kv_h = h // (heads // kv_heads)
+    slot = tl.program_id(0) % num_slots
+    b, tile, first_query, q_len = owned_tile(cu_seqlens_q_ptr, slot, batch, total_q, max_seqlen_q, BM)
+    if tile * BM >= q_len:
+        return
+    first_key, kv_len = sequence_range(cu_seqlens_k_ptr, b, batch, total_k, max_seqlen_k)
+    row0 = tile * BM
+    rows = row0 + tl.arange(0, BM)
+    out_cols = tl.arange(0, V_HEAD_DIM)
+    in_range = rows < q_len
+    lse_rows = h.to(tl.int64) * total_q + first_query + rows
+    out_rows = (first_query + rows).to(tl.int64) * heads + h
+    if kv_len == 0:
+        # There is nothing to see.
+        tl.store(lse_ptr + lse_rows, -float("inf"), mask=in_range)
+        if max_ptr is not None:
+            tl.store(max_ptr + lse_rows, -float("inf"), mask=in_range)
+        tl.store(
+            out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
+            tl.zeros([BM, V_HEAD_DIM], out_ptr.dtype.element_ty),
+            mask=in_range[:, None] & (out_cols < v_head_dim)[None, :],
+        )
+        return
+
+    q_base = q_ptr + first_query.to(tl.int64) * stride_qm + h.to(tl.int64) * stride_qh
+    k_base = k_ptr + first_key.to(tl.int64) * stride_kn + kv_h.to(tl.int64) * stride_kh
+    v_base = v_ptr + first_key.to(tl.int64) * stride_vn + kv_h.to(tl.int64) * stride_vh
+    q_desc = tl.make_tensor_descriptor(q_base, [q_len, head_dim], [stride_qm, 1], [BM, HEAD_DIM])
+    k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
+    v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
+
+    qk_scale = scale * 1.4426950408889634
+
+    q_tile = q_desc.load([row0, 0])
+    # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0, without NaN.
+    m = tl.full([BM], -3.0e38, tl.float32)
+    l = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, V_HEAD_DIM], tl.float32)
+
+    # Full tiles.
+    full_end = kv_len // BN * BN
+    for start in tl.range(0, full_end, BN):
+        k_tile = k_desc.load([start, 0])
+        qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        v_tile = v_desc.load([start, 0])
+        acc, m, l = online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)
+
+    # The ragged end.
+    if full_end < kv_len:
+        start = full_end
+        k_tile = k_desc.load([start, 0])
+        qk = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        k = start + tl.arange(0, BN)[None, :]
+        qk = tl.where(k < kv_len, qk, -float("inf"))
+        v_tile = v_desc.load([start, 0])
+        acc, m, l = online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)
+
+    # Epilogue.
+    empty = l == 0
+    acc = acc / tl.where(empty, 1.0, l)[:, None]
+    lse = (m + tl.log2(l)) * 0.6931471805599453
+    tl.store(lse_ptr + lse_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
+    if max_ptr is not None:
+        tl.store(max_ptr + lse_rows, tl.where(empty, -float("inf"), m * 0.6931471805599453), mask=in_range)
+    tl.store(
+        out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
+        acc.to(out_ptr.dtype.element_ty),
+        mask=in_range[:, None] & (out_cols < v_head_dim)[None, :],
+    )

@@ -1,0 +1,102 @@
+"""Compact masks say what transformers' own say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+masking = pytest.importorskip("transformers.masking_utils")
+
+from flashgen.integrations.masks import interface_mask, is_rows  # noqa: E402
+
+BATCH, LENGTH = 3, 90
+PACKED = torch.tensor([[*range(50), *range(40)], [*range(1), *range(89)], [*range(90)]])
+
+
+def packed(inner: Callable[..., Any]) -> Callable[..., Any]:
+    return masking.packed_sequence_compatibility_function(inner, PACKED, masking.find_packed_sequence_indices(PACKED))
+
+
+PATTERNS = {
+    "causal": masking.causal_mask_function,
+    "full": masking.bidirectional_mask_function,
+    "sliding": masking.sliding_window_causal_mask_function(7),
+    "both sides": masking.sliding_window_bidirectional_mask_function(65),
+    "chunked": masking.chunked_causal_mask_function(16, torch.tensor([0, 5, 20])),
+    "packed": packed(masking.causal_mask_function),
+    "packed sliding": packed(masking.sliding_window_causal_mask_function(7)),
+}
+
+
+def padding(kind: str) -> torch.Tensor | None:
+    seen = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    if kind == "left":
+        seen[1, :20] = False
+    elif kind == "right":
+        seen[2, -20:] = False
+    elif kind == "inside":
+        seen[0, 30:40] = False
+    return None if kind == "none" else seen
+
+
+def whole(mask: torch.Tensor, q_length: int, kv_length: int) -> torch.Tensor:
+    """The matrix that a mask of rows stands for."""
+    assert is_rows(mask)
+    k = torch.arange(kv_length)
+    first, last = mask[:, 0, 0, :q_length, None], mask[:, 0, 1, :q_length, None]
+    seen = (k >= first) & (k <= last)
+    return seen & mask[:, 0, 2, None, :kv_length].bool() if mask.shape[2] == 3 else seen
+
+
+def arguments(pattern: str, kind: str, q_length: int = LENGTH, **others: Any) -> dict[str, Any]:
+    lengths = {"batch_size": BATCH, "q_length": q_length, "kv_length": LENGTH, "q_offset": LENGTH - q_length}
+    own = {"mask_function": PATTERNS[pattern], "attention_mask": padding(kind), "allow_is_causal_skip": False}
+    return {**lengths, **own, "allow_is_bidirectional_skip": True, **others}
+
+
+@pytest.mark.parametrize("kind", ["none", "left", "right", "inside"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_rows_are_those_of_the_matrix(pattern: str, kind: str) -> None:
+    # A tensor stands for what a static cache says: that rows are wanted, not a matrix.
+    given = arguments(pattern, kind, q_offset=torch.tensor(0))
+    found = interface_mask(**given)
+    if found is None:
+        assert (pattern, kind) == ("full", "none")
+        return
+    expected = masking.sdpa_mask(**{**given, "allow_is_bidirectional_skip": False})
+    assert torch.equal(whole(found, LENGTH, LENGTH), expected[:, 0])
+    assert found.numel() <= BATCH * 3 * LENGTH
+
+
+@pytest.mark.parametrize("pattern", ["causal", "sliding", "chunked"])
+def test_few_queries_stand_at_their_offset(pattern: str) -> None:
+    given = arguments(pattern, "left", 4, kv_length=70, kv_offset=20)
+    found = interface_mask(**given, local_size=7)
+    if not is_rows(found):
+        assert pattern == "causal" and torch.equal(found, masking.sdpa_mask(**given))
+        return
+    assert torch.equal(whole(found, 4, 70), masking.sdpa_mask(**given)[:, 0])
+
+
+def test_torch_compile_makes_the_same_rows() -> None:
+    given = arguments("packed sliding", "inside")
+    compiled = torch.compile(interface_mask, fullgraph=True, backend="eager")(**given)
+    assert torch.equal(whole(compiled, LENGTH, LENGTH), whole(interface_mask(**given), LENGTH, LENGTH))
+
+
+def test_plain_masks_are_none() -> None:
+    given = arguments("causal", "none", allow_is_causal_skip=True)
+    assert interface_mask(**given) is None
+    assert interface_mask(**given | {"attention_mask": torch.ones(BATCH, LENGTH, dtype=torch.bool)}) is None
+    assert interface_mask(**arguments("sliding", "none", allow_is_causal_skip=True), local_size=7) is not None
+
+
+def test_a_union_with_another_mask_is_a_matrix() -> None:
+    either = masking.or_masks(masking.causal_mask_function, lambda b, h, q, k: k % 7 == 0)
+    given = arguments("causal", "left", mask_function=either)
+    found = interface_mask(**given)
+    assert found.dtype == torch.bool
+    assert torch.equal(found, masking.sdpa_mask(**given))

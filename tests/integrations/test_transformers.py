@@ -1,0 +1,110 @@
+"""Models of transformers with generated attention beside the same with eager attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", minversion="5.20")
+
+from flashgen.errors import ModelError, UsageError  # noqa: E402
+from flashgen.integrations import comparing, tiny  # noqa: E402
+from flashgen.integrations.transformers import register  # noqa: E402
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU suite has these models")
+SIZE = tiny.Size()
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    register()
+
+
+def near(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    return float((found - expected).detach().norm()) <= 1e-5 * float(expected.detach().norm())
+
+
+@pytest.mark.parametrize("name", tiny.MODELS)
+def test_a_model_agrees_with_its_eager_self(name: str) -> None:
+    found = comparing.compare(name, SIZE, "generated")
+    assert found.agrees, found
+    assert (found.tokens is None) == (name in tiny.ENCODERS)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma 3", "Llama 4"])
+def test_a_static_cache_gives_the_same_tokens(name: str) -> None:
+    made, inputs = tiny.model(name, SIZE, "eager"), comparing.sample(name, SIZE)
+    eager = comparing.greedy(made, inputs, 12)
+    made.set_attn_implementation("generated")
+    assert torch.equal(comparing.greedy(made, inputs, 12, cache_implementation="static", disable_compile=True), eager)
+
+
+def test_padding_between_the_tokens_is_not_read() -> None:
+    made, inputs = tiny.model("Mistral", SIZE, "eager"), comparing.sample("Mistral", SIZE)
+    inputs["attention_mask"][0, 5:9] = 0
+    expected = comparing.results(made, inputs)
+    made.set_attn_implementation("generated")
+    assert all(map(near, comparing.results(made, inputs), expected))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_a_mask_of_the_caller_is_an_input(dtype: torch.dtype) -> None:
+    made, words = tiny.model("Llama", SIZE, "eager"), comparing.sample("Llama", SIZE)["input_ids"]
+    seen = torch.rand(2, 1, 15, 15, generator=torch.Generator().manual_seed(2)) < 0.5
+    seen |= torch.eye(15, dtype=torch.bool)
+    added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    expected = made(input_ids=words, attention_mask=added).logits
+    made.set_attn_implementation("generated")
+    found = made(input_ids=words, attention_mask=seen if dtype == torch.bool else added).logits
+    assert near(found, expected)
+
+
+def test_torch_compile_makes_one_graph_of_packed_documents() -> None:
+    made, words = tiny.model("Mistral", SIZE, "eager"), comparing.sample("Mistral", SIZE)["input_ids"]
+    inputs = {"input_ids": words, "position_ids": torch.tensor([[*range(6), *range(9)], [*range(12), *range(3)]])}
+    expected = comparing.results(made, inputs)
+    made.set_attn_implementation("generated")
+    compiled = torch.compile(made, fullgraph=True, backend="aot_eager")
+    assert all(map(near, comparing.results(made, inputs, compiled), expected))
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT-OSS"])
+def test_requests_are_batched_continuously(name: str) -> None:
+    made = tiny.model(name, SIZE, "eager")
+    prompts = [torch.randint(3, SIZE.vocabulary, (length,)).tolist() for length in (5, 11, 17)]
+    settings = transformers.GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=0)
+
+    def answers() -> list[Any]:
+        pages = transformers.ContinuousBatchingConfig(
+            num_blocks=32, page_size=16, max_batch_tokens=64, use_cuda_graph=False
+        )
+        found = made.generate_batch(
+            inputs=prompts, generation_config=settings, continuous_batching_config=pages, progress_bar=False
+        )
+        return [each.generated_tokens for each in found.values()]
+
+    expected = answers()
+    assert all(len(answer) == 6 for answer in expected)
+    made.set_attn_implementation("generated")
+    assert answers() == expected
+
+
+def test_what_it_does_not_have_is_named() -> None:
+    made, inputs = tiny.model("Llama", SIZE, "generated"), comparing.sample("Llama", SIZE)
+    for layer in made.model.layers:
+        layer.self_attn.attention_dropout = 0.1
+    made.eval()(**inputs)
+    with pytest.raises(ModelError, match=r"attention_dropout is 0\.1"):
+        made.train()(**inputs)
+    whisper = tiny.model("Whisper", SIZE, "eager")
+    whisper.set_attn_implementation("generated")
+    with pytest.raises(ModelError, match="output_attentions"):
+        whisper.model.encoder.layers[0].self_attn(torch.randn(1, 4, SIZE.hidden), output_attentions=True)
+
+
+@pytest.mark.parametrize("name", ["flash_mine", "eager", "paged|mine", ""])
+def test_a_name_of_transformers_own_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="means something else"):
+        register(name)

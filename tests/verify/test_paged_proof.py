@@ -1,0 +1,72 @@
+"""Paged cases through verify: every form of input, and what a wrong result of one sequence says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from flashgen.codegen import generate, load_module
+from flashgen.paged import dense_inputs, make_batch, packed_keywords
+from flashgen.spec import load
+from flashgen.verify import PagedCase, paged_cases_for, run_case, verify
+from flashgen.verify.paged import judge_sequences
+
+CAUSAL = load(Path(__file__).parents[2] / "variants" / "causal.yaml")
+# Which sequence of how many one is, inputs along queries, along keys and along both, and a dimension with a name.
+EVERY_FORM = {
+    "name": "every_form",
+    "score": "score + on_q[b, h, q - kv_len + q_len] + on_k[b, k] + both[q - kv_len + q_len, k] + b / batch + at[0]",
+    "mask": "(k <= q + 30) & ((k + b) % 7 != 3)",
+    "inputs": {
+        "on_q": {"shape": ["batch", "heads", "q_len"], "dtype": "float32"},
+        "on_k": {"shape": ["batch", "kv_len"], "dtype": "float32"},
+        "both": {"shape": ["q_len", "kv_len"], "dtype": "float32"},
+        "at": {"shape": ["places"], "dtype": "float32"},
+    },
+}
+
+
+def test_a_variant_with_inputs_of_every_form_is_proven(tmp_path: Path) -> None:
+    variant = load(EVERY_FORM)
+    module = load_module(generate(variant, tmp_path))
+    case = PagedCase("inputs", (40, 0, 17, 65), (3, 1, 0, 20), head_dim=16, v_head_dim=16, dtype="float32")
+    result = run_case(module, variant, case, "cpu")
+    assert result.ok, result
+
+
+def test_a_level_has_every_cache_and_scale() -> None:
+    cases = paged_cases_for("full")
+    assert {case.cache for case in cases} == {"", "float8_e4m3fn", "float8_e5m2", "int8"}
+    assert {case.scales for case in cases} == {"none", "one", "head", "token"}
+    assert len({case.seed for case in cases}) == len(cases)
+    assert "float8_e4m3fn" not in {case.cache for case in paged_cases_for("full", "sm_80")}
+
+
+def test_verify_proves_them(tmp_path: Path) -> None:
+    report = verify(generate(CAUSAL, tmp_path), CAUSAL, device="cpu")
+    assert {case.name for case in paged_cases_for("quick")} <= {case.name for case in report.cases if case.ok}
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan")])
+def test_a_wrong_sequence_is_named(gallery_module: Callable[[str], ModuleType], value: float) -> None:
+    module, batch = gallery_module("causal"), make_batch((30, 0, 50), (2, 1, 1))
+    own = dense_inputs(CAUSAL, batch)
+    keywords = packed_keywords(CAUSAL, batch, own)
+    out, lse = module.attention_paged(*batch.arguments, **batch.options, **keywords, return_lse=True)
+    out[3] = value
+    verdicts = list(judge_sequences(module, CAUSAL, batch, own, out, lse))
+    assert [verdict.ok for verdict in verdicts] == [True, True, False]
+    assert verdicts[2].detail.startswith("sequence 2: out at")
+    out[2] = 1.0
+    assert not list(judge_sequences(module, CAUSAL, batch, own, out, lse))[1].ok
+
+
+def test_what_no_sequence_has_is_garbage() -> None:
+    batch = make_batch((20, 1))
+    assert int(batch.k_cache.isnan().any((-1, -2)).sum()) == batch.k_cache[..., 0, 0].numel() - 21
+    assert not any(each.isnan().any() for b in range(2) for each in batch.sequence(b))
+    assert torch.equal(batch.sequence(0)[1][0, 1, 17], batch.k_cache[batch.block_table[0, 1], 1, 1])
