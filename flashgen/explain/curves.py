@@ -47,7 +47,7 @@ def draw_bends(panel: ScorePanel, place: Axes) -> None:
     place.set_box_aspect(1)
     place.set_title(f"{panel.title}: score, after it", fontsize=8)
     place.tick_params(labelsize=6)
-    place.legend(fontsize=6, frameon=False)
+    place.legend(fontsize=5, frameon=False, loc="upper left")
 
 
 def map_of(added: Added, panel: ScorePanel, shades: str) -> list[str]:

@@ -93,7 +93,14 @@ def _save(draws: Sequence[Callable[[Axes], None]], path: Path, legend: bool) -> 
         draw_it(place)
     if legend:
         handles = [Patch(facecolor=COLOURS[kind][1], edgecolor="#999999", label=LEGEND[kind]) for kind in COLOURS]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+        figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=3,
+            frameon=False,
+            fontsize=8 if columns > 1 else 6,
+            columnspacing=1,
+        )
     try:
         write_file(path, png_of(figure, dpi=130))
     finally:

@@ -112,14 +112,15 @@ def _bends(score: Score, cells: TileMap, heads: list[int]) -> tuple[Bend, ...]:
         return (Bend(None, None, raw, changed[0, 0]),)
     if all(near(head, changed[0]) for head in changed):
         return tuple(Bend(None, pair, raw, curve) for pair, curve in zip(pairs, changed[0], strict=True))
-    return tuple(Bend(head, pairs[-1], raw, curves[-1]) for head, curves in zip(heads, changed, strict=True))
+    middle = len(pairs) // 2
+    return tuple(Bend(head, pairs[middle], raw, each[middle]) for head, each in zip(heads, changed, strict=True))
 
 
 def _departs(score: Score, heads: list[int], q: np.ndarray, k: np.ndarray, reach: int) -> bool:
-    """Whether scores of this size come out by half of it, or more, away from the straight line through 0."""
+    """Whether at each pair a score of this size comes out by half of it, or more, away from the line through 0."""
     changed = _evaluate(score, np.array([-reach, 0.0, reach]), heads, q, k)
     away = np.abs(changed - changed[..., 1:2] - np.array([-reach, 0.0, reach]))
-    return bool((away > reach / 2).any())
+    return bool((away > reach / 2).any(axis=-1).all())
 
 
 def _pairs(cells: TileMap) -> list[tuple[int, int]]:
