@@ -10,21 +10,19 @@ from functools import lru_cache
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.backward_kv import BACKWARD_KV_KERNEL
 from flashgen.runtime.kernels.backward_kv_sm90 import BACKWARD_KV_SM90_KERNEL
+from flashgen.runtime.kernels.backward_kv_varlen import BACKWARD_KV_VARLEN_KERNEL
 from flashgen.runtime.kernels.backward_kv_wide_sm90 import BACKWARD_KV_WIDE_SM90_KERNEL
 from flashgen.runtime.kernels.backward_q import BACKWARD_Q_KERNEL
 from flashgen.runtime.kernels.backward_q_sm90 import BACKWARD_Q_SM90_KERNEL
+from flashgen.runtime.kernels.backward_q_varlen import BACKWARD_Q_VARLEN_KERNEL
 from flashgen.runtime.kernels.decode import DECODE_KERNEL
 from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL
 from flashgen.runtime.kernels.forward import FORWARD_KERNEL
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
+from flashgen.runtime.kernels.forward_varlen import FORWARD_VARLEN_KERNEL
 from flashgen.runtime.kernels.kernel import Kernel
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL
-from flashgen.runtime.kernels.varlen import (
-    BACKWARD_KV_VARLEN_KERNEL,
-    BACKWARD_Q_VARLEN_KERNEL,
-    FORWARD_VARLEN_KERNEL,
-    LEARNED_VARLEN_KERNEL,
-)
+from flashgen.runtime.kernels.learned_varlen import LEARNED_VARLEN_KERNEL
 
 REGISTRY: list[Kernel] = [
     FORWARD_KERNEL,
