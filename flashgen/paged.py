@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flashgen.codegen.packed import BATCH, Q_LEN, is_packed
+from flashgen.codegen.packed import BATCH, Q_LEN, is_along_queries
 from flashgen.problems import Own, Problem, draw_own, input_sizes, shape_of
 from flashgen.runtime.paged import CACHE_DTYPES
 from flashgen.spec.variant import Input, Variant
@@ -150,6 +150,38 @@ def _spoilt(numbers: torch.Tensor, table: torch.Tensor, kv_lens: Sequence[int]) 
     return torch.where(kept, numbers.to(torch.float32), garbage).to(numbers.dtype)
 
 
+def batch_of(
+    problem: Problem, device: str | torch.device = "cpu", seed: int = 0
+) -> Batch:  # fmt: skip
+    """A batch for a problem of the paged form: sequences of one length, nothing spoilt."""
+    cache = getattr(torch, problem.cache or problem.dtype)
+    return make_batch(
+        [problem.kv_len] * problem.batch, [problem.q_len] * problem.batch, heads=problem.heads,
+        kv_heads=problem.kv_heads, head_dim=problem.head_dim, v_head_dim=problem.v_head_dim,
+        block_size=problem.block_size, dtype=getattr(torch, problem.dtype), cache=cache,
+        scales="head" if cache.itemsize == 1 else "none", spoilt=False, device=device, seed=seed,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PagedCall:
+    """The arguments of one call of attention_paged(): a batch, and what the variant takes beside it, not packed."""
+
+    batch: Batch
+    own: Own
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Inputs and params for the whole batch, none of it packed."""
+        return self.own.keywords
+
+
+def make_paged(variant: Variant, problem: Problem, device: str | torch.device, seed: int = 0) -> PagedCall:
+    """Draw the arguments of a call for a problem of the paged form."""
+    batch = batch_of(problem, device, seed)
+    return PagedCall(batch, dense_inputs(variant, batch, seed))
+
+
 def dense_inputs(variant: Variant, batch: Batch, seed: int = 0) -> Own:
     """The variant's inputs and params for the whole batch at the longest lengths, none of it packed."""
     generator = torch.Generator(batch.q.device).manual_seed(seed)
@@ -164,7 +196,7 @@ def _problem(batch: Batch, q_len: int, kv_len: int) -> Problem:
 
 def packed_keywords(variant: Variant, batch: Batch, own: Own) -> dict[str, Any]:
     """What `dense_inputs` gave as attention_paged() takes it: inputs along queries are packed as q is."""
-    packed = {t.name: _packed(t, batch, own.inputs[t.name]) for t in variant.inputs if is_packed(t)}
+    packed = {t.name: _packed(t, batch, own.inputs[t.name]) for t in variant.inputs if is_along_queries(t)}
     return {**own.keywords, **packed}
 
 

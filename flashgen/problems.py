@@ -19,7 +19,11 @@ LAYOUTS = ("bhsd", "bshd")
 
 @dataclass(frozen=True)
 class Problem:
-    """The sizes of one call. `dtype` is that of q, k and v."""
+    """The sizes of one call. `dtype` is that of q, k and v.
+
+    `mode` is the form of call: "dense", "decode" (few queries) or "paged". A paged cache has `block_size` keys a page,
+    and `cache` is its dtype, "" for that of q.
+    """
 
     batch: int
     heads: int
@@ -29,11 +33,16 @@ class Problem:
     head_dim: int
     v_head_dim: int
     dtype: str
+    mode: str = "dense"
+    block_size: int = 0
+    cache: str = ""
 
     def __str__(self) -> str:
         heads = f"{self.heads}/{self.kv_heads}" if self.heads != self.kv_heads else f"{self.heads}"
         dims = f"{self.head_dim}" if self.head_dim == self.v_head_dim else f"{self.head_dim}/{self.v_head_dim}"
-        return f"B{self.batch} H{heads} S{self.q_len}x{self.kv_len} D{dims} {self.dtype}"
+        pages = f", pages of {self.block_size}" if self.block_size else ""
+        cache = f" in {self.cache}" if self.cache else ""
+        return f"B{self.batch} H{heads} S{self.q_len}x{self.kv_len} D{dims} {self.dtype}{pages}{cache}"
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,11 @@ def density(pairwise: Pairwise, problem: Problem, device: str) -> float:
 
 # Matrix products over pairs that a kernel cannot do without, along head_dim and along v_head_dim: the forward has the
 # scores and the output; dQ takes the scores, dP and itself; the whole backward dK and dV too.
-PRODUCTS = {"forward": (1, 1), "backward_q": (2, 1), "backward_kv": (3, 2)}
+_ALIKE = ("forward", "decode", "decode_paged")
+PRODUCTS = {**dict.fromkeys(_ALIKE, (1, 1)), "backward_q": (2, 1), "backward_kv": (3, 2)}
 # Numbers of tensors that it must read or write: of queries by head_dim and by v_head_dim, of keys by either. The
 # forward has q and out, the backward q, dO and dQ; keys have k and v, in the whole backward their gradients too.
-TENSORS = {"forward": ((1, 1), (1, 1)), "backward_q": ((2, 1), (1, 1)), "backward_kv": ((2, 1), (2, 2))}
+TENSORS = {**dict.fromkeys(_ALIKE, ((1, 1), (1, 1))), "backward_q": ((2, 1), (1, 1)), "backward_kv": ((2, 1), (2, 2))}
 
 
 def useful_flops(problem: Problem, density: float, kernel: str = "forward") -> float:
@@ -50,8 +51,10 @@ def useful_flops(problem: Problem, density: float, kernel: str = "forward") -> f
 def least_bytes(problem: Problem, kernel: str = "forward") -> float:
     """Bytes that must be read or written once whatever the kernel does."""
     rows = problem.heads * problem.q_len, problem.kv_heads * problem.kv_len
-    numbers = sum(
-        count * (along * problem.head_dim + along_v * problem.v_head_dim)
-        for count, (along, along_v) in zip(rows, TENSORS[kernel], strict=True)
+    # A cache that has a dtype of its own has 8 bits.
+    sizes = ITEMSIZE[problem.dtype], 1 if problem.cache else ITEMSIZE[problem.dtype]
+    found = sum(
+        count * (along * problem.head_dim + along_v * problem.v_head_dim) * size
+        for count, size, (along, along_v) in zip(rows, sizes, TENSORS[kernel], strict=True)
     )
-    return float(problem.batch * numbers * ITEMSIZE[problem.dtype])
+    return float(problem.batch * found)

@@ -72,7 +72,7 @@ def runs(work: Workload, modules: Mapping[str, ModuleType]) -> dict[str, Run]:
     half = work.nbytes // 2
     # What is read and written together is as much as attention reads.
     found[COPY] = lambda: room[:half].copy_(room[half:])
-    return {name: _graph(run) for name, run in found.items()}
+    return {name: graph(run) for name, run in found.items()}
 
 
 def _dense(work: Workload, modules: Mapping[str, ModuleType]) -> dict[str, Run]:
@@ -126,7 +126,7 @@ def _call(function: Callable[..., object], *arguments: torch.Tensor, **options: 
     return lambda: function(*arguments, **options)
 
 
-def _graph(run: Run) -> Run:
+def graph(run: Run) -> Run:
     """A graph of the run; what replays it holds what it points to."""
     run()
     torch.cuda.synchronize()
@@ -140,7 +140,7 @@ def _graph(run: Run) -> Run:
     return replay
 
 
-def _timer(run: Run) -> float:
+def replays_us(run: Run) -> float:
     """Microseconds of one replay, the mean of some in a row."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     modules = {name: load_module(given.out / name) for name in given.variants.split(",")}
     for work in workloads():
-        times = interleave(runs(work, modules), _timer, given.rounds)
+        times = interleave(runs(work, modules), replays_us, given.rounds)
         print("\n".join(lines(work, times)), flush=True)
 
 

@@ -11,15 +11,19 @@ import typer
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
-from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
+from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
 from flashgen.cli.specs import read
 from flashgen.errors import UsageError
 from flashgen.files import check_target
 
 if TYPE_CHECKING:
     from flashgen.bench.rows import Row
+    from flashgen.bench.serving_rows import ServingRow
+    from flashgen.spec.variant import TuneShape
 
 COLUMNS = ("variant", "problem", "pass", "candidate", "ms", "±%", "TFLOP/s", "ceiling", "share", "peak MiB", "")
+
+SERVING_COLUMNS = ("variant", "problem", "candidate", "us", "±%", "GB/s", "of the copy", "")
 
 
 @guarded
@@ -27,6 +31,7 @@ def bench(
     specs: Specs,
     shape: Shapes = None,
     dtype: Dtypes = None,
+    mode: Modes = None,
     candidate: Annotated[
         list[str] | None, typer.Option("--candidate", metavar="NAME", help="Only these candidates; repeatable.")
     ] = None,
@@ -59,12 +64,21 @@ def bench(
         if path is not None:
             check_target(path)
     output = Output.choose(json)
-    shapes, dtypes = chosen_shapes(shape), chosen_dtypes(dtype)
+    modes = chosen_modes(mode) or ("dense",)
+    shapes, dtypes = chosen_shapes(shape, modes), chosen_dtypes(dtype)
+    if modes != ("dense",):
+        if "dense" in modes or candidate or passes or png is not None or seconds is not None:
+            raise UsageError(
+                "--mode decode or paged was given with --mode dense, --candidate, --pass, --seconds or --png; "
+                "expected it without"
+            )
+        serving(specs, shapes, dtypes, modes, rounds, rows_file, resume, out, output)
+        return
     session = Session(Bench.choose(candidate, passes, rounds, seconds), out, rows_file, resume)
 
     def one(spec: str) -> None:
         variant = read(spec, output)
-        for rows in session.run(variant, problems(variant, shapes, dtypes)):
+        for rows in session.run(variant, problems(variant, shapes, dtypes, ("dense",))):
             show(rows, output)
 
     for_each(specs, one)
@@ -73,6 +87,35 @@ def bench(
     if png is not None and session.rows:
         draw(session.rows, png)
         output.line(f"saved {png}")
+
+
+def serving(
+    specs: list[str], shapes: tuple[TuneShape, ...] | None, dtypes: tuple[str, ...] | None, modes: tuple[str, ...],
+    rounds: int, rows_file: Path | None, resume: bool, out: Path, output: Output,
+) -> None:  # fmt: skip
+    """Few queries and paged caches, a table a problem."""
+    from flashgen.bench.serving_rows import ServingRows, run
+    from flashgen.codegen import generate, load_module
+    from flashgen.tuning.workloads import problems
+
+    file = ServingRows(rows_file, resume)
+
+    def one(spec: str) -> None:
+        variant = read(spec, output)
+        module = load_module(generate(variant, out))
+        for rows in run(variant, module, problems(variant, shapes, dtypes, modes), rounds, file):
+            for row in rows:
+                output.document(row)
+            output.table(SERVING_COLUMNS, [serving_cells(row) for row in rows])
+
+    for_each(specs, one)
+
+
+def serving_cells(row: ServingRow) -> list[str | None]:
+    """A row as the table shows it."""
+    numbers = ((row.median_us, 1, 1), (row.spread, 1, 100), (row.gbs, 0, 1), (row.share, 3, 1))
+    shown = [None if value is None else f"{value * scale:.{digits}f}" for value, digits, scale in numbers]
+    return [row.variant, row.problem, row.candidate, *shown, row.note]
 
 
 def show(rows: list[Row], output: Output) -> None:

@@ -14,7 +14,7 @@ from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.kernels import KERNEL_CHOICES, KernelChoice, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs, seed_option
 from flashgen.cli.output import Output, tile_text
-from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
+from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
 from flashgen.cli.specs import read
 from flashgen.errors import UsageError
 from flashgen.files import check_folder
@@ -50,6 +50,7 @@ def tune(
     specs: Specs,
     shape: Shapes = None,
     dtype: Dtypes = None,
+    mode: Modes = None,
     kernel: KernelChoice = "all",
     preset: Preset = "default",
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="Measure at most so many configs.")] = None,
@@ -77,9 +78,10 @@ def tune(
         if folder is not None:
             check_folder(folder)
     output = Output.choose(json)
-    indices = chosen_gpus(gpus)
+    indices, modes = chosen_gpus(gpus), chosen_modes(mode)
     options = {
-        "shapes": chosen_shapes(shape),
+        "shapes": chosen_shapes(shape, modes),
+        "modes": modes,
         "dtypes": chosen_dtypes(dtype),
         "preset": preset,
         "trials": trials,

@@ -44,6 +44,7 @@ _TRITON_TYPES = {
 }  # fmt: skip
 _POINTERS = {
     "lse_ptr": "*fp32",
+    "max_ptr": "*fp32",
     "residue_ptr": "*fp32",
     "counter_ptr": "*i32",
     "sums_ptr": "*fp32",
@@ -79,13 +80,15 @@ class Resources:
 
 def compile_kernel(
     path: Path, kernel: str, target: str, dtype: str, head_dim: int, v_head_dim: int, config: Config,
-    grouped: bool = False, odd: Collection[str] = (), learned: bool = False,
+    grouped: bool = False, odd: Collection[str] = (), learned: bool = False, largest: bool = False,
+    types: Mapping[str, str] = {}, constants: Mapping[str, int | None] = {},
 ) -> Resources:  # fmt: skip
     """Compile a kernel of a generated module ("forward", "backward_q" or "backward_kv") in one config.
 
     `target` is a capability such as "sm_80", or an AMD architecture such as "gfx942". `grouped`: several query heads
     share those of keys. `odd` are the strides of inputs, "rel 0" for the first of `rel`, that are no multiple of 16.
-    `learned`: gradients of learned inputs are added up in it, if it can.
+    `learned`: gradients of learned inputs are added up in it, if it can. `largest`: it writes the largest logits.
+    `types` and `constants` are those of arguments that are others than the kernel's record says.
 
     What a launch needs beside it is compiled too, the kernel that makes schedules for these tiles and the one that
     brings dQ into its order: an error of either is reported, the resources are those of the kernel itself.
@@ -93,14 +96,17 @@ def compile_kernel(
     module = _loaded(Path(path))
     record = kernel_of(kernel, config)
     unaligned = {f"stride_{inner_name(name)}_{axis}" for name, axis in map(str.split, odd)}
+    given, fixed = types, constants
     types = _argument_types(module.IDENTITY.arguments, dtype)
     types |= record.types(getattr(torch, dtype), config, head_dim, v_head_dim, grouped)
-    constants = dict(record.constants(config, head_dim, v_head_dim))
+    types |= given
+    constants = {**record.constants(config, head_dim, v_head_dim), **fixed}
+    constants = {name: value for name, value in constants.items() if name not in given}
     compiled = getattr(module, record.function)
     sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
     types |= dict.fromkeys(sums_of_inputs, "*fp32")
-    # Few calls ask for the largest logits.
-    constants |= {"LEARNED": learned, "max_ptr": None, **({} if learned else dict.fromkeys(sums_of_inputs))}
+    constants |= {"LEARNED": learned, **({} if learned else dict.fromkeys(sums_of_inputs))}
+    constants |= {} if largest else {"max_ptr": None}
     found = _compile(compiled, target, types, constants, record.options(config), unaligned)
     for beside in (*record.beside(config), *schedules(config)):
         if found.error is None and hasattr(module, beside.function):

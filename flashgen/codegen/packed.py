@@ -48,6 +48,11 @@ def is_packed(tensor: Input) -> bool:
     return _is_packed(tensor, _BOTH)
 
 
+def is_along_queries(tensor: Input) -> bool:
+    """Whether it goes along the queries of each sequence, and so is packed where only these are."""
+    return _is_packed(tensor, {Q_LEN: _QUERIES})
+
+
 def _is_packed(tensor: Input, packings: Packings) -> bool:
     sizes = {dim.size for dim in tensor.dims}
     return BATCH in sizes and len(sizes & {Q_LEN, KV_LEN}) == 1 and bool(sizes & packings.keys())

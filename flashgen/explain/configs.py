@@ -12,10 +12,9 @@ from flashgen.codegen import default_of, identity
 from flashgen.problems import Problem
 from flashgen.runtime import Config, Lookup
 from flashgen.runtime.lookup import current_device, shipped_in
-from flashgen.runtime.records import Bucket
-from flashgen.runtime.registry import FAMILIES
+from flashgen.runtime.registry import MODES, TUNED
 from flashgen.spec.variant import Variant
-from flashgen.tuning.workloads import problems
+from flashgen.tuning.workloads import bucket_of, problems
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     """
     asked = problems(variant)
     own = identity(variant)
-    present = [kernel for kernel in FAMILIES if kernel in own.templates]
+    present = [kernel for kernel in TUNED if kernel in own.templates]
     defaults = {kernel: default_of(variant, kernel) for kernel in present}
     if not torch.cuda.is_available():
         detail = "built-in default: no GPU here, so no record applies"
@@ -47,6 +46,7 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
             Used(p, kernel, default("", p.dtype, p.head_dim, p.v_head_dim), "default", detail)
             for kernel, default in defaults.items()
             for p in asked
+            if kernel in MODES[p.mode]
         )
     shipped = shipped_in(variant.module_in(out))
     device = current_device(0)
@@ -57,7 +57,8 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
         for kernel, default in defaults.items():
             configs = Lookup(own, kernel, default, shipped)
             for p in asked:
-                bucket = Bucket.of(p.batch * p.heads, p.heads // p.kv_heads, p.q_len, p.kv_len)
-                choice = configs.find(device, p.dtype, p.head_dim, p.v_head_dim, bucket)
+                if kernel not in MODES[p.mode]:
+                    continue
+                choice = configs.find(device, p.dtype, p.head_dim, p.v_head_dim, bucket_of(p))
                 found.append(Used(p, kernel, choice.config, choice.source, choice.detail))
     return tuple(found)

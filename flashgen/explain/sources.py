@@ -16,7 +16,7 @@ from flashgen.problems import Problem
 from flashgen.runtime.lookup import Choice, current_device, lookup, record_folders, shipped_in
 from flashgen.runtime.record_files import records_in, table_path
 from flashgen.runtime.records import Device, Key, Record
-from flashgen.runtime.registry import FAMILIES
+from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import Variant
 from flashgen.tuning.workloads import workloads
 
@@ -74,7 +74,7 @@ def device_named(gpu: str | None, capability: str | None) -> Device:
 
 
 def traced(
-    variant: Variant, out: Path, asked: list[Problem], device: Device, kernels: Sequence[str] = FAMILIES
+    variant: Variant, out: Path, asked: list[Problem], device: Device, kernels: Sequence[str] = TUNED
 ) -> tuple[Traced, ...]:
     """The sources for each kernel and problem; those in the same shape bucket stand together.
 

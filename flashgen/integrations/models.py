@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -33,8 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = [name for name in given.models if name not in MODELS]
     if unknown:
         parser.error(f"unknown models {unknown}; expected some of {list(MODELS)}")
-    if given.device == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"
+    if given.device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        # Triton reads it when it is imported, which it is by now.
+        again = [sys.executable, "-m", "flashgen.integrations.models", *given.models]
+        return subprocess.run(again, env={**os.environ, "TRITON_INTERPRET": "1"}).returncode
     register()
     names = given.models or list(MODELS)
     agrees = agreements(names, given.device)

@@ -14,8 +14,8 @@ class Size:
     """How large a model is: `window` is the size of sliding windows and chunks."""
 
     layers: int = 2
-    heads: int = 4
-    kv_heads: int = 2
+    heads: int = 2
+    kv_heads: int = 1
     head_dim: int = 16
     vocabulary: int = 128
     window: int = 8

@@ -33,6 +33,14 @@ _FORMS: dict[str, dict[str, Any]] = {
         "mask": "seen[b, h, q, k]",
     },
 }
+_SAID = {
+    "full": "nothing is hidden",
+    "causal": "causal",
+    "rows": "each query sees the keys between two",
+    "rows_and_keys": "each query sees the keys between two that are no padding",
+    "matrix": "a mask of queries by keys",
+    "matrices": "a mask of queries by keys for each head",
+}
 # What is added to the scores: by sequence, by head, or by both.
 _ADDED = {"b": ["batch"], "h": ["heads"], "bh": ["batch", "heads"]}
 
@@ -48,7 +56,7 @@ def spec_of(form: str, softcap: float | None, sinks: bool, added: tuple[str, ...
     """
     spec: dict[str, Any] = {
         "name": _name(form, softcap, sinks, *added),
-        "description": f"Attention of a model of transformers, its mask {form}.",
+        "description": f"Attention of transformers' models: {_SAID[form]}.",
     }
     spec |= _FORMS[form]
     spec["align"] = "bottom_right" if form == "causal" else "top_left"

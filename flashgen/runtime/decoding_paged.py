@@ -23,8 +23,8 @@ from flashgen.runtime.widths import tile_widths
 
 # Keys of a split where a sequence's bits are not to depend on the batch.
 FIXED_SPLIT = 2048
-# How many times over the splits of a batch may keep the GPU busy: the more there are, the more evenly they end.
-_ROUNDS = 4
+# How many times over the splits of a batch would keep the GPU busy: the more there are, the more evenly they end.
+_ROUNDS = 2
 # Sequences that a program of the plan looks at at a time.
 _BLOCK = 1024
 _NO_WINDOW = 2**30
@@ -134,7 +134,7 @@ def _planned(call: PagedCall, shape: Shape, span: int | None) -> tuple[torch.Ten
         plan_splits, s.batch,
         items, count, call.seq_lens, call.cu_seqlens_q,
         (s.batch, s.total_q, s.q_len, s.heads // s.kv_heads, call.layout.max_keys),
-        _NO_WINDOW if span is None else span, shape.room, _at_once(q.get_device(), s.kv_heads), _ROUNDS, shape.chunk,
+        _NO_WINDOW if span is None else span, shape.room, shape.chunk,
         BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())), num_warps=4,
     )  # fmt: skip
     return items, count
@@ -162,13 +162,8 @@ def _shape(
         BM, chunk, splits = row_tile(chosen, rows), 0, 1
     most = s.batch * -(-rows // BM)
     tiles = most if single else min(most, s.total_q * group // BM + s.batch)
-    room = tiles * splits if batch_invariant else tiles + _ROUNDS * _at_once(gpu, s.kv_heads)
+    room = tiles * splits if batch_invariant else tiles + _ROUNDS * programs_at_once(gpu) // s.kv_heads
     return Shape(chosen, BM, rows, max(room, 1), chunk)
-
-
-def _at_once(gpu: int, kv_heads: int) -> int:
-    """Items that keep a GPU busy, each a program for each KV head."""
-    return max(programs_at_once(gpu) // kv_heads, 1)
 
 
 def launch_paged(

@@ -28,21 +28,33 @@ def attention_forward(
     `counts` and `tiles` are those of a plan, if there is.
     """
     call = prepare_own(variant, q, k, v, scale, inputs, params)
+    if config is None and not variant.packed and few_queries(call.sizes) and not is_empty(call):
+        return decoded(variant, call, choose_config(None, variant.configs["decode"], call), return_max)
     written = outputs(call, variant.natural, return_max)
     found = tuple(written.values())
     if is_empty(call):
         nothing_seen(written)
         return found
-    tensors = {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "max_ptr": None, **written, **call.given}
-    if config is None and not variant.packed and few_queries(call.sizes):
-        chosen = choose_config(None, variant.configs["decode"], call)
-        kernel_of("decode", chosen).launch(variant, call, chosen, tensors)
-        return found
+    tensors = _tensors(call, written)
     chosen = choose_config(config, variant.configs["forward"], call)
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles)
     kernel_of(variant.family("forward"), chosen).launch(variant, call, chosen, tensors)
     return found
+
+
+def decoded(
+    variant: Variant, call: Call, config: Config, return_max: bool = False
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The same by the decode kernel in a config, for a call with queries and keys."""
+    written = outputs(call, variant.natural, return_max)
+    kernel_of("decode", config).launch(variant, call, config, _tensors(call, written))
+    return tuple(written.values())
+
+
+def _tensors(call: Call, written: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """What kernels read and write, by the names of their parameters."""
+    return {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "max_ptr": None, **written, **call.given}
 
 
 def query_schedule(

@@ -17,6 +17,7 @@ from flashgen.lang.syntax import Name, pieces
 from flashgen.spec import sugar
 from flashgen.spec.declare import SCORE, Declarations
 from flashgen.spec.model import SpecForm, beyond, parse
+from flashgen.spec.modes import tune_shape
 from flashgen.spec.source import Document, KeyPath, read
 from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
 
@@ -190,8 +191,7 @@ def _tune_shapes(spec: SpecForm) -> tuple[TuneShape, ...]:
             for batch, length in ((2, 8192), (8, 2048))
         )
     return tuple(
-        TuneShape(s.batch, s.heads, s.kv_heads or s.heads, s.q_len, s.kv_len or s.q_len, s.head_dim, s.v_head_dim)
-        for s in spec.tune.shapes
+        tune_shape(shape.mode, shape.model_dump(exclude={"mode"}, exclude_none=True)) for shape in spec.tune.shapes
     )
 
 

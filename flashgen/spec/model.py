@@ -34,6 +34,7 @@ from flashgen.spec.accept import (
     refuse,
     sized,
 )
+from flashgen.spec.modes import CACHES, MODES, misfit
 from flashgen.spec.source import Document, KeyPath
 from flashgen.spec.variant import DTYPES
 
@@ -143,11 +144,16 @@ class InputForm(_Form):
 class ShapeForm(_Form):
     """A problem size to tune for."""
 
+    mode: Annotated[str, choice(*MODES)] = Field("dense", description="dense, decode (few queries) or paged.")
     batch: Count = Field(description="Sequences in the batch.")
     heads: Count = Field(description="Query heads.")
     kv_heads: Count | None = Field(None, description="Key and value heads; as many as query heads when absent.")
-    q_len: Count = Field(description="Queries.")
-    kv_len: Count | None = Field(None, description="Keys; as many as queries when absent.")
+    q_len: Count | None = Field(None, description="Queries; with mode decode or paged one when absent.")
+    kv_len: Count | None = Field(None, description="Keys; with mode dense as many as queries when absent.")
+    block_size: Count | None = Field(None, description="With mode paged: keys of a page; 16 when absent.")
+    cache: Annotated[str | None, choice(*CACHES)] = Field(
+        None, description="With mode paged: the dtype of the cache; that of q when absent."
+    )
     head_dim: HeadDim | None = Field(None, description="Head dimension; each of the spec's when absent.")
     v_head_dim: HeadDim | None = Field(None, description="Head dimension of v; that of q when absent.")
 
@@ -155,6 +161,15 @@ class ShapeForm(_Form):
     def _groups(self) -> ShapeForm:
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise refuse(f"a divisor of heads, {self.heads}", "kv_heads")
+        return self
+
+    @model_validator(mode="after")
+    def _mode(self) -> ShapeForm:
+        given = {name: value for name in self.model_fields_set - {"mode"} if (value := getattr(self, name)) is not None}
+        problem = misfit(self.mode, given)
+        if problem is not None:
+            name, expected = problem
+            raise refuse(expected, name) if name in given else refuse(expected)
         return self
 
 

@@ -52,7 +52,10 @@ class Input:
 
 @dataclass(frozen=True)
 class TuneShape:
-    """A problem size that build tunes for; head_dim None stands for each head_dim of the spec."""
+    """A problem size that build tunes for; head_dim None stands for each head_dim of the spec.
+
+    `mode`, `block_size` and `cache` as in `flashgen.problems.Problem`.
+    """
 
     batch: int
     heads: int
@@ -61,6 +64,9 @@ class TuneShape:
     kv_len: int
     head_dim: int | None = None
     v_head_dim: int | None = None
+    mode: str = "dense"
+    block_size: int = 0
+    cache: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from flashgen.tuning.space import Space, distance, search_space
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
 
-# What compiles alike: kernel, dtype, head_dim, v_head_dim. Lengths hardly matter to the compiler.
+# What compiles alike: kernel, dtype, head_dim, v_head_dim. Lengths hardly matter to the compiler. A kernel whose cache
+# has a dtype of its own is another one.
 Group = tuple[str, str, int, int]
 
 
@@ -57,7 +58,7 @@ class Candidates:
         return search_space(
             Task(
                 key.kernel, key.capability, key.dtype, key.head_dim, key.v_head_dim, problem.q_len, problem.kv_len,
-                key.kernel in self._scheduled,
+                key.kernel in self._scheduled, problem.heads // problem.kv_heads,
             )
         )  # fmt: skip
 
@@ -104,7 +105,8 @@ class Candidates:
         key = workload.key
         own = [record for folder in self._folders if (record := read_record(folder, key)) is not None]
         near = [record.config for record in own + neighbours(key, self._folders)[:4]]
-        winners = self._winners.get((key.kernel, key.head_dim, key.v_head_dim), [])[-2:]
+        kernel, _, *dims = group(workload)
+        winners = self._winners.get((kernel, dims[0], dims[1]), [])[-2:]
         here, *others = self._defaults(workload)
         at_once = kernel_of(key.kernel, here).tried_at_once
         varied = [here.but(**{axis: value}) for axis, value in at_once.items()]
@@ -120,7 +122,8 @@ class Candidates:
 
 def group(workload: Workload) -> Group:
     key = workload.key
-    return key.kernel, key.dtype, key.head_dim, key.v_head_dim
+    cache = key.bucket.cache
+    return f"{key.kernel} {cache}" if cache else key.kernel, key.dtype, key.head_dim, key.v_head_dim
 
 
 def _nearest(space: Sequence[Config], first: Sequence[Config], count: int | None) -> list[Config]:

@@ -11,14 +11,16 @@ import torch
 
 from flashgen import runtime
 from flashgen.codegen import inputs_summed_by_key
+from flashgen.paged import PagedCall, packed_keywords
+from flashgen.prepared import prepared
 from flashgen.problems import Call
 from flashgen.runtime.backward import Incoming
 from flashgen.runtime.backward_pass import key_gradients_of, query_gradient_of
 from flashgen.runtime.call import Call as PreparedCall
 from flashgen.runtime.config import Config
+from flashgen.runtime.forward_pass import decoded
 from flashgen.runtime.input_gradients import input_gradients, sums_of_inputs
 from flashgen.runtime.kernels.delta import launch_delta
-from flashgen.runtime.own import prepare_own
 from flashgen.runtime.registry import kernel_of
 from flashgen.spec.variant import Variant
 from flashgen.tuning.concord import Result, Results, beside_dk, beside_dq
@@ -41,6 +43,9 @@ class Launches:
 
     def results(self, kernel: str, config: Config, query_gradient: Config) -> Results:
         """What `kernel` writes in this config, by name; a dQ that it leaves to backward_q in `query_gradient`."""
+        if kernel == "decode":
+            out, lse, *_ = self._decode(config)()
+            return {"out": Result(out), "lse": Result(lse)}
         if kernel == "forward":
             q, k, v = self._call.q, self._call.k, self._call.v
             keywords = self._keywords(config)
@@ -71,6 +76,9 @@ class Launches:
         q, k, v = self._call.q, self._call.k, self._call.v
         keywords = self._keywords(config)
         return lambda: self._module.attention(q, k, v, **keywords)
+
+    def _decode(self, config: Config) -> Callable[[], tuple[torch.Tensor, ...]]:
+        return lambda: decoded(self._variant, self._prepared, config)
 
     def _backward_q(self, config: Config) -> Launch:
         rows = self._rows(config)(None)
@@ -104,10 +112,7 @@ class Launches:
     @cached_property
     def _prepared(self) -> PreparedCall:
         """The call as kernels take it."""
-        given, own = self._call, self._variant
-        inputs = [given.inputs.get(each.public) for each in own.inputs]
-        params = {each.name: given.keywords[each.public] for each in own.params}
-        return prepare_own(own, given.q, given.k, given.v, None, inputs, params)
+        return prepared(self._variant, self._call)
 
     @cached_property
     def d_out(self) -> torch.Tensor:
@@ -121,3 +126,23 @@ class Launches:
         with torch.no_grad():
             out, lse = self._module.attention(q, k, v, **self._call.keywords, return_lse=True)
         return (out, lse, torch.zeros_like(lse)) if self._variant.natural else (out, lse)
+
+
+class PagedLaunches:
+    """The launches of the paged kernel on one call, whose plan is made before, as for all layers of a step."""
+
+    def __init__(self, module: ModuleType, variant: Variant, call: PagedCall) -> None:
+        self._module: Any = module
+        self._batch = call.batch
+        self._keywords = packed_keywords(variant, call.batch, call.own)
+
+    def of(self, kernel: str, config: Config) -> Launch:
+        batch = self._batch
+        given = (batch.q, batch.k_cache, batch.block_table, batch.seq_lens)
+        plan = self._module.plan_paged(*given, **batch.queries, config=config)
+        arguments, options = batch.arguments, {**batch.options, **self._keywords, "plan": plan}
+        return lambda: self._module.attention_paged(*arguments, **options, return_lse=True)
+
+    def results(self, kernel: str, config: Config, query_gradient: Config) -> Results:
+        found: Any = self.of(kernel, config)()
+        return {"out": Result(found[0]), "lse": Result(found[1])}

@@ -17,11 +17,12 @@ import torch
 
 from flashgen.codegen import default_of, load_module
 from flashgen.codegen.pairwise import SIZES, make
+from flashgen.paged import PagedCall, make_paged
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime.config import Config
 from flashgen.spec.variant import Variant
 from flashgen.tuning.concord import Results, outliers
-from flashgen.tuning.launches import Launches
+from flashgen.tuning.launches import Launches, PagedLaunches
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
@@ -100,8 +101,8 @@ class KernelBench:
         l2_bytes = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or DEFAULT_L2_BYTES
         self._scratch = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self._device)
         self._problem: Problem | None = None
-        self._call: Call | None = None
-        self._ready: Launches | None = None
+        self._call: Call | PagedCall | None = None
+        self._ready: Launches | PagedLaunches | None = None
         self._warm = False
         self._limits: dict[str, tuple[float, float]] = {}
         _warm_up(self._device)
@@ -174,18 +175,22 @@ class KernelBench:
         target = torch.empty_like(source)
         yield lambda: target.copy_(source)
 
-    def _launches(self, workload: Workload) -> Launches:
+    def _launches(self, workload: Workload) -> Launches | PagedLaunches:
         call = self._inputs(workload.problem)
         if self._ready is None:
-            self._ready = Launches(self._module, self._variant, call)
+            if isinstance(call, PagedCall):
+                self._ready = PagedLaunches(self._module, self._variant, call)
+            else:
+                self._ready = Launches(self._module, self._variant, call)
         return self._ready
 
-    def _inputs(self, problem: Problem) -> Call:
+    def _inputs(self, problem: Problem) -> Call | PagedCall:
         """The arguments for a problem; those of the last one are kept."""
         if self._call is None or problem != self._problem:
             self._call = self._ready = None
             torch.cuda.empty_cache()
-            self._call, self._problem = make_inputs(self._variant, problem, self._device), problem
+            draw = make_paged if problem.mode == "paged" else make_inputs
+            self._call, self._problem = draw(self._variant, problem, self._device), problem
         return self._call
 
 

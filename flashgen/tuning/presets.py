@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flashgen.choices import check_choice
 from flashgen.errors import UsageError
-from flashgen.runtime.registry import FAMILIES
+from flashgen.runtime.registry import MODES, TUNED
 
 # A search compiles and measures so many configs whatever the time: fewer would say nothing about the rest.
 LEAST_TRIALS = 6
@@ -16,7 +16,7 @@ LEAST_TRIALS = 6
 @dataclass(frozen=True)
 class Preset:
     """`seconds` is for all workloads of one variant together, `build` the kernels that `flashgen build` spends them on;
-    the other fields are for each workload of the forward. A kernel of the backward takes the share `backward` of
+    the other fields are for each workload of the forward. Any other kernel takes the share `backward` of
     `candidates` and `trials`.
 
     `candidates` configs, the nearest to the known ones, are compiled offline; `trials` of those that stay are timed
@@ -33,7 +33,7 @@ class Preset:
     rounds: int
     hopeless: bool = False
     backward: float = 1.0
-    build: tuple[str, ...] = FAMILIES
+    build: tuple[str, ...] = TUNED
 
     def of(self, kernel: str) -> Preset:
         """The effort for one kernel."""
@@ -48,7 +48,14 @@ class Preset:
 
 PRESETS = {
     "quick": Preset(
-        seconds=15, candidates=12, trials=8, milliseconds=10, finalists=2, rounds=4, backward=0.75, build=("forward",)
+        seconds=15,
+        candidates=12,
+        trials=8,
+        milliseconds=10,
+        finalists=2,
+        rounds=4,
+        backward=0.75,
+        build=("forward", *MODES["decode"], *MODES["paged"]),
     ),
     "default": Preset(seconds=55, candidates=40, trials=16, milliseconds=20, finalists=4, rounds=6, backward=0.5),
     "full": Preset(seconds=None, candidates=None, trials=None, milliseconds=50, finalists=6, rounds=9),

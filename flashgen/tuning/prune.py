@@ -17,12 +17,14 @@ from flashgen.problems import Problem, input_sizes, shape_of
 from flashgen.runtime.config import Config
 from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.kernel import SPILL_LIMIT
-from flashgen.runtime.registry import kernel_like
+from flashgen.runtime.registry import kernel_like, kernel_of
 from flashgen.spec.variant import Variant
 from flashgen.tuning.worker import RequestFailed
 
 # Verdicts on configs that run all the same.
 ONLY_SLOW = ("spills", "serialized WGMMA")
+# As Triton calls them.
+_CACHE_TYPES = {"float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "int8": "i8"}
 
 
 class Compiled(Protocol):
@@ -72,12 +74,26 @@ def compiler(module_path: str, variant: Variant) -> Callable[[CompileRequest | W
         if isinstance(request, Wanted):
             return compile_wanted(path, request)
         p, odd = request.problem, odd_strides(variant, request.problem)
+        grouped = p.heads // p.kv_heads
+        config = kernel_of(request.kernel, request.config).as_launched(request.config, p.q_len * grouped)
+        types, constants = storage_of(p)
         return compile_kernel(
-            path, request.kernel, request.target, p.dtype, p.head_dim, p.v_head_dim, request.config,
-            p.heads != p.kv_heads, odd, learned,
+            path, request.kernel, request.target, p.dtype, p.head_dim, p.v_head_dim, config, grouped > 1, odd, learned,
+            types=types, constants=constants,
         )  # fmt: skip
 
     return answer
+
+
+def storage_of(problem: Problem) -> tuple[dict[str, str], dict[str, int | None]]:
+    """The types and the constants of a kernel that follow from a problem's cache; none where keys lie in no pages."""
+    if not problem.block_size:
+        return {}, {}
+    types = {"cu_seqlens_q_ptr": "*i32"} if problem.q_len > 1 else {}
+    if problem.cache:
+        types |= dict.fromkeys(("k_ptr", "v_ptr"), f"*{_CACHE_TYPES[problem.cache]}")
+        types |= dict.fromkeys(("k_scale_ptr", "v_scale_ptr"), "*fp32")
+    return types, {"BLOCK_SIZE": problem.block_size}
 
 
 def odd_strides(variant: Variant, problem: Problem) -> list[str]:

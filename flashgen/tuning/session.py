@@ -232,7 +232,9 @@ class Session:
         key, problem = workload.key, workload.problem
         for config in finalists:
             # A proof is of this kernel at sizes cut down: it holds for the other shapes of a dtype too.
-            proof = (key.kernel, key.dtype, key.head_dim, key.v_head_dim, problem.heads // problem.kv_heads, config)
+            group = problem.heads // problem.kv_heads
+            cache = (problem.block_size, problem.cache)
+            proof = (key.kernel, key.dtype, key.head_dim, key.v_head_dim, group, *cache, config)
             if proof in self._right:
                 return config
             try:

@@ -13,7 +13,7 @@ from flashgen.codegen import default_of, load_module, scheduled_kernels
 from flashgen.errors import TuningFailed
 from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import forget, shipped_in
-from flashgen.runtime.registry import FAMILIES
+from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import TuneShape, Variant
 from flashgen.tuning import machine
 from flashgen.tuning.cache import user_folder
@@ -26,7 +26,7 @@ from flashgen.tuning.trial import Trial
 from flashgen.tuning.workloads import Workload, problems, workloads
 
 # How a run's time is shared among its workloads, and the first one's share beside that, as a part of all.
-WEIGHTS = {"forward": 2.0, "backward_q": 1.0, "backward_kv": 1.0}
+WEIGHTS = {"forward": 2.0}
 HEAD_START = 0.3
 
 
@@ -64,7 +64,8 @@ def tune(
 class Tuner:
     """Finds and records the best config of each kernel for each dtype, head dimension and shape of a variant.
 
-    A workload that has a record is left alone unless `force`. `trials` (for each workload) and `budget_seconds`
+    `modes` are forms of call whose shapes alone are tuned, as in `workloads.problems`. A workload that has a record is
+    left alone unless `force`. `trials` (for each workload) and `budget_seconds`
     (for all) take the place of the preset's; `exhaustive` times the whole space, hopeless configs included. `gpus`
     are the indices of the GPUs that share the work, None for all; `storage` is the URL of a database in which other
     hosts with this GPU model join the same studies. `crew` are the module's processes, which stay the caller's;
@@ -81,7 +82,8 @@ class Tuner:
         *,
         shapes: Sequence[TuneShape] | None = None,
         dtypes: Sequence[str] | None = None,
-        kernels: Sequence[str] = FAMILIES,
+        modes: Sequence[str] | None = None,
+        kernels: Sequence[str] = TUNED,
         preset: str = "default",
         trials: int | None = None,
         budget_seconds: float | None = None,
@@ -96,7 +98,7 @@ class Tuner:
         self._effort = chosen(preset, trials, budget_seconds, exhaustive)
         indices, self._device = machine.gpus_at_hand(gpus)
         identity = load_module(module_path).IDENTITY
-        self._tasks = workloads(problems(variant, shapes, dtypes), identity, self._device, kernels)
+        self._tasks = workloads(problems(variant, shapes, dtypes, modes), identity, self._device, kernels)
         self._open = ExitStack()
         crew = crew or self._open.enter_context(Crew(variant, module_path, indices))
         self._tools = Host(indices, self._device, crew)
@@ -122,7 +124,9 @@ class Tuner:
     def run(self, progress: Callable[[Progress], None] | None = None) -> tuple[Outcome, ...]:
         """Search; TuningFailed where no config of some workload worked: the records of the others are kept."""
         missing = [task for task in self._tasks if task not in self._found]
-        self._watcher = _Watcher([WEIGHTS[task.key.kernel] for task in missing], self._effort.seconds, progress)
+        self._watcher = _Watcher(
+            [WEIGHTS.get(task.key.kernel, 1.0) for task in missing], self._effort.seconds, progress
+        )
         outcomes = dict(self._found)
         for place, task in enumerate(missing):
             self._session.prepare(missing[place:])

@@ -9,7 +9,8 @@ from itertools import product
 from flashgen.problems import Problem
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Bucket, Device, Key
-from flashgen.runtime.registry import FAMILIES
+from flashgen.runtime.registry import MODES, TUNED
+from flashgen.spec.modes import shapes_of
 from flashgen.spec.variant import TuneShape, Variant
 
 
@@ -23,18 +24,30 @@ class Workload:
 
 
 def problems(
-    variant: Variant, shapes: Sequence[TuneShape] | None = None, dtypes: Sequence[str] | None = None
-) -> list[Problem]:
-    """Each shape in each dtype, the spec's own where None; a shape without a head_dim in each of the spec's."""
+    variant: Variant, shapes: Sequence[TuneShape] | None = None, dtypes: Sequence[str] | None = None,
+    modes: Sequence[str] | None = None,
+) -> list[Problem]:  # fmt: skip
+    """Each shape in each dtype, the spec's own where None; a shape without a head_dim in each of the spec's.
+
+    With `modes` the shapes for these forms of call alone, usual ones where the spec has none.
+    """
     return [
         Problem(
             shape.batch, shape.heads, shape.kv_heads, shape.q_len, shape.kv_len, head_dim,
-            shape.v_head_dim or head_dim, dtype,
+            shape.v_head_dim or head_dim, dtype, shape.mode, shape.block_size, shape.cache,
         )
         for dtype in dtypes or variant.dtypes
-        for shape in shapes or variant.tune_shapes
+        for shape in shapes or shapes_of(variant, modes)
         for head_dim in ([shape.head_dim] if shape.head_dim else variant.head_dims)
     ]  # fmt: skip
+
+
+def bucket_of(problem: Problem) -> Bucket:
+    """The bucket in which a call of this size looks its config up."""
+    return Bucket.of(
+        problem.batch * problem.heads, problem.heads // problem.kv_heads, problem.q_len, problem.kv_len,
+        problem.block_size, problem.cache,
+    )  # fmt: skip
 
 
 def workloads(
@@ -47,14 +60,13 @@ def workloads(
     together.
     """
     found: dict[Key, Workload] = {}
-    named = [kernel for kernel in FAMILIES if kernel in kernels and kernel in identity.templates]
+    named = [kernel for kernel in TUNED if kernel in kernels and kernel in identity.templates]
     for problem, kernel in product(problems, named):
-        bucket = Bucket.of(
-            problem.batch * problem.heads, problem.heads // problem.kv_heads, problem.q_len, problem.kv_len
-        )
+        if kernel not in MODES[problem.mode]:
+            continue
         key = Key(
             device.gpu, device.capability, device.triton, identity.variant, kernel, problem.dtype,
-            problem.head_dim, problem.v_head_dim, bucket, identity.spec, identity.templates[kernel],
+            problem.head_dim, problem.v_head_dim, bucket_of(problem), identity.spec, identity.templates[kernel],
         )  # fmt: skip
         found.setdefault(key, Workload(problem, key))
     return sorted(

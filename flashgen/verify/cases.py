@@ -40,7 +40,7 @@ class Case:
 
     `params` replaces values of runtime params; `planned` passes a schedule prepared by plan(); `defaults` leaves
     out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it. `lengths` packs
-    sequences of so many queries and keys each.
+    sequences of so many queries and keys each. `decoded`: the config is one of the decode kernel.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Case:
     seed: int = 0
     backward: Backward | None = None
     lengths: tuple[tuple[int, int], ...] = ()
+    decoded: bool = False
 
 
 def _problem(text: str, dtype: str) -> Problem:

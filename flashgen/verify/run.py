@@ -14,8 +14,10 @@ import torch
 
 from flashgen.codegen.rehearsal import Wanted, rehearsal
 from flashgen.positive import note_of
+from flashgen.prepared import prepared
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
+from flashgen.runtime.forward_pass import decoded
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.record_files import RecordWarning
 from flashgen.spec.variant import Variant
@@ -116,12 +118,24 @@ def verify_config(
     small = _cut_down(problem)
     name = f"{config} on {small}"
     # Only the deterministic backward is sure to have dQ from a kernel of its own.
-    cases = {
+    cases: dict[str, Case | PagedCase] = {
         "forward": Case(name, small, config),
         "backward_q": Case(name, small, backward=Backward(q=config, deterministic=True)),
         "backward_kv": Case(name, small, backward=Backward(kv=config)),
+        "decode": Case(name, small, config, decoded=True),
+        "decode_paged": _paged_case(name, small, config),
     }
     return run_case(module, variant, cases[kernel], device)
+
+
+def _paged_case(name: str, problem: Problem, config: Config) -> PagedCase:
+    """Sequences of that length, of a part of it and of one key more than half of it."""
+    lengths, queries = (problem.kv_len, max(1, problem.kv_len // 7), problem.kv_len // 2 + 1), problem.q_len
+    return PagedCase(
+        name, lengths, (queries,) * 3, problem.heads, problem.kv_heads, problem.head_dim, problem.v_head_dim,
+        problem.block_size or 16, problem.dtype, problem.cache, "head" if problem.cache else "none", planned=True,
+        config=config,
+    )  # fmt: skip
 
 
 def rehearse_proof(module: ModuleType, variant: Variant, problem: Problem, device: str) -> None:
@@ -199,6 +213,10 @@ def _packed(module: ModuleType, variant: Variant, case: Case, call: Call) -> tup
 def _poisoned_answer(module: Module, case: Case, call: Call) -> tuple[torch.Tensor, ...]:
     arguments = (call.q, call.k, call.v)
     with poisoned():
+        if case.decoded and case.config is not None:
+            kernels = vars(module)["VARIANT"]
+            out, lse, *_ = decoded(kernels, prepared(kernels, call, case.scale), case.config)
+            return out, lse
         plan = {}
         if case.planned:
             plan = {"plan": module.plan(*arguments, **call.keywords, config=case.config)}

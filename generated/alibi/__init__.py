@@ -62,7 +62,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "33c2e2081158",
         "backward_kv": "e4c5c539f4ea",
         "decode": "43e85253a8f4",
-        "decode_paged": "e587beb10cc2",
+        "decode_paged": "108de0184ab0",
     },
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},

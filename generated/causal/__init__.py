@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "079c5a5e859e",
         "backward_kv": "466c659d8b94",
         "decode": "60116d4bc834",
-        "decode_paged": "41c2916136de",
+        "decode_paged": "d5dfbbf9ae0c",
     },
     source="variants/causal.yaml",
     arguments={},

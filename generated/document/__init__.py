@@ -61,7 +61,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "4deac07b621f",
         "backward_kv": "52134bd299d4",
         "decode": "b0cc41787a9b",
-        "decode_paged": "a1dc5b449811",
+        "decode_paged": "8b52c6c15568",
     },
     source="variants/document.yaml",
     arguments={"doc": "int32"},

@@ -55,7 +55,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "6944f20a9ba1",
         "backward_kv": "fc2f622242f7",
         "decode": "38f870b6113d",
-        "decode_paged": "5e12a66d5ef2",
+        "decode_paged": "e8f0736f47be",
     },
     source="variants/gemma2.yaml",
     arguments={},

@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "8f0364efcd66",
         "backward_kv": "7ccda05b252f",
         "decode": "36d3b936f32b",
-        "decode_paged": "79bf2b38398d",
+        "decode_paged": "abb4f4dcb2dc",
     },
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},

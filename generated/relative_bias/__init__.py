@@ -61,7 +61,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "194b3782de7a",
         "backward_kv": "07e5ca58c3eb",
         "decode": "051d5ebe1301",
-        "decode_paged": "8e41d13c851a",
+        "decode_paged": "8cb2938db0bf",
     },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},

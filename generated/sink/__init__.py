@@ -58,7 +58,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "01a2ece2155e",
         "backward_kv": "466c659d8b94",
         "decode": "36f18a66d276",
-        "decode_paged": "0639220e5c47",
+        "decode_paged": "4fb4b45fb2a6",
     },
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},

@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "82dd65fa3246",
         "backward_kv": "35422feceee7",
         "decode": "eed91d12f5ed",
-        "decode_paged": "dd1682246b2d",
+        "decode_paged": "f8eea1180f89",
     },
     source="variants/sliding_window.yaml",
     arguments={},

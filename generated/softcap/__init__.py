@@ -55,7 +55,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "bed7532203f3",
         "backward_kv": "a8140c9d4491",
         "decode": "196d012f6e02",
-        "decode_paged": "f552f644b1e1",
+        "decode_paged": "b03049b2dfc9",
     },
     source="variants/softcap.yaml",
     arguments={},

@@ -33,7 +33,7 @@ def test_it_compiles_within_what_a_gpu_has(
     config = DECODE_KERNEL.default("", target, dtype, dim, dim)
     # As many rows as a query of a group of 4 or of 8 has.
     config = config.but(BM=16)
-    found = compiled(path, "decode", target, dtype, dim, dim, config)
+    found = compiled(path, "decode", target, dtype, dim, dim, config, False, (), False, True)
     assert found.error is None, found.error
     assert found.shared <= shared_limit(target)
     # Products of float32 as wide as these take more registers than an AMD GPU has for a thread.

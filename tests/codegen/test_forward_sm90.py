@@ -52,6 +52,16 @@ def test_a_simple_variant_keeps_its_registers(name: str, dim: int, tmp_path: Pat
     assert found.shared <= shared_limit("sm_90")
 
 
+@pytest.mark.parametrize("name", ["causal", "relative_bias", "sink"])
+def test_the_largest_logits_take_no_more_registers(name: str, tmp_path: Path, compiled: Compile) -> None:
+    path, few = generate(VARIANTS[name], tmp_path), 16
+    job = ("forward", "sm_90", "bfloat16", 128, 128, default(name, 128), False, (), False)
+    without, found = (compiled(path, *job, largest) for largest in (False, True))
+    assert found.error is None and not found.serialized_wgmma
+    assert found.spills <= without.spills + few
+    assert found.shared <= shared_limit("sm_90")
+
+
 def test_q_stays_in_registers_for_full_tiles_of_two_consumers_at_64(tmp_path: Path, compiled: Compile) -> None:
     holding = {name for name, variant in VARIANTS.items() if view_of(variant).holds_q}
     assert holding == {*VARIANTS} - {"full", "relative_bias"}

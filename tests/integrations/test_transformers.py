@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 transformers = pytest.importorskip("transformers", minversion="5.20")
 
 from flashgen.errors import ModelError, UsageError  # noqa: E402
-from flashgen.integrations import comparing, tiny  # noqa: E402
+from flashgen.integrations import comparing, models, tiny  # noqa: E402
 from flashgen.integrations.transformers import register  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU suite has these models")
@@ -18,8 +19,13 @@ SIZE = tiny.Size()
 
 
 @pytest.fixture(autouse=True)
-def registered() -> None:
+def registered() -> Iterator[None]:
+    """Threads of many workers would wait for each other in products this small."""
     register()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def near(found: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -108,3 +114,11 @@ def test_what_it_does_not_have_is_named() -> None:
 def test_a_name_of_transformers_own_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="means something else"):
         register(name)
+
+
+def test_one_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert models.main(["BERT"]) == 0
+    assert "| BERT | " in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        models.main(["Bert"])
+    assert "unknown models ['Bert']" in capsys.readouterr().err

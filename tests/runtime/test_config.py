@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.registry import FAMILIES, REGISTRY, checked, kernel_like, kernel_of
+from flashgen.runtime.registry import FAMILIES, MODES, REGISTRY, checked, kernel_like, kernel_of
 
 PLAIN = Config(64, 128, 4, 2)
 FUSED = Config(64, 128, 8, 1, fuse_dq=1)
@@ -79,6 +79,7 @@ def test_each_kernel_takes_its_own_configs() -> None:
     assert checked("backward_q", PLAIN) is PLAIN
     assert checked("backward_kv", FUSED) is FUSED
     assert FAMILIES == ("forward", "backward_q", "backward_kv")
+    assert MODES["decode"] == ("decode",) and MODES["paged"] == ("decode_paged",)
     wide = Config(64, 64, 4, 2, "hopper", fuse_dq=0, delay_dq=0)
     assert [kernel_of("backward_kv", each).name for each in (FUSED, KEYS, wide)] == [
         "backward_kv", "backward_kv_sm90", "backward_kv_wide_sm90"

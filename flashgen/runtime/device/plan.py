@@ -48,67 +48,32 @@ def _items_before(
     return count
 
 
-@triton.jit
-def _chunk_of(
-    most, work, longest, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span,
-    BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Tiles of keys of a split such that there are at most `most` items, if that can be; and how many there are."""
-    # All tiles of keys, as if each were a split, shared out evenly; then up to where the rounding fits.
-    chunk = tl.maximum(tl.cdiv(work, most), 1)
-    count = _items_before(
-        batch, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
-    )
-    while (count > most) & (chunk < longest):
-        chunk += 1 + chunk // 16
-        count = _items_before(
-            batch, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
-        )
-    return chunk, count
-
-
-@triton.jit
-def _time_of(count, chunk, work, at_once):
-    """About how long a GPU takes for so many items of at most `chunk` tiles, `work` together, in tiles of one program.
-
-    An item takes one tile more to begin and end with. Items that are alike take turns; others end at most an item
-    after all would end that shared the work evenly (Graham 1966).
-    """
-    return tl.minimum(tl.cdiv(count, at_once) * (chunk + 1), tl.cdiv(work + count, at_once) + chunk + 1)
-
-
-@triton.jit(
-    do_not_specialize=["batch", "total_q", "max_q", "group", "max_keys", "span", "room", "at_once", "rounds", "chunk"]
-)
+@triton.jit(do_not_specialize=["batch", "total_q", "max_q", "group", "max_keys", "span", "room", "chunk"])
 def plan_splits(
     items_ptr, count_ptr, seq_lens_ptr, cu_seqlens_q_ptr,
-    batch, total_q, max_q, group, max_keys, span, room, at_once, rounds, chunk,
+    batch, total_q, max_q, group, max_keys, span, room, chunk,
     BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     # Grid: one program for each sequence b, which writes its items. An item is one split of the keys of one tile of
     # query rows: (b, tile, split, number of splits); without keys there are 0 splits, and one item. A split has at most
-    # `chunk` tiles of keys; where that is 0, so many that a GPU that runs `at_once` items at a time is done soonest.
+    # `chunk` tiles of keys; where that is 0, so few that all items together are about as many as there is room for.
     b = tl.program_id(0)
+    longest = tl.maximum(tl.cdiv(max_keys, BN), 1)
     if chunk == 0:
-        longest = tl.maximum(tl.cdiv(max_keys, BN), 1)
+        # All tiles of keys, as if each were a split, shared out evenly; then up to where the rounding fits.
         work = _items_before(
             batch, 1, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
         )
-        chunk = longest
-        fewest = _items_before(
+        chunk = tl.maximum(tl.cdiv(work, room), 1)
+        count = _items_before(
             batch, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
         )
-        soonest = _time_of(fewest, chunk, work, at_once)
-        for i in range(1, rounds + 1):
-            most = tl.where(i < rounds, tl.minimum(i * at_once, room), room)
-            if most > fewest:
-                smaller, count = _chunk_of(
-                    most, work, longest, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span,
-                    BM, BN, BLOCK,
-                )  # fmt: skip
-                time = _time_of(count, smaller, work, at_once)
-                chunk = tl.where(time < soonest, smaller, chunk)
-                soonest = tl.minimum(time, soonest)
+        while (count > room) & (chunk < longest):
+            chunk += 1 + chunk // 16
+            count = _items_before(
+                batch, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span,
+                BM, BN, BLOCK,
+            )  # fmt: skip
     first = _items_before(
         b, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
     )

@@ -8,9 +8,15 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.backward_kv import BACKWARD_KV_KERNEL
 from flashgen.runtime.kernels.backward_q import BACKWARD_Q_KERNEL
 from flashgen.runtime.kernels.forward import FORWARD_KERNEL
-from flashgen.runtime.kernels.kernel import Kernel
+from flashgen.runtime.kernels.kernel import Beside, Kernel
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL
 from flashgen.runtime.kernels.portable import PORTABLE_TILES
+from flashgen.runtime.kernels.schedule import schedules
+
+
+def _schedules(config: Config) -> tuple[Beside, ...]:
+    """Those of packed sequences, of a variant that has them."""
+    return tuple(each._replace(function=f"{each.function}_varlen") for each in schedules(config))
 
 
 def _varlen(kernel: Kernel) -> Kernel:
@@ -21,6 +27,7 @@ def _varlen(kernel: Kernel) -> Kernel:
         function=f"{kernel.function}_varlen",
         serves="all calls over packed sequences",
         tuned=False,
+        beside=_schedules,
     )
 
 

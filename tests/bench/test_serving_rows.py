@@ -1,0 +1,53 @@
+"""The benchmark of serving, in the interpreter with a pretended clock: who is measured, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flashgen.bench import serving_rows
+from flashgen.bench.serving_peers import PEERS
+from flashgen.bench.serving_rows import ServingRow, ServingRows, measure
+from flashgen.problems import Problem
+from flashgen.spec import load
+
+CAUSAL = load(Path(__file__).parents[2] / "variants" / "causal.yaml")
+DECODE = Problem(1, 4, 2, 1, 600, 16, 16, "float32", "decode")
+PAGED = Problem(2, 4, 2, 1, 100, 16, 16, "float32", "paged", 16)
+
+
+@pytest.mark.parametrize("problem", [DECODE, PAGED], ids=str)
+def test_each_candidate_has_a_row_or_says_why_not(
+    gallery_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, problem: Problem
+) -> None:
+    called = []
+
+    def timer(run: Callable[[], object]) -> float:
+        called.append(run())
+        return 10.0
+
+    def prepare(run: Callable[[], object]) -> Callable[[], object]:
+        run()
+        return run
+
+    # FlexAttention would be compiled.
+    monkeypatch.setitem(PEERS["decode"], "FlexAttention", lambda *_: lambda: None)
+    rows = measure(CAUSAL, gallery_module("causal"), problem, 2, "cpu", prepare, timer)
+    found = {row.candidate: row for row in rows}
+    assert set(found) == {"flashgen", "device copy", *PEERS[problem.mode]}
+    assert found["flashgen"].share == 1.0
+    assert found["flashgen"].gbs == pytest.approx(serving_rows.least_bytes(problem, "decode") / 1e4)
+    missing = [row for row in rows if row.median_us is None]
+    assert missing and all(row.note for row in missing)
+    assert len(called) == 2 * (len(rows) - len(missing))
+
+
+def test_what_a_file_has_is_not_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    row = ServingRow("causal", "paged", str(PAGED), "flashgen", 10.0, 0.1, 20.0, 0.9)
+    ServingRows(path, False).add([row])
+    assert ServingRows(path, True).known(CAUSAL, PAGED) == [row]
+    assert ServingRows(path, True).known(CAUSAL, DECODE) == ServingRows(path, False).known(CAUSAL, PAGED) == []
