@@ -17,8 +17,10 @@ from flashgen.runtime.variant import Variant
 # More queries are the forward kernel's, whose tiles they fill; so are fewer keys, which one program walks in no time.
 MOST_QUERIES = 16
 FEWEST_KEYS = 512
-# Programs that a processor of a GPU runs at once.
-_AT_ONCE = 2
+# What a processor of NVIDIA's GPUs has of registers, of which these kernels take up to so many a thread.
+_REGISTERS, _OF_A_THREAD = 65536, 128
+# Bytes of shared memory that the driver keeps for itself of each program's.
+_RESERVED = 1024
 # What the interpreter is taken for: so few that sequences of a test are split.
 _INTERPRETED = 8
 # Splits that the merge of a row reads at a time.
@@ -43,18 +45,34 @@ def row_tile(config: Config, rows: int) -> int:
 def worth_trying(rows: int) -> tuple[int, ...]:
     """The BM that tell tiles of so many rows apart: of those that hold them all one, of 64 rows at least.
 
-    With the others a KV head's keys are read again for each tile.
+    With the others a KV head's keys are read again for each tile; of more rows than 128 that is so with each.
     """
-    least = max(16, 1 << (rows - 1).bit_length())
-    return tuple(BM for BM in (32, 64, 128) if least // 4 <= BM < least) + ((max(least, 64),) if least <= 128 else ())
+    least = min(128, max(16, 1 << (rows - 1).bit_length()))
+    return (*(BM for BM in (32, 64, 128) if least // 4 <= BM < least), max(least, 64))
 
 
-@lru_cache(maxsize=64)
-def programs_at_once(gpu: int) -> int:
-    """How many programs a GPU is kept busy by; -1 is the interpreter."""
+def shared_bytes(config: Config, widths: tuple[int, int], itemsize: int, of_key: int) -> int:
+    """The shared memory of a decode kernel: its pipeline of K and V, and what it hands over between threads.
+
+    `widths` are those of a tile of K and of V, `itemsize` is that of q and `of_key` that of the keys. The kernel
+    compiled for sm_90 takes as much, to the byte, for tiles of 16 and 32 rows (Triton 3.6).
+    """
+    pipeline = max(1, config.num_stages - 1) * config.BN * sum(widths) * of_key
+    handed_over = config.BM * (widths[0] + config.BN) * itemsize
+    values = config.BN * widths[1] * itemsize if of_key < itemsize else 0
+    return pipeline + handed_over + values
+
+
+@lru_cache(maxsize=1024)
+def programs_at_once(gpu: int, config: Config, widths: tuple[int, int], itemsize: int, of_key: int) -> int:
+    """How many programs of a config, with its tile's own rows, a GPU runs at once; -1 is the interpreter."""
     if gpu < 0:
         return _INTERPRETED
-    return _AT_ONCE * torch.cuda.get_device_properties(gpu).multi_processor_count
+    found = torch.cuda.get_device_properties(gpu)
+    room = found.shared_memory_per_multiprocessor
+    by_shared = room // (shared_bytes(config, widths, itemsize, of_key) + _RESERVED)
+    by_registers = _REGISTERS // (_OF_A_THREAD * 32 * config.num_warps)
+    return max(1, min(by_shared, by_registers)) * found.multi_processor_count
 
 
 @lru_cache(maxsize=1024)
@@ -102,10 +120,13 @@ def merge_partials(
     numbers, and with them all of the launch, follow from `key`.
     """
     per_program = 1 if rows <= 64 else 16
-    sizes = {"BM": BM, "ROWS": per_program, "SPLITS": _MERGED, "V_HEAD_DIM": V_HEAD_DIM, "NATURAL": natural}
+    parts = -(-min(rows, BM) // per_program)
+    sizes = {
+        "BM": BM, "ROWS": per_program, "PARTS": parts, "SPLITS": _MERGED, "V_HEAD_DIM": V_HEAD_DIM, "NATURAL": natural,
+    }  # fmt: skip
     relaunch(
         merge_splits, (*key, natural), {name: tensors.get(name) for name in _MERGE_READS},
-        lambda: Rest(tiles * (BM // per_program), numbers, sizes, {"num_warps": 2}),
+        lambda: Rest(tiles * parts, numbers, sizes, {"num_warps": 2}),
     )  # fmt: skip
 
 

@@ -12,8 +12,7 @@ from flashgen.runtime.choosing import choose_paged, config_text
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import Partials, merge_partials, programs_at_once, row_tile, sinks_of
 from flashgen.runtime.device.plan import plan_splits
-from flashgen.runtime.kernels.decode import DECODE_KERNEL
-from flashgen.runtime.kernels.decode_paged import paged_options
+from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL
 from flashgen.runtime.launching import Rest, launch, relaunch
 from flashgen.runtime.lookup import Lookup
 from flashgen.runtime.operator import operator
@@ -23,10 +22,10 @@ from flashgen.runtime.widths import tile_widths
 
 # Keys of a split where a sequence's bits are not to depend on the batch.
 FIXED_SPLIT = 2048
-# How many times over the splits of a batch would keep the GPU busy: the more there are, the more evenly they end.
-_ROUNDS = 2
+# How many rounds of programs at most the splits of a batch are shared out in, beside one for each tile.
+_ROUNDS = 3
 # Sequences that a program of the plan looks at at a time.
-_BLOCK = 1024
+_BLOCK = 256
 _NO_WINDOW = 2**30
 
 _STRIDES = (
@@ -52,13 +51,15 @@ class PagedPlan:
 class Shape(NamedTuple):
     """What follows from a call's sizes: its config, the rows of a tile, the room for items, a split's tiles of keys.
 
-    `chunk` is 0 where the plan is to choose it. `rows` are those of a KV head in the longest sequence.
+    `at_once` is how many items the GPU works at at a time. `chunk` is 0 where the plan is to choose it. `rows` are
+    those of a KV head in the longest sequence.
     """
 
     config: Config
     BM: int
     rows: int
     room: int
+    at_once: int
     chunk: int
 
 
@@ -78,13 +79,14 @@ def known_by(variant: Variant) -> str:
 
 def paged_plan(
     variant: Variant, q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor, *,
-    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, batch_invariant: bool, config: Any,
+    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, v_head_dim: int | None,
+    batch_invariant: bool, config: Any,
 ) -> PagedPlan:  # fmt: skip
     """plan_paged() of a variant: the plan of a call with these tensors, made on the device."""
     text = config_text(config, "decode_paged")
     items, count = _PLAN(
-        q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, batch_invariant, text,
-        variant.span, known_by(variant),
+        q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, v_head_dim,
+        batch_invariant, text, variant.span, known_by(variant),
     )  # fmt: skip
     return PagedPlan(items, count, text, batch_invariant)
 
@@ -101,12 +103,16 @@ def _plan_shapes(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _asked(
     q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, batch_invariant: bool,
-    config: str | None, span: int | None, variant: str,
+    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, v_head_dim: int | None,
+    batch_invariant: bool, config: str | None, span: int | None, variant: str,
 ) -> tuple[PagedCall, int | None, Shape]:  # fmt: skip
     """The call that a plan is for, what a query sees at most, and what follows from the sizes."""
+    values = k_cache
+    if v_head_dim not in (None, k_cache.shape[-1]):
+        # Of v_cache the width alone is looked at.
+        values = k_cache.new_empty(v_head_dim).expand(*k_cache.shape[:-1], v_head_dim)
     call = prepare_paged(
-        q, k_cache, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
+        q, k_cache, values, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
     )
     chosen = choose_paged(config, _configs[variant], call, batch_invariant)
     return call, span, _shape_of(call, span, batch_invariant, chosen)
@@ -115,7 +121,8 @@ def _asked(
 _PLAN = operator(
     "plan_paged",
     "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, int max_seqlen_q, "
-    "int? max_seqlen_k, bool batch_invariant, str? config, int? span, str variant) -> (Tensor, Tensor)",
+    "int? max_seqlen_k, int? v_head_dim, bool batch_invariant, str? config, int? span, str variant) "
+    "-> (Tensor, Tensor)",
     _plan,
     _plan_shapes,
     shared=True,
@@ -134,7 +141,7 @@ def _planned(call: PagedCall, shape: Shape, span: int | None) -> tuple[torch.Ten
         plan_splits, s.batch,
         items, count, call.seq_lens, call.cu_seqlens_q,
         (s.batch, s.total_q, s.q_len, s.heads // s.kv_heads, call.layout.max_keys),
-        _NO_WINDOW if span is None else span, shape.room, shape.chunk,
+        _NO_WINDOW if span is None else span, shape.room, shape.at_once, shape.chunk,
         BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())), num_warps=4,
     )  # fmt: skip
     return items, count
@@ -162,8 +169,10 @@ def _shape(
         BM, chunk, splits = row_tile(chosen, rows), 0, 1
     most = s.batch * -(-rows // BM)
     tiles = most if single else min(most, s.total_q * group // BM + s.batch)
-    room = tiles * splits if batch_invariant else tiles + _ROUNDS * programs_at_once(gpu) // s.kv_heads
-    return Shape(chosen, BM, rows, max(room, 1), chunk)
+    widths = tile_widths(s.head_dim, s.v_head_dim)
+    at_once = max(1, programs_at_once(gpu, chosen.but(BM=BM), widths, *layout.itemsizes) // s.kv_heads)
+    room = tiles * splits if batch_invariant else tiles + _ROUNDS * at_once
+    return Shape(chosen, BM, rows, max(room, 1), at_once, chunk)
 
 
 def launch_paged(
@@ -182,14 +191,14 @@ def launch_paged(
     elif items.shape[0] != shape.room or items.device != call.q.device:
         raise ValueError(
             f"plan has room for {items.shape[0]} items on {items.device}; expected {shape.room} on {call.q.device}, as "
-            "plan_paged makes it for tensors and lengths of these sizes"
+            "plan_paged makes it for tensors and lengths of these sizes and this v_head_dim"
         )
     programs, (_, width) = shape.room * s.kv_heads, tile_widths(s.head_dim, s.v_head_dim)
     parts = Partials.room(call.q, programs * shape.BM, width, variant.takes("decode_paged", "shift_ptr"))
     tensors = {**_tensors(call), **parts.named, "out_ptr": out, "lse_ptr": lse, "items_ptr": items, "count_ptr": count}
     relaunch(
         variant.kernels["decode_paged"], (call.layout, call.own, shape, out.stride()), tensors,
-        lambda: Rest(programs, _numbers(call, out), _constants(call, shape), paged_options(shape.config)),
+        lambda: Rest(programs, _numbers(call, out), _constants(call, shape), DECODE_PAGED_KERNEL.options(shape.config)),
     )  # fmt: skip
     merge_partials(
         (call.layout, shape, out.stride()), {**tensors, **sinks_of(variant, call.given)}, programs,
@@ -229,8 +238,9 @@ def _merge_numbers(call: PagedCall, out: torch.Tensor) -> dict[str, int]:
 def _constants(call: PagedCall, shape: Shape) -> dict[str, Any]:
     layout = call.layout
     return {
-        **DECODE_KERNEL.constants(shape.config, layout.sizes.head_dim, layout.sizes.v_head_dim), "BM": shape.BM,
+        **DECODE_PAGED_KERNEL.constants(shape.config, layout.sizes.head_dim, layout.sizes.v_head_dim), "BM": shape.BM,
         "BLOCK_SIZE": layout.block_size, "TOKEN_SCALES": layout.TOKEN_SCALES,
+        "NVIDIA": call.q.is_cuda and not torch.version.hip,
     }  # fmt: skip
 
 

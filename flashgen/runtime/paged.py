@@ -94,7 +94,8 @@ class PagedLayout:
 
     `sizes` are those that inputs are held against. `strides` are those of q along tokens and
     heads, of k_cache and v_cache along pages, slots and heads, of both scales likewise, and of block_table, in
-    elements. `max_keys` is how many keys a row of the table has room for.
+    elements. `max_keys` is how many keys a row of the table has room for. `itemsizes` are the bytes of a number of q
+    and of a cache's.
     """
 
     scale: float
@@ -105,6 +106,7 @@ class PagedLayout:
     block_size: int
     strides: tuple[int, ...]
     TOKEN_SCALES: bool
+    itemsizes: tuple[int, int]
 
 
 class PagedCall(NamedTuple):
@@ -189,6 +191,7 @@ def _layout(
         block_size=pages.block_size,
         strides=(*q_strides, *k_cache.stride()[:3], *v_cache.stride()[:3], *scales, block_table.stride(0)),
         TOKEN_SCALES=any(each is not None and each.ndim == 3 for each in (k_scale, v_scale)),
+        itemsizes=(q.itemsize, k_cache.itemsize),
     )
 
 

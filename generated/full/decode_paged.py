@@ -10,7 +10,7 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from flashgen.runtime.device.pages import as_factor, beside_cache, page_of
+from flashgen.runtime.device.pages import as_factor, beside_cache, converted, page_of
 from flashgen.runtime.device.plan import query_range
 from flashgen.runtime.device.rows import finished
 from flashgen.runtime.device.softmax import online_softmax_scaled
@@ -24,7 +24,7 @@ def _decode_paged(
     stride_ksp, stride_ksn, stride_ksh, stride_vsp, stride_vsn, stride_vsh, stride_table, stride_om, stride_oh,
     scale, batch, total_q, max_q, heads, kv_heads, head_dim, v_head_dim, num_blocks, max_keys,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TOKEN_SCALES: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TOKEN_SCALES: tl.constexpr, NVIDIA: tl.constexpr,
 ):
     # Grid: one program for each item of the plan and each KV head: one split of the keys of one tile of rows.
     # A tile has BM rows, each a query and a head of those that share the KV head: h and q [BM, 1] differ from row to
@@ -74,10 +74,10 @@ def _decode_paged(
     l = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, V_HEAD_DIM], tl.float32)
 
-    # Full tiles run without the mask.
+    # Full tiles run without the mask. Where keys lie is looked up a tile ahead of them.
+    at = tl.maximum(split_start, 0) + tl.arange(0, BN)
+    page, place = page_of(pages_ptr, tl.minimum(at, kv_len - 1), num_blocks, BLOCK_SIZE)
     for start in tl.range(split_start, split_end, BN):
-        at = tl.minimum(start + tl.arange(0, BN), kv_len - 1)
-        page, place = page_of(pages_ptr, at, num_blocks, BLOCK_SIZE)
         k_rows = k_base + page * stride_kp + place * stride_kn
         v_rows = v_base + page * stride_vp + place * stride_vn
         k_tile = tl.load(k_rows[:, None] + dims[None, :], mask=(dims < head_dim)[None, :], other=0.0)
@@ -94,7 +94,11 @@ def _decode_paged(
         if TOKEN_SCALES:
             v_scale = tl.load(v_scale_ptr + page * stride_vsp + place * stride_vsn + kv_h * stride_vsh)
             v_tile = (v_tile.to(tl.float32) * v_scale[:, None]).to(q_ptr.dtype.element_ty)
+        if QUANTIZED and NVIDIA:
+            v_tile = converted(v_tile)
         acc, m, l = online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)
+        at = start + BN + tl.arange(0, BN)
+        page, place = page_of(pages_ptr, tl.minimum(at, kv_len - 1), num_blocks, BLOCK_SIZE)
 
     if v_scale_ptr is not None and not TOKEN_SCALES:
         acc *= tl.load(v_scale_ptr + kv_h * stride_vsh)

@@ -10,7 +10,7 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from flashgen.runtime.device.pages import as_factor, beside_cache, page_of
+from flashgen.runtime.device.pages import as_factor, beside_cache, converted, page_of
 from flashgen.runtime.device.plan import query_range
 from flashgen.runtime.device.rows import finished
 from flashgen.runtime.device.softmax import online_softmax_scaled
@@ -27,8 +27,8 @@ def _decode_paged(
     stride_ksp, stride_ksn, stride_ksh, stride_vsp, stride_vsn, stride_vsh, stride_table, stride_om, stride_oh,
     scale, batch, total_q, max_q, heads, kv_heads, head_dim, v_head_dim, num_blocks, max_keys,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TOKEN_SCALES: tl.constexpr,
-    CHUNK: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TOKEN_SCALES: tl.constexpr, NVIDIA: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr,
 ):
     # Grid: one program for each item of the plan and each KV head: one split of the keys of one tile of rows.
     # A tile has BM rows, each a query and a head of those that share the KV head: h and q [BM, 1] differ from row to
@@ -91,11 +91,11 @@ def _decode_paged(
             shown = (_visible(q, k, is_global_b_q, is_global_base) & (col < kv_len)).to(tl.int32)
             seen = tl.where(tiles == i, tl.max(tl.max(shown, 1), 0), seen)
         order = tl.cumsum(seen, 0)
-        for i in tl.range(0, tl.sum(seen, 0)):
+        # A page's number is loaded ahead of the page: a tile takes every other stage of the pipeline.
+        for i in tl.range(0, tl.sum(seen, 0), num_stages=2 * STAGES - 1):
             # The tile of which i others that are seen come first.
             start = chunk + tl.sum(tl.where((seen == 1) & (order == i + 1), tiles, 0), 0) * BN
-            at = tl.minimum(start + tl.arange(0, BN), kv_len - 1)
-            page, place = page_of(pages_ptr, at, num_blocks, BLOCK_SIZE)
+            page, place = page_of(pages_ptr, tl.minimum(start + tl.arange(0, BN), kv_len - 1), num_blocks, BLOCK_SIZE)
             k_rows = k_base + page * stride_kp + place * stride_kn
             v_rows = v_base + page * stride_vp + place * stride_vn
             k_tile = tl.load(k_rows[:, None] + dims[None, :], mask=(dims < head_dim)[None, :], other=0.0)
@@ -112,6 +112,8 @@ def _decode_paged(
             if TOKEN_SCALES:
                 v_scale = tl.load(v_scale_ptr + page * stride_vsp + place * stride_vsn + kv_h * stride_vsh)
                 v_tile = (v_tile.to(tl.float32) * v_scale[:, None]).to(q_ptr.dtype.element_ty)
+            if QUANTIZED and NVIDIA:
+                v_tile = converted(v_tile)
             acc, m, l = online_softmax_scaled(qk, qk_scale, v_tile, acc, m, l)
 
     if v_scale_ptr is not None and not TOKEN_SCALES:

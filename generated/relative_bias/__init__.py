@@ -61,7 +61,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "194b3782de7a",
         "backward_kv": "07e5ca58c3eb",
         "decode": "051d5ebe1301",
-        "decode_paged": "8cb2938db0bf",
+        "decode_paged": "62d8da57e75d",
     },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
@@ -210,16 +210,18 @@ def attention_paged(
 
 
 def plan_paged(
-    q, k_cache, block_table, seq_lens, *, cu_seqlens_q=None, max_seqlen_q=1, max_seqlen_k=None, batch_invariant=False,
+    q, k_cache, block_table, seq_lens, *, cu_seqlens_q=None, max_seqlen_q=1, max_seqlen_k=None, v_head_dim=None,
+    batch_invariant=False,
     config=None,
 ):
     """How to split the keys of these sequences evenly over the GPU, for attention_paged(..., plan=plan).
 
-    Arguments as attention_paged takes them. Made on the device, once a step for all layers; a graph may capture it.
+    Arguments as attention_paged takes them; v_head_dim is v_cache's, k_cache's by default. Made on the device,
+    once a step for all layers; a graph may capture it.
     """
     return runtime.paged_plan(
         VARIANT, q, k_cache, block_table, seq_lens, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k, batch_invariant=batch_invariant, config=config,
+        max_seqlen_k=max_seqlen_k, v_head_dim=v_head_dim, batch_invariant=batch_invariant, config=config,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from flashgen.codegen import generate, load_module
 from flashgen.paged import QUANTISED, SCALES, Batch, dense_inputs, make_batch, packed_keywords
+from flashgen.runtime.device.plan import plan_splits
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.verify.paged import judge_sequences
@@ -88,6 +90,52 @@ def test_a_plan_serves_many_calls(gallery_module: Gallery) -> None:
     with pytest.raises(ValueError, match="plan has room for"):
         other = make_batch((3, 4, 5, 6, 7, 8, 9))
         module.attention_paged(*other.arguments, plan=plan)
+
+
+def test_a_plan_is_told_of_other_widths_of_values(gallery_module: Gallery) -> None:
+    module = gallery_module("causal")
+    batch = make_batch((700, 33), head_dim=16, v_head_dim=48)
+    given = (batch.q, batch.k_cache, batch.block_table, batch.seq_lens)
+    plan = module.plan_paged(*given, **batch.queries, v_head_dim=48)
+    planned = module.attention_paged(*batch.arguments, **batch.options, plan=plan)
+    assert torch.equal(planned, module.attention_paged(*batch.arguments, **batch.options))
+    with pytest.raises(ValueError, match="v_cache has head_dim 513"):
+        module.plan_paged(*given, **batch.queries, v_head_dim=513)
+
+
+def plan_of(lengths: tuple[int, ...], at_once: int, room: int, BN: int = 16) -> list[tuple[int, int, int, int]]:
+    """The items of a batch with one query a sequence and one row a tile."""
+    items = torch.full((room, 4), -1, dtype=torch.int32)
+    count = torch.zeros(1, dtype=torch.int32)
+    seq_lens = torch.tensor(lengths, dtype=torch.int32)
+    sizes = (len(lengths), len(lengths), 1, 1, max(lengths), 2**30, room, at_once, 0)
+    plan_splits[(len(lengths),)](items, count, seq_lens, None, *sizes, BM=16, BN=BN, BLOCK=16)
+    return [tuple(item) for item in items[: int(count)].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "at_once"),
+    [((16 * 2048,), 49), ((16 * 128,) * 16, 49), ((16 * 64,) * 64, 49), ((16 * 64,) * 64, 66), ((16 * 500,) * 3, 33)],
+)
+def test_a_plan_fills_whole_rounds(lengths: tuple[int, ...], at_once: int) -> None:
+    """Sequences as long as each other: the GPU takes at most an eighth longer than if work were shared out exactly."""
+    items = plan_of(lengths, at_once, len(lengths) + 3 * at_once)
+    work = sum(lengths) // 16
+    longest = max(ceil(lengths[b] // 16 / splits) for b, _, _, splits in items)
+    assert ceil(len(items) / at_once) * longest <= 1.125 * work / at_once
+    assert sorted((b, split) for b, _, split, _ in items) == [
+        (b, split) for b in range(len(lengths)) for split in range(next(i[3] for i in items if i[0] == b))
+    ]
+
+
+def test_a_plan_shares_out_ragged_sequences() -> None:
+    """What is dealt out in turn to programs as they come free ends within a third of an even share's time."""
+    lengths = tuple(int(256 * 2 ** (7 * b / 63)) for b in range(64))
+    items = plan_of(lengths, 49, 64 + 3 * 49)
+    ends = [0] * 49
+    for b, _, _, splits in items:
+        ends[ends.index(min(ends))] += ceil(ceil(lengths[b] / 16) / splits)
+    assert max(ends) <= 4 / 3 * sum(ceil(length / 16) for length in lengths) / 49
 
 
 def test_a_sequence_has_the_same_bits_in_every_batch(gallery_module: Gallery) -> None:

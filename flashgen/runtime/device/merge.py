@@ -15,14 +15,14 @@ def merge_splits(
     items_ptr, count_ptr, cu_seqlens_q_ptr,
     stride_ob, stride_oh, stride_om, stride_lb, stride_lh, stride_lm,
     batch, total_q, heads, kv_heads, q_len, v_head_dim, num_tiles, num_splits,
-    BM: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr, V_HEAD_DIM: tl.constexpr, NATURAL: tl.constexpr,
+    BM: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, SPLITS: tl.constexpr, V_HEAD_DIM: tl.constexpr, NATURAL: tl.constexpr,
 ):  # fmt: skip
-    # Grid: one program for each ROWS rows of each tile of BM rows of each KV head; by items there are as many as items.
+    # Grid: one program for each of PARTS parts, of ROWS rows, of each tile of each KV head; by items each is a tile.
     # acc [items, kv_heads, BM, V_HEAD_DIM], m, l and shift [items, kv_heads, BM]: what the splits of a tile, one item
     # after the other, have found; the logits of m are NATURAL or in units of log2. By items q_len is the longest.
-    part = tl.program_id(0) % (BM // ROWS)
-    kv_h = tl.program_id(0) // (BM // ROWS) % kv_heads
-    tile = tl.program_id(0) // (BM // ROWS) // kv_heads
+    part = tl.program_id(0) % PARTS
+    kv_h = tl.program_id(0) // PARTS % kv_heads
+    tile = tl.program_id(0) // PARTS // kv_heads
     if items_ptr is None:
         item = tile * num_splits
         b = tile // num_tiles

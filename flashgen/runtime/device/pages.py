@@ -29,6 +29,18 @@ def as_factor(tile, like):
 
 
 @triton.jit
+def converted(tile):
+    """The same tile, on NVIDIA's GPUs: one of 16 bits, made of one of 8, is made before threads exchange its numbers.
+
+    Left to itself the compiler has them exchange those of 8 bits, each thread a byte at a time (Triton 3.6 to 3.9).
+    """
+    if tile.dtype.primitive_bitwidth == 16:
+        return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tile], tile.dtype, is_pure=False, pack=2)
+    else:
+        return tile
+
+
+@triton.jit
 def beside_cache(q_tile, cache_ptr):
     """Rows of queries as a product with a cache's tiles takes them, and what its result is to be multiplied by, [BM].
 

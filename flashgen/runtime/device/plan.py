@@ -39,44 +39,61 @@ def _items_before(
     end, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span,
     BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """How many items the sequences before `end` have together, of at most `chunk` tiles of keys."""
-    count = 0
+    """How many items the sequences before `end` have together, of at most so many tiles of keys, for each chunk [C]."""
+    count = chunk * 0
     for start in range(0, end, BLOCK):
         b = start + tl.arange(0, BLOCK)
         rows, keys = _tiles(cu_seqlens_q_ptr, seq_lens_ptr, b, batch, total_q, max_q, group, max_keys, span, BM, BN)
-        count += tl.sum(tl.where(b < end, rows * tl.maximum(tl.cdiv(keys, chunk), 1), 0))
+        items = rows[:, None] * tl.maximum(tl.cdiv(keys[:, None], chunk[None, :]), 1)
+        count += tl.sum(tl.where((b < end)[:, None], items, 0), 0)
     return count
 
 
-@triton.jit(do_not_specialize=["batch", "total_q", "max_q", "group", "max_keys", "span", "room", "chunk"])
+@triton.jit
+def _even_chunk(
+    cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, room, at_once,
+    BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The tiles of keys of a split with which a GPU that runs `at_once` items at a time is done soonest."""
+    one = tl.full([1], 1, tl.int32)
+    work = tl.sum(_items_before(
+        batch, one, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
+    ))  # fmt: skip
+    # Those that would share the work out in 1, 2, 3 or 4 rounds, and up to half as large again, for sequences whose
+    # tiles do not divide so.
+    each = tl.arange(0, 64)
+    chunk = tl.maximum(tl.cdiv(work, (each % 4 + 1) * at_once), 1)
+    chunk += tl.cdiv(chunk * (each // 4), 32)
+    count = _items_before(
+        batch, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
+    )
+    # A split takes as long as its tiles, and one more to begin and end with. Rounds end together, or where splits are
+    # of many lengths the last one ends at most its own time after all are shared out (Graham 1969).
+    rounds = tl.cdiv(count, at_once) * (chunk + 1)
+    shared_out = tl.cdiv(work + count, at_once) + chunk + 1
+    time = tl.where(count <= room, tl.minimum(rounds, shared_out), 2147483647)
+    best = tl.sum(tl.where(each == tl.argmin(time, 0), chunk, 0))
+    return tl.where(tl.min(time, 0) < 2147483647, best, tl.maximum(tl.cdiv(max_keys, BN), 1))
+
+
+@triton.jit(do_not_specialize=["batch", "total_q", "max_q", "group", "max_keys", "span", "room", "at_once", "chunk"])
 def plan_splits(
     items_ptr, count_ptr, seq_lens_ptr, cu_seqlens_q_ptr,
-    batch, total_q, max_q, group, max_keys, span, room, chunk,
+    batch, total_q, max_q, group, max_keys, span, room, at_once, chunk,
     BM: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     # Grid: one program for each sequence b, which writes its items. An item is one split of the keys of one tile of
     # query rows: (b, tile, split, number of splits); without keys there are 0 splits, and one item. A split has at most
-    # `chunk` tiles of keys; where that is 0, so few that all items together are about as many as there is room for.
+    # `chunk` tiles of keys; where that is 0, as many as suit a GPU that runs `at_once` items at a time.
     b = tl.program_id(0)
-    longest = tl.maximum(tl.cdiv(max_keys, BN), 1)
     if chunk == 0:
-        # All tiles of keys, as if each were a split, shared out evenly; then up to where the rounding fits.
-        work = _items_before(
-            batch, 1, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
+        chunk = _even_chunk(
+            cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, room, at_once, BM, BN, BLOCK
         )
-        chunk = tl.maximum(tl.cdiv(work, room), 1)
-        count = _items_before(
-            batch, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
-        )
-        while (count > room) & (chunk < longest):
-            chunk += 1 + chunk // 16
-            count = _items_before(
-                batch, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span,
-                BM, BN, BLOCK,
-            )  # fmt: skip
-    first = _items_before(
-        b, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
-    )
+    each_chunk = tl.full([1], 0, tl.int32) + chunk
+    first = tl.sum(_items_before(
+        b, each_chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK
+    ))  # fmt: skip
     rows, keys = _tiles(cu_seqlens_q_ptr, seq_lens_ptr, b, batch, total_q, max_q, group, max_keys, span, BM, BN)
     splits = tl.cdiv(keys, chunk)
     of_tile = tl.maximum(splits, 1)

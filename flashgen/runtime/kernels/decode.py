@@ -61,12 +61,13 @@ def launch_decode(variant: Variant, call: Call, config: Config, tensors: Mapping
     """Write out, lse and residue, which are among the `tensors`: the splits of all tiles, and the merge of these."""
     s, q = call.sizes, call.q
     rows = s.q_len * (s.heads // s.kv_heads)
-    BM, (_, width) = row_tile(config, rows), tile_widths(s.head_dim, s.v_head_dim)
+    BM, widths = row_tile(config, rows), tile_widths(s.head_dim, s.v_head_dim)
     tiles = s.batch * -(-rows // BM)
     keys = s.kv_len if variant.span is None else min(s.kv_len, variant.span + s.q_len)
-    splits = even_splits(tiles * s.kv_heads, -(-keys // config.BN), programs_at_once(q.get_device()))
+    at_once = programs_at_once(q.get_device(), config.but(BM=BM), widths, q.itemsize, q.itemsize)
+    splits = even_splits(tiles * s.kv_heads, -(-keys // config.BN), at_once)
     programs = tiles * splits * s.kv_heads
-    parts = Partials.room(q, programs * BM if splits > 1 else 0, width, variant.takes("decode", "shift_ptr"))
+    parts = Partials.room(q, programs * BM if splits > 1 else 0, widths[1], variant.takes("decode", "shift_ptr"))
     relaunch(
         variant.kernels["decode"], (call.layout, call.own, config), {**tensors, **parts.named},
         lambda: DECODE_KERNEL.rest(call, config, programs, {"num_splits": splits}, {"BM": BM}),
@@ -78,7 +79,7 @@ def launch_decode(variant: Variant, call: Call, config: Config, tensors: Mapping
         }  # fmt: skip
         merge_partials(
             (call.layout, config, splits), {**tensors, **parts.named, **sinks_of(variant, tensors)},
-            tiles * s.kv_heads, numbers, BM, rows, width, variant.natural,
+            tiles * s.kv_heads, numbers, BM, rows, widths[1], variant.natural,
         )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.decode import DECODE_KERNEL
@@ -18,12 +17,7 @@ _NOT_GIVEN = ("cu_seqlens_q_ptr", "k_scale_ptr", "v_scale_ptr")
 
 def _constants(config: Config, head_dim: int, v_head_dim: int) -> Mapping[str, int | None]:
     sizes = DECODE_KERNEL.constants(config, head_dim, v_head_dim)
-    return {**sizes, "BLOCK_SIZE": _BLOCK_SIZE, "TOKEN_SCALES": False, **dict.fromkeys(_NOT_GIVEN)}
-
-
-def paged_options(config: Config) -> dict[str, Any]:
-    """Where a page's number is loaded ahead of the page, a tile takes every other stage of the pipeline."""
-    return {**DECODE_KERNEL.options(config), "num_stages": 2 * config.num_stages - 1}
+    return {**sizes, "BLOCK_SIZE": _BLOCK_SIZE, "TOKEN_SCALES": False, "NVIDIA": False, **dict.fromkeys(_NOT_GIVEN)}
 
 
 def _least_bytes(config: Config, task: Task) -> int:
@@ -40,5 +34,4 @@ DECODE_PAGED_KERNEL = replace(
     mode="paged",
     shared_bytes=_least_bytes,
     constants=_constants,
-    options=paged_options,
 )
