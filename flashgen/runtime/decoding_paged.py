@@ -142,7 +142,7 @@ def _planned(call: PagedCall, shape: Shape, span: int | None) -> tuple[torch.Ten
         items, count, call.seq_lens, call.cu_seqlens_q,
         (s.batch, s.total_q, s.q_len, s.heads // s.kv_heads, call.layout.max_keys),
         _NO_WINDOW if span is None else span, shape.room, shape.at_once, shape.chunk,
-        BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())), num_warps=4,
+        BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())), num_warps=8,
     )  # fmt: skip
     return items, count
 
