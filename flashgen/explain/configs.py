@@ -43,7 +43,7 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     if not torch.cuda.is_available():
         detail = "built-in default: no GPU here, so no record applies"
         return tuple(
-            Used(p, kernel, default("", p.dtype, p.head_dim, p.v_head_dim), "default", detail)
+            Used(p, kernel, default("", p.dtype, p.head_dim, p.v_head_dim, bucket_of(p)), "default", detail)
             for kernel, default in defaults.items()
             for p in asked
             if kernel in MODES[p.mode]

@@ -85,7 +85,7 @@ def traced(
     found = []
     for workload in workloads(asked, own, device, kernels):
         key = workload.key
-        default = default_of(variant, key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        default = default_of(variant, key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
         with warnings.catch_warnings():
             # What a lookup warns of is what is said here.
             warnings.simplefilter("ignore")

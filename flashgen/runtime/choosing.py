@@ -14,6 +14,7 @@ from flashgen.runtime.kernels.learned import LEARNED_KERNEL, for_loads, tiles_of
 from flashgen.runtime.lookup import Choice, Lookup, choices, current_device
 from flashgen.runtime.memory import remember
 from flashgen.runtime.paged import PagedCall
+from flashgen.runtime.records import Bucket
 from flashgen.runtime.registry import checked, kernel_like, kernel_of
 
 _BACKWARD = ("backward_kv", "backward_q")
@@ -131,21 +132,23 @@ def inputs_config(call: Call, scheduled: bool = False, loads: int = 1) -> Config
 def choose_paged(text: str | None, configs: Lookup, call: PagedCall, batch_invariant: bool) -> Config:
     """The config of a call over a paged cache: the caller's, the one on record, or the built-in default.
 
-    Of a batch the longest lengths are known, and how many keys its table has room for. The default alone is the same
-    whatever the batch is: what is not to depend on it has that.
+    Of a batch the longest lengths are known, and how many keys its table has room for. The default for one query a
+    sequence alone is the same whatever the batch is: what is not to depend on it has that.
     """
     if text is not None:
         return _parsed(text, configs.kernel)
     s, q, cache = call.layout.sizes, call.q, call.k_cache.dtype
     dtype = str(q.dtype).removeprefix("torch.")
+    of_cache = "" if cache == q.dtype else str(cache).removeprefix("torch.")
     if batch_invariant or not q.is_cuda:
         capability = current_device(q.get_device()).capability if q.is_cuda else "the interpreter"
-        return configs.default(capability, dtype, s.head_dim, s.v_head_dim)
+        bucket = Bucket.of(s.batch * s.heads, s.heads // s.kv_heads, 1, 1, call.layout.block_size, of_cache)
+        return configs.default(capability, dtype, s.head_dim, s.v_head_dim, bucket)
     choice = choices.get((configs, call.layout))
     if choice is None:
         choice = configs(
             q.device.index, q.dtype, s.head_dim, s.v_head_dim, s.batch * s.heads, s.heads // s.kv_heads, s.q_len,
-            call.layout.max_keys, call.layout.block_size, "" if cache == q.dtype else str(cache).removeprefix("torch."),
+            call.layout.max_keys, call.layout.block_size, of_cache,
         )  # fmt: skip
         remember(choices, (configs, call.layout), choice)
     return choice.config

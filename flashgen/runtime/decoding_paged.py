@@ -12,7 +12,7 @@ from flashgen.runtime.choosing import choose_paged, config_text
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import Partials, merge_partials, programs_at_once, row_tile, sinks_of
 from flashgen.runtime.device.plan import plan_splits
-from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL
+from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL, converts_in_place
 from flashgen.runtime.launching import Rest, launch, relaunch
 from flashgen.runtime.lookup import Lookup
 from flashgen.runtime.operator import operator
@@ -240,7 +240,7 @@ def _constants(call: PagedCall, shape: Shape) -> dict[str, Any]:
     return {
         **DECODE_PAGED_KERNEL.constants(shape.config, layout.sizes.head_dim, layout.sizes.v_head_dim), "BM": shape.BM,
         "BLOCK_SIZE": layout.block_size, "TOKEN_SCALES": layout.TOKEN_SCALES,
-        "NVIDIA": call.q.is_cuda and not torch.version.hip,
+        "CONVERTED": converts_in_place(shape.BM, layout.itemsizes[1], call.q.device),
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The built-in configs, for a GPU and shape without a record: a family's kernel that serves the call says them.
 
 A generated module names the one that suits its variant. Each takes a capability such as "sm_80" or "gfx942", "" for
-a GPU that is not known, a dtype, head_dim and v_head_dim.
+a GPU that is not known, a dtype, head_dim and v_head_dim, and may be told the bucket of sizes that it is for.
 """
 
 from __future__ import annotations
@@ -10,19 +10,26 @@ from collections.abc import Callable
 from functools import cache
 
 from flashgen.runtime.config import PORTABLE, Config
+from flashgen.runtime.records import Bucket
 from flashgen.runtime.registry import kernels_of, serving
 
-# A built-in default by capability, dtype, head_dim and v_head_dim.
-Default = Callable[[str, str, int, int], Config]
+# A built-in default by capability, dtype, head_dim and v_head_dim, and `bucket=` where it is known.
+Default = Callable[..., Config]
 
 
 @cache
 def default_of_form(family: str, form: str = "") -> Default:
     """The defaults of a family for a form of variant, as `Kernel` knows these."""
 
-    def default(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
+    def default(
+        capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None
+    ) -> Config:  # fmt: skip
         sizes = (capability, dtype, head_dim, v_head_dim)
-        return serving(family, *sizes).default(form, *sizes)
+        kernel = serving(family, *sizes)
+        config = kernel.default(form, *sizes)
+        if bucket is None:
+            return config
+        return kernel.suited(config, bucket.group * bucket.q_len, bucket.cache, *sizes)
 
     return default
 
@@ -31,8 +38,10 @@ def default_of_form(family: str, form: str = "") -> Default:
 def unpipelined(default: Default) -> Default:
     """The same without a pipeline where a portable kernel serves: of a variant that reads much for each pair."""
 
-    def lean(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
-        config = default(capability, dtype, head_dim, v_head_dim)
+    def lean(
+        capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None
+    ) -> Config:  # fmt: skip
+        config = default(capability, dtype, head_dim, v_head_dim, bucket)
         return config.but(num_stages=1) if config.backend == PORTABLE else config
 
     return lean

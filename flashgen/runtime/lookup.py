@@ -157,12 +157,13 @@ class Lookup:
     """Finds the configs of one kernel of one generated module; a bucket's second question costs one dict lookup.
 
     `identity` is the module's, `kernel` one of those that it has the digests of. `default` gives the built-in config
-    from (capability, dtype, head_dim, v_head_dim). `shipped` is the folder of the records beside the kernels.
+    from (capability, dtype, head_dim, v_head_dim) and the bucket. `shipped` is the folder of the records beside the
+    kernels.
     """
 
     identity: Identity
     kernel: str
-    default: Callable[[str, str, int, int], Config]
+    default: Callable[..., Config]
     shipped: Path
 
     def __call__(
@@ -197,13 +198,13 @@ class Lookup:
         return lookup(
             key,
             record_folders(self.identity.variant, self.shipped),
-            self.default(device.capability, dtype, head_dim, v_head_dim),
+            self.default(device.capability, dtype, head_dim, v_head_dim, bucket),
             self.identity.source,
         )
 
 
 def lookups(
-    identity: Identity, shipped: Path, **defaults: Callable[[str, str, int, int], Config]
+    identity: Identity, shipped: Path, **defaults: Callable[..., Config]
 ) -> dict[str, Lookup]:  # fmt: skip
     """What finds the configs of each family of kernels, by its name; each is given by its built-in default."""
     return {family: Lookup(identity, family, default, shipped) for family, default in defaults.items()}

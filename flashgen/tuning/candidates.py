@@ -116,7 +116,7 @@ class Candidates:
         """The built-in config of the kernel in use, then that of the one that serves every call."""
         key, scheduled = workload.key, workload.key.kernel in self._scheduled
         sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
-        in_use = self._default(key.kernel)(*sizes)
+        in_use = self._default(key.kernel)(*sizes, key.bucket)
         return list(dict.fromkeys([in_use, portable_default(key.kernel, scheduled, *sizes)]))
 
 

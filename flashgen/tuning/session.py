@@ -215,7 +215,7 @@ class Session:
         if len(configs) < 2:
             return {}, ""
         key = workload.key
-        default = self._options.default(key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        default = self._options.default(key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
         others = (default, *(trial.config for trial in searched.ranking))
         arbiter = next((config for config in others if config not in configs), default)
         try:

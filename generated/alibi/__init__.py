@@ -62,7 +62,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "33c2e2081158",
         "backward_kv": "e4c5c539f4ea",
         "decode": "43e85253a8f4",
-        "decode_paged": "0981d6df85bd",
+        "decode_paged": "75e73ee801ae",
     },
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},

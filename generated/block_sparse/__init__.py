@@ -61,7 +61,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "a25bd03f9ec9",
         "backward_kv": "7dc6c21e3db1",
         "decode": "34b5b711c2cd",
-        "decode_paged": "1eeb3fc054df",
+        "decode_paged": "956caca5a0e0",
     },
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},

@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "079c5a5e859e",
         "backward_kv": "466c659d8b94",
         "decode": "60116d4bc834",
-        "decode_paged": "a1023cde7a7c",
+        "decode_paged": "be039014b2a0",
     },
     source="variants/causal.yaml",
     arguments={},

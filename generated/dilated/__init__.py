@@ -56,7 +56,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "b812d7eb24b7",
         "backward_kv": "d61d5458f49e",
         "decode": "a3b1a47ab8c8",
-        "decode_paged": "e84c21d2a84c",
+        "decode_paged": "e07cc0602d3d",
     },
     source="variants/dilated.yaml",
     arguments={},

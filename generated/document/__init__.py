@@ -61,7 +61,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "4deac07b621f",
         "backward_kv": "52134bd299d4",
         "decode": "b0cc41787a9b",
-        "decode_paged": "d8cf8aa2fe6d",
+        "decode_paged": "9464a8f3875e",
     },
     source="variants/document.yaml",
     arguments={"doc": "int32"},

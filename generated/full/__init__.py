@@ -50,7 +50,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "e4550c8cecd7",
         "backward_kv": "e537b713e00a",
         "decode": "5eff500d2418",
-        "decode_paged": "56e348647497",
+        "decode_paged": "8732b1939daa",
     },
     source="variants/full.yaml",
     arguments={},

@@ -55,7 +55,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "6944f20a9ba1",
         "backward_kv": "fc2f622242f7",
         "decode": "38f870b6113d",
-        "decode_paged": "1586f1dfb2af",
+        "decode_paged": "067f068d1ec1",
     },
     source="variants/gemma2.yaml",
     arguments={},

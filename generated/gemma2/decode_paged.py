@@ -26,7 +26,7 @@ def _decode_paged(
     stride_ksp, stride_ksn, stride_ksh, stride_vsp, stride_vsn, stride_vsh, stride_table, stride_om, stride_oh,
     scale, batch, total_q, max_q, heads, kv_heads, head_dim, v_head_dim, num_blocks, max_keys,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TOKEN_SCALES: tl.constexpr, NVIDIA: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TOKEN_SCALES: tl.constexpr, CONVERTED: tl.constexpr,
 ):
     # Grid: one program for each item of the plan and each KV head: one split of the keys of one tile of rows.
     # A tile has BM rows, each a query and a head of those that share the KV head: h and q [BM, 1] differ from row to
@@ -109,7 +109,7 @@ def _decode_paged(
         if TOKEN_SCALES:
             v_scale = tl.load(v_scale_ptr + page * stride_vsp + place * stride_vsn + kv_h * stride_vsh)
             v_tile = (v_tile.to(tl.float32) * v_scale[:, None]).to(q_ptr.dtype.element_ty)
-        if QUANTIZED and NVIDIA:
+        if CONVERTED:
             v_tile = converted(v_tile)
         acc, m, l = online_softmax(x, v_tile, acc, m, l)
         at = start + BN + tl.arange(0, BN)

@@ -61,7 +61,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "a8d5d5de3501",
         "backward_kv": "558821db2e07",
         "decode": "2d0310d2ef0e",
-        "decode_paged": "285715bce40c",
+        "decode_paged": "0af65aa02b37",
     },
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},

@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "8f0364efcd66",
         "backward_kv": "7ccda05b252f",
         "decode": "36d3b936f32b",
-        "decode_paged": "2479fd05f7fe",
+        "decode_paged": "179ffa61fd3d",
     },
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},

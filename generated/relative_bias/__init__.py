@@ -61,7 +61,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "194b3782de7a",
         "backward_kv": "07e5ca58c3eb",
         "decode": "051d5ebe1301",
-        "decode_paged": "62d8da57e75d",
+        "decode_paged": "58285c02e5c6",
     },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},

@@ -58,7 +58,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "01a2ece2155e",
         "backward_kv": "466c659d8b94",
         "decode": "36f18a66d276",
-        "decode_paged": "617e8d6a93ff",
+        "decode_paged": "7332acdc59fc",
     },
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},

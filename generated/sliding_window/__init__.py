@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "82dd65fa3246",
         "backward_kv": "35422feceee7",
         "decode": "eed91d12f5ed",
-        "decode_paged": "cbe88db01c26",
+        "decode_paged": "6c5ba138ac0f",
     },
     source="variants/sliding_window.yaml",
     arguments={},

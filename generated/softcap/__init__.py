@@ -55,7 +55,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "bed7532203f3",
         "backward_kv": "a8140c9d4491",
         "decode": "196d012f6e02",
-        "decode_paged": "528c86f06a19",
+        "decode_paged": "6826963a47c9",
     },
     source="variants/softcap.yaml",
     arguments={},

@@ -32,7 +32,8 @@ def as_factor(tile, like):
 def converted(tile):
     """The same tile, on NVIDIA's GPUs: one of 16 bits, made of one of 8, is made before threads exchange its numbers.
 
-    Left to itself the compiler has them exchange those of 8 bits, each thread a byte at a time (Triton 3.6 to 3.9).
+    Left to itself the compiler has them exchange those of 8 bits, each thread a byte at a time (Triton 3.6 to 3.9). It
+    cannot pipeline this for the products of warpgroups, which do not need it.
     """
     if tile.dtype.primitive_bitwidth == 16:
         return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tile], tile.dtype, is_pure=False, pack=2)

@@ -5,19 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
+
 from flashgen.runtime.config import Config
+from flashgen.runtime.decoding import row_tile, shared_bytes
+from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.decode import DECODE_KERNEL
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.kernels.portable import key_bytes
+from flashgen.runtime.widths import tile_widths
 
 # What is compiled where no call says otherwise: one query a sequence, and a cache in the dtype of q.
 _BLOCK_SIZE = 16
+# Rows from which on the products are a warpgroup's, which reads its tiles of 16 bits from shared memory.
+_ROWS_BY_WARPGROUP = 64
+# Rows of a KV head that fill tiles of a forward kernel's size.
+_MANY_ROWS = 128
 _NOT_GIVEN = ("cu_seqlens_q_ptr", "k_scale_ptr", "v_scale_ptr")
 
 
 def _constants(config: Config, head_dim: int, v_head_dim: int) -> Mapping[str, int | None]:
     sizes = DECODE_KERNEL.constants(config, head_dim, v_head_dim)
-    return {**sizes, "BLOCK_SIZE": _BLOCK_SIZE, "TOKEN_SCALES": False, "NVIDIA": False, **dict.fromkeys(_NOT_GIVEN)}
+    return {**sizes, "BLOCK_SIZE": _BLOCK_SIZE, "TOKEN_SCALES": False, "CONVERTED": False, **dict.fromkeys(_NOT_GIVEN)}
+
+
+def converts_in_place(BM: int, of_key: int, device: torch.device) -> bool:
+    """Whether values are to be converted before threads exchange them: of 8 bits, where each warp has its products."""
+    return of_key == 1 and BM < _ROWS_BY_WARPGROUP and device.type == "cuda" and not torch.version.hip
+
+
+def _suited(
+    config: Config, rows: int, cache: str, capability: str, dtype: str, head_dim: int, v_head_dim: int
+) -> Config:  # fmt: skip
+    """Tiles of as many bytes where a cache has 8 bits; of more rows, and warps, where there are as many, since each
+    tile of rows reads the keys again: both as long as they fit."""
+    widths = tile_widths(head_dim, v_head_dim)
+    chosen = config.but(BN=2 * config.BN) if cache and rows < _ROWS_BY_WARPGROUP else config
+    if rows >= _MANY_ROWS and max(widths) <= 128:
+        chosen = config.but(BM=_MANY_ROWS, num_warps=8)
+    needed = shared_bytes(chosen.but(BM=row_tile(chosen, rows)), widths, 2, 1 if cache else 2)
+    return chosen if dtype != "float32" and needed <= shared_limit(capability) else config
 
 
 def _least_bytes(config: Config, task: Task) -> int:
@@ -34,4 +61,5 @@ DECODE_PAGED_KERNEL = replace(
     mode="paged",
     shared_bytes=_least_bytes,
     constants=_constants,
+    suited=_suited,
 )
