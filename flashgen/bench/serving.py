@@ -18,6 +18,7 @@ import torch
 
 from flashgen.bench.timing import interleave
 from flashgen.codegen import load_module
+from flashgen.runtime.config import Config
 from flashgen.tuning.timing import Timing
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -78,9 +79,7 @@ def runs(work: Workload, modules: Mapping[str, ModuleType]) -> dict[str, Run]:
 def _dense(work: Workload, modules: Mapping[str, ModuleType]) -> dict[str, Run]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    batch, length = len(work.lengths), work.lengths[0]
-    q = _normal(batch, work.heads, work.q_len, work.head_dim)
-    k, v = (_normal(batch, KV_HEADS, length, work.head_dim) for _ in "kv")
+    q, k, v = dense_tensors(work)
 
     def cudnn() -> torch.Tensor:
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
@@ -90,7 +89,44 @@ def _dense(work: Workload, modules: Mapping[str, ModuleType]) -> dict[str, Run]:
 
 
 def _paged(work: Workload, modules: Mapping[str, ModuleType]) -> dict[str, Run]:
-    """Pages in random order; the plan is made once, as for all layers of a step."""
+    """The plan is made once, as for all layers of a step."""
+    call = paged_call(work)
+    found = {name: call.run(module) for name, module in modules.items()}
+    name, module = next(iter(modules.items()))
+    found[f"{name}, its plan alone"] = lambda: call.plan(module)
+    return found
+
+
+def dense_tensors(work: Workload) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Random q, k and v."""
+    batch, length = len(work.lengths), work.lengths[0]
+    k, v = (_normal(batch, KV_HEADS, length, work.head_dim) for _ in "kv")
+    return _normal(batch, work.heads, work.q_len, work.head_dim), k, v
+
+
+@dataclass(frozen=True)
+class PagedCall:
+    """A workload's tensors, by the names that attention_paged() has for them. `told` is what a plan is told too."""
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    table: torch.Tensor
+    lengths: torch.Tensor
+    told: Mapping[str, Any]
+    scales: Mapping[str, torch.Tensor]
+
+    def plan(self, module: ModuleType, config: Config | None = None) -> Any:
+        return module.plan_paged(self.q, self.k_cache, self.table, self.lengths, **self.told, config=config)
+
+    def run(self, module: ModuleType, config: Config | None = None) -> Run:
+        """A call in this config, or the one that it has by itself; its plan is made before."""
+        arguments = (self.q, self.k_cache, self.v_cache, self.table, self.lengths)
+        return _call(module.attention_paged, *arguments, **self.told, **self.scales, plan=self.plan(module, config))
+
+
+def paged_call(work: Workload) -> PagedCall:
+    """Random queries and keys; pages in random order."""
     counts = [-(-length // work.block_size) for length in work.lengths]
     order = torch.randperm(sum(counts), device="cuda").int()
     table = torch.zeros(len(counts), max(counts), dtype=torch.int32, device="cuda")
@@ -100,22 +136,14 @@ def _paged(work: Workload, modules: Mapping[str, ModuleType]) -> dict[str, Run]:
     q = _normal(len(counts) * work.q_len, work.heads, work.head_dim)
     shape = (sum(counts), work.block_size, KV_HEADS, work.head_dim)
     k_cache, v_cache = (_normal(*shape).to(work.cache) for _ in "kv")
-    options: dict[str, Any] = {"max_seqlen_q": work.q_len}
+    told: dict[str, Any] = {"max_seqlen_q": work.q_len}
     if work.q_len > 1:
         starts = torch.arange(len(counts) + 1, dtype=torch.int32, device="cuda")
-        options["cu_seqlens_q"] = starts * work.q_len
+        told["cu_seqlens_q"] = starts * work.q_len
     scales = {}
     if work.cache.itemsize == 1:
         scales = {name: torch.ones(KV_HEADS, device="cuda") for name in ("k_scale", "v_scale")}
-    found: dict[str, Run] = {}
-    for name, module in modules.items():
-        plan = module.plan_paged(q, k_cache, table, lengths, **options)
-        found[name] = _call(
-            module.attention_paged, q, k_cache, v_cache, table, lengths, **options, **scales, plan=plan
-        )  # fmt: skip
-    name, module = next(iter(modules.items()))
-    found[f"{name}, its plan alone"] = _call(module.plan_paged, q, k_cache, table, lengths, **options)
-    return found
+    return PagedCall(q, k_cache, v_cache, table, lengths, told, scales)
 
 
 def _normal(*shape: int) -> torch.Tensor:
