@@ -96,6 +96,7 @@ def compile_kernel(
     module = _loaded(Path(path))
     record = kernel_of(kernel, config)
     unaligned = {f"stride_{inner_name(name)}_{axis}" for name, axis in map(str.split, odd)}
+    unaligned |= {name for name, dim in (("head_dim", head_dim), ("v_head_dim", v_head_dim)) if dim % 16}
     given, fixed = types, constants
     types = _argument_types(module.IDENTITY.arguments, dtype)
     types |= record.types(getattr(torch, dtype), config, head_dim, v_head_dim, grouped)
@@ -222,12 +223,14 @@ def _argument_types(arguments: Mapping[str, str], dtype: str) -> dict[str, str]:
 def _signature(
     kernel: Any, types: Mapping[str, str], constants: Mapping[str, int | None], unaligned: Collection[str]
 ) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list]]:
-    """Types, constants, and the alignment that contiguous tensors have, for each argument of a kernel."""
+    """Types, constants, and what is a multiple of 16, as of contiguous tensors, for each argument of a kernel."""
     signature: dict[str, str] = {}
     aligned: dict[tuple[int, ...], list] = {}
     for position, name in enumerate(kernel.arg_names):
         signature[name] = "constexpr" if name in constants else types.get(name, "i32")
-        if signature[name].startswith("*") or (name.startswith("stride_") and name not in unaligned):
+        asked = not kernel.params[position].do_not_specialize
+        of_16 = name.startswith("stride_") or (asked and name in ("head_dim", "v_head_dim"))
+        if signature[name].startswith("*") or (of_16 and signature[name] != "constexpr" and name not in unaligned):
             aligned[(position,)] = [["tt.divisibility", 16]]
         elif _has_no_attribute(kernel.params[position], signature[name]):
             # Triton's cache tells "nothing is known of it" from "not asked".

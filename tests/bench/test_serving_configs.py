@@ -10,7 +10,7 @@ from flashgen.runtime.registry import checked
 from flashgen.tuning.timing import Timing
 
 
-@pytest.mark.parametrize("work", workloads(), ids=lambda work: work.name)
+@pytest.mark.parametrize("work", list(workloads()), ids=lambda work: work.name)
 def test_each_is_a_config_of_the_kernel(work: Workload) -> None:
     tried = list(grid(work))
     assert len(set(tried)) == len(tried) >= 12

@@ -6,10 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import triton
+from packaging.version import Version
 
 from flashgen.codegen import generate
+from flashgen.runtime.decoding import row_tile, shared_bytes
+from flashgen.runtime.defaults import default_decode_paged_config
 from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.decode import DECODE_KERNEL
+from flashgen.runtime.records import Bucket
 from flashgen.spec import load
 
 VARIANTS = Path(__file__).parents[2] / "variants"
@@ -29,6 +34,8 @@ VARIANTS = Path(__file__).parents[2] / "variants"
 def test_it_compiles_within_what_a_gpu_has(
     compiled: Callable[..., object], name: str, dtype: str, dim: int, target: str, tmp_path: Path
 ) -> None:
+    if (name, target) == ("block_sparse", "gfx942") and Version(triton.__version__) >= Version("3.9"):
+        pytest.xfail("Triton 3.9 refuses to keep a mask of bits in shared memory, as its pipeline for AMD has it")
     path = generate(load(VARIANTS / f"{name}.yaml"), tmp_path)
     config = DECODE_KERNEL.default("", target, dtype, dim, dim)
     # As many rows as a query of a group of 4 or of 8 has.
@@ -38,3 +45,38 @@ def test_it_compiles_within_what_a_gpu_has(
     assert found.shared <= shared_limit(target)
     # Products of float32 as wide as these take more registers than an AMD GPU has for a thread.
     assert not found.spills or found.spills < (64 if dim <= 256 else 128)
+
+
+@pytest.mark.parametrize(("cache", "kind"), [("", ""), ("float8_e4m3fn", "*fp8e4nv"), ("int8", "*i8")])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_as_many_programs_run_at_once_as_splits_are_made_for(
+    compiled: Callable[..., object], cache: str, kind: str, dim: int, tmp_path: Path
+) -> None:
+    """The shared memory that splits reckon with is that of the compiled kernel."""
+    path = generate(load(VARIANTS / "full.yaml"), tmp_path)
+    bucket = Bucket.of(32, 4, 1, 8192, 16, cache)
+    config = default_decode_paged_config("sm_90", "bfloat16", dim, dim, bucket).but(BM=16)
+    types = {"k_ptr": kind, "v_ptr": kind, "k_scale_ptr": "*fp32", "v_scale_ptr": "*fp32"} if cache else {}
+    found = compiled(
+        path, "decode_paged", "sm_90", "bfloat16", dim, dim, config, False, (), False, False, types,
+        {"CONVERTED": bool(cache)},
+    )  # fmt: skip
+    assert found.error is None, found.error
+    assert not found.spills
+    assert found.shared == shared_bytes(config, (dim, dim), 2, 1 if cache else 2)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_100", "gfx942"])
+@pytest.mark.parametrize(("cache", "q_len"), [("", 512), ("int8", 1), ("int8", 512)])
+def test_what_suits_a_cache_and_many_rows_fits_a_gpu(
+    compiled: Callable[..., object], cache: str, q_len: int, target: str, tmp_path: Path
+) -> None:
+    path = generate(load(VARIANTS / "causal.yaml"), tmp_path)
+    chosen = default_decode_paged_config(target, "bfloat16", 128, 128, Bucket.of(32, 4, q_len, 8192, 16, cache))
+    config = chosen.but(BM=row_tile(chosen, 4 * q_len))
+    types = {"k_ptr": "*i8", "v_ptr": "*i8", "k_scale_ptr": "*fp32", "v_scale_ptr": "*fp32"} if cache else {}
+    types |= {"cu_seqlens_q_ptr": "*i32"}
+    found = compiled(path, "decode_paged", target, "bfloat16", 128, 128, config, False, (), False, False, types)
+    assert found.error is None, found.error
+    assert found.shared <= shared_limit(target)
+    assert not found.spills or found.spills < 64
