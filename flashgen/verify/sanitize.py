@@ -20,7 +20,6 @@ import ast
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -66,7 +65,9 @@ class Job:
     @property
     def digest(self) -> str:
         """Changes with the spec and the kernels."""
-        identity = re.findall(r"^    (?:spec|templates)=.*", self.sources.get(MODULE, ""), re.MULTILINE)
+        named = {"spec", "templates"}
+        nodes = ast.walk(ast.parse(self.sources.get(MODULE, "")))
+        identity = [ast.unparse(node) for node in nodes if isinstance(node, ast.keyword) and node.arg in named]
         return hashlib.sha256("".join(identity).encode()).hexdigest()[:12]
 
     @property

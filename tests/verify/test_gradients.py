@@ -8,21 +8,24 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from flashgen.codegen import generate, load_module, uses_schedule
+from flashgen.problems import Problem
 from flashgen.spec import load
+from flashgen.spec.variant import Variant
 from flashgen.verify import Case, cases_for, gradient_cases_for, run_case
+from flashgen.verify.packing import PackedModule
 
 VARIANTS = Path(__file__).parent.parent.parent / "variants"
 Edit = Callable[[str, torch.Tensor], torch.Tensor]
 
 
-def eager_module(reference: Callable[..., Any], edit: Edit = lambda name, gradient: gradient) -> Any:
-    """A module whose attention is the eager formula in float32, whatever the dtype, as a kernel computes.
+def eager_module(variant: Variant, reference: Callable[..., Any], edit: Edit = lambda name, gradient: gradient) -> Any:
+    """A module whose attention, dense and packed, is the eager formula in float32, as a kernel computes in any dtype.
 
     `edit` changes each gradient that comes out of it, by name.
     """
@@ -49,18 +52,32 @@ def eager_module(reference: Callable[..., Any], edit: Edit = lambda name, gradie
         out, lse = reference(**given | {name: given[name].float() for name in "qkv"})
         return out.to(q.dtype), lse
 
-    return SimpleNamespace(attention=attention, reference=reference, plan=lambda *_, **__: None)
+    def attention_varlen(
+        q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, longest_q: int, longest_k: int, **keywords: Any
+    ) -> Any:
+        lengths = tuple(zip(cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist(), strict=True))
+        q, k, v = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
+        problem = Problem(len(lengths), q.shape[1], k.shape[1], longest_q, longest_k, q.shape[3], v.shape[3], "float32")
+        each = PackedModule(cast(ModuleType, SimpleNamespace(reference=reference)), variant, problem, lengths)
+        out, lse = eager_module(variant, each.reference, edit).attention(q, k, v, **keywords)
+        return out[0].transpose(0, 1), lse[0]
+
+    return SimpleNamespace(
+        attention=attention, attention_varlen=attention_varlen, reference=reference,
+        plan=lambda *_, **__: None, plan_varlen=lambda *_, **__: None,
+    )  # fmt: skip
 
 
-def results(name: str, module: Any) -> dict[str, Any]:
+def results(name: str, reference: Callable[..., Any], edit: Edit = lambda name, gradient: gradient) -> dict[str, Any]:
     variant = load(VARIANTS / f"{name}.yaml")
+    module = eager_module(variant, reference, edit)
     cases = gradient_cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant))
     return {case.name: run_case(module, variant, case, "cpu") for case in cases}
 
 
 @pytest.mark.parametrize("name", ["relative_bias", "sink", "gemma2", "document", "prefix_lm"])
 def test_the_formula_itself_passes(gallery_module: Callable[[str], ModuleType], name: str) -> None:
-    found = results(name, eager_module(gallery_module(name).reference))
+    found = results(name, gallery_module(name).reference)
     assert len(found) >= 8 and all(result.ok for result in found.values()), found
 
 
@@ -89,7 +106,7 @@ def test_a_wrong_gradient_is_named(
     def edit(which: str, gradient: torch.Tensor) -> torch.Tensor:
         return gradient * factor if which == name else gradient
 
-    found = results(variant, eager_module(gallery_module(variant).reference, edit))
+    found = results(variant, gallery_module(variant).reference, edit)
     assert not found["gradients"].ok and found["gradients"].detail.startswith(f"d_{name} ")
 
 
@@ -101,7 +118,7 @@ def test_memory_that_a_kernel_leaves_unwritten_is_found(gallery_module: Callable
         partly[:, :, 1:] = gradient[:, :, 1:]
         return partly
 
-    found = results("full", eager_module(gallery_module("full").reference, edit))
+    found = results("full", gallery_module("full").reference, edit)
     assert not any(result.ok for result in found.values())
     assert found["gradients"].detail == "d_k at [batch, head, row] [0, 0, 0]" and found["gradients"].error == math.inf
 
@@ -112,7 +129,7 @@ def test_runs_that_differ_are_not_deterministic(gallery_module: Callable[[str], 
     def edit(name: str, gradient: torch.Tensor) -> torch.Tensor:
         return gradient * (1 + 1e-7 * next(calls))
 
-    found = results("full", eager_module(gallery_module("full").reference, edit))
+    found = results("full", gallery_module("full").reference, edit)
     failed = {name: result.detail for name, result in found.items() if not result.ok}
     assert failed == {"gradients, more queries": "d_q differs between two deterministic runs"}
 
@@ -139,7 +156,7 @@ def test_the_cases_cover_what_they_claim_to(path: Path, gpu: bool) -> None:
     assert {case.backward.lse for case in quick if case.backward} == {False, True}
     assert some(lambda c: c.backward is not None and c.backward.deterministic) and some(lambda c: c.gain >= 100)
     assert {case.problem.dtype for case in quick} == {"float32", "bfloat16", "float16"}
-    chosen = {axis for c in quick if c.backward and c.backward.kv for axis in (c.backward.kv.fuse_dq,)}
+    chosen = {c.backward.kv.fuse_dq for c in quick if c.backward and c.backward.kv and not c.lengths}
     assert chosen == (set() if gpu else {0, 1})
 
 

@@ -177,7 +177,7 @@ def test_what_was_clean_is_not_run_again_and_the_rest_waits_for_its_time(tmp_pat
     module = job.module / "__init__.py"
     module.write_text(module.read_text() + "# more\n")
     assert list(runs(tmp_path, "none", tools=()).of([job], known)) == known[:1]
-    change(job.module, ('templates={"forward": "', 'templates={"forward": "0'))
+    change(job.module, ('"forward": "', '"forward": "0'))
     assert list(runs(tmp_path, "none").of([job], known, lambda: True)) == [None]
 
 
