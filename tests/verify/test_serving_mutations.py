@@ -31,10 +31,10 @@ class Mutation:
 
 
 MUTATIONS = [
-    Mutation("the page table read off by one", "full", "page_of(pages_ptr, at", "page_of(pages_ptr + 1, at"),
+    Mutation("the page table read off by one", "full", "page_of(pages_ptr, tl", "page_of(pages_ptr + 1, tl"),
+    Mutation("pages looked up two tiles ahead", "full", "at = start + BN +", "at = start + 2 * BN +"),
     Mutation("the place in a page read off by one", "full", "+ place * stride_vn", "+ (15 - place) * stride_vn"),
-    Mutation("what stands behind the end read", "full", "tl.minimum(start + tl.arange(0, BN), kv_len - 1)",
-             "start + tl.arange(0, BN)"),
+    Mutation("what stands behind the end read", "full", "tl.minimum(at, kv_len - 1)", "at"),
     Mutation("the scale of keys applied twice", "full", "qk *= k_factor[:, None]",
              "qk *= (k_factor * k_factor)[:, None]"),
     Mutation("no scale of values", "full", "acc *= tl.load(v_scale_ptr", "acc *= 0.0 + 0 * tl.load(v_scale_ptr"),
