@@ -13,7 +13,7 @@ from flashgen.cli.failure import guarded
 from flashgen.cli.kernels import KernelChoice, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output, tile_text
-from flashgen.cli.shapes import Dtypes, Shapes, chosen_dtypes, chosen_shapes
+from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
 from flashgen.cli.specs import read
 from flashgen.errors import EnvironmentProblem, UsageError
 
@@ -70,6 +70,7 @@ def explain(
     spec: Spec,
     shape: Shapes = None,
     dtype: Dtypes = None,
+    mode: Modes = None,
     kernel: KernelChoice = "all",
     gpu: Annotated[
         str | None, typer.Option("--gpu", metavar="NAME", help="For this GPU model, not the one here.")
@@ -85,9 +86,10 @@ def explain(
     from flashgen.tuning.workloads import problems
 
     output = Output.choose(json)
-    kernels, shapes, dtypes = chosen_kernels(kernel), chosen_shapes(shape), chosen_dtypes(dtype)
+    kernels, modes = chosen_kernels(kernel), chosen_modes(mode)
+    shapes, dtypes = chosen_shapes(shape, modes), chosen_dtypes(dtype)
     variant = read(spec, output)
-    asked = problems(variant, shapes, dtypes)
+    asked = problems(variant, shapes, dtypes, modes)
     for found in traced(variant, out, asked, device_named(gpu, capability), kernels):
         what = f"{found.key.kernel}, {found.problem}: {tile_text(found.choice.config)} from {found.choice.source}"
         output.line(what, style="bold")

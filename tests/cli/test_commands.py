@@ -345,3 +345,9 @@ def test_doctor_names_what_is_missing_and_exits_with_1(run: Run, monkeypatch: py
 
 def lost() -> str:
     raise doctor.PackageNotFoundError("lost")
+
+
+def test_records_are_explained_for_one_form_of_call(run: Run) -> None:
+    asked = ("--gpu", "NVIDIA H200", "--capability", "sm_90", "--json")
+    documents = run("cache", "explain", "band", "--mode", "paged", *asked).documents
+    assert {document["key"]["kernel"] for document in documents} == {"decode_paged"}
