@@ -147,10 +147,10 @@ def test_no_switch_is_left_in_a_kernel(name: str) -> None:
     for function in functions(text_of(name)).values():
         if any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             constants = {a.arg for a in function.args.args if a.annotation is not None}
-            # PRECISE and TOKEN_SCALES follow from a call, SKIP_UNIFORM from which kernels it runs, TILE and WIDTH from
-            # their configs.
+            # PRECISE, TOKEN_SCALES and CONVERTED follow from a call, SKIP_UNIFORM from which kernels it runs, TILE and
+            # WIDTH from their configs.
             sizes = {"BM", "BN", "TILE", "WIDTH", "CHUNK", "HEAD_DIM", "V_HEAD_DIM", "STAGES", "BLOCK_SIZE"}
-            others = {"PRECISE", "TOKEN_SCALES", "SKIP_UNIFORM"}
+            others = {"PRECISE", "TOKEN_SCALES", "CONVERTED", "SKIP_UNIFORM"}
             assert constants <= sizes | others | tuned
             for node in ast.walk(function):
                 if isinstance(node, ast.If):

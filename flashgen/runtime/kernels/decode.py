@@ -33,9 +33,9 @@ from flashgen.runtime.widths import tile_widths
 # Tiles of keys that the mask of a variant without limits is asked for at a time.
 CHUNK = 32
 
-_DEFAULTS: Table = {
+DECODE_DEFAULTS: Table = {
     "sm80": (Config(64, 64, 4, 4), Config(64, 64, 4, 3), Config(32, 32, 4, 3), Config(16, 32, 4, 2)),
-    "sm90": (Config(64, 64, 4, 4), Config(64, 64, 4, 3), Config(64, 64, 4, 2), Config(16, 32, 4, 2)),
+    "sm90": (Config(64, 128, 4, 2), Config(64, 128, 4, 3), Config(64, 64, 4, 2), Config(16, 32, 4, 2)),
     "sm100": (Config(64, 64, 4, 4), Config(64, 64, 4, 3), Config(64, 64, 4, 2), Config(16, 32, 4, 2)),
     "small": (Config(64, 64, 4, 3), Config(64, 32, 4, 3), Config(32, 32, 4, 2), Config(16, 16, 4, 2)),
     "other": (Config(64, 64, 4, 2), Config(64, 32, 4, 2), Config(32, 32, 4, 1), Config(16, 16, 4, 1)),
@@ -99,7 +99,7 @@ DECODE_KERNEL = Kernel(
     function="_decode",
     serves="few queries over many keys",
     domain=PORTABLE_TILES,
-    default=default_from(_DEFAULTS),
+    default=default_from(DECODE_DEFAULTS),
     space=_space,
     shared_bytes=key_bytes,
     constants=_constants,

@@ -10,10 +10,15 @@ import torch
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import row_tile, shared_bytes
 from flashgen.runtime.gpus import shared_limit
-from flashgen.runtime.kernels.decode import DECODE_KERNEL
+from flashgen.runtime.kernels.decode import DECODE_DEFAULTS, DECODE_KERNEL
 from flashgen.runtime.kernels.kernel import Task
-from flashgen.runtime.kernels.portable import key_bytes
+from flashgen.runtime.kernels.portable import Table, default_from, key_bytes
 from flashgen.runtime.widths import tile_widths
+
+_DEFAULTS: Table = {
+    **DECODE_DEFAULTS,
+    "sm90": (Config(64, 128, 4, 2), Config(64, 128, 4, 2), Config(64, 64, 4, 2), Config(16, 32, 4, 2)),
+}
 
 # What is compiled where no call says otherwise: one query a sequence, and a cache in the dtype of q.
 _BLOCK_SIZE = 16
@@ -21,6 +26,8 @@ _BLOCK_SIZE = 16
 _ROWS_BY_WARPGROUP = 64
 # Rows of a KV head that fill tiles of a forward kernel's size.
 _MANY_ROWS = 128
+# Keys of the widest tile.
+_WIDEST = 128
 _NOT_GIVEN = ("cu_seqlens_q_ptr", "k_scale_ptr", "v_scale_ptr")
 
 
@@ -37,12 +44,14 @@ def converts_in_place(BM: int, of_key: int, device: torch.device) -> bool:
 def _suited(
     config: Config, rows: int, cache: str, capability: str, dtype: str, head_dim: int, v_head_dim: int
 ) -> Config:  # fmt: skip
-    """Tiles of as many bytes where a cache has 8 bits; of more rows, and warps, where there are as many, since each
-    tile of rows reads the keys again: both as long as they fit."""
-    widths = tile_widths(head_dim, v_head_dim)
-    chosen = config.but(BN=2 * config.BN) if cache and rows < _ROWS_BY_WARPGROUP else config
+    """As many bytes in flight where a cache has 8 bits, by wider tiles up to 128 keys, else by a further stage; tiles of
+    more rows, and warps, where there are as many, since each tile of rows reads the keys again: as long as they fit."""
+    widths, chosen = tile_widths(head_dim, v_head_dim), config
     if rows >= _MANY_ROWS and max(widths) <= 128:
-        chosen = config.but(BM=_MANY_ROWS, num_warps=8)
+        chosen = config.but(BM=_MANY_ROWS, num_warps=8, num_stages=3)
+    elif cache and rows < _ROWS_BY_WARPGROUP:
+        wider = {"BN": 2 * config.BN} if config.BN < _WIDEST else {"num_stages": config.num_stages + 1}
+        chosen = config.but(**wider)
     needed = shared_bytes(chosen.but(BM=row_tile(chosen, rows)), widths, 2, 1 if cache else 2)
     return chosen if dtype != "float32" and needed <= shared_limit(capability) else config
 
@@ -60,6 +69,7 @@ DECODE_PAGED_KERNEL = replace(
     serves="new queries over keys in a paged cache",
     mode="paged",
     shared_bytes=_least_bytes,
+    default=default_from(_DEFAULTS),
     constants=_constants,
     suited=_suited,
 )
