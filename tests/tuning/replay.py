@@ -4,7 +4,6 @@ import math
 import random
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 from flashgen.runtime.defaults import portable_default
 from flashgen.tuning.clocks import Observation
@@ -85,6 +84,6 @@ def replay(table, seed, folder, preset="default", **options):
     tools, kernel = Replay(table, seed), table.workload.key.kernel
     if all(entry.config.backend == "portable" for entry in table.entries):
         scheduled = kernel in options.get("scheduled", ())
-        options["defaults"] = {kernel: partial(portable_default, kernel, scheduled)}
+        options["defaults"] = {kernel: lambda *sizes: portable_default(kernel, scheduled, *sizes[:4])}
     session = Session(tools, PRESETS[preset], [folder], Options(seed=seed, **options))
     return session.tune(table.workload, None), tools.launched
