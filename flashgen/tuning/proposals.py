@@ -40,11 +40,11 @@ class Proposals:
         self._others: dict[Config, int] = {}
         self._watch = Watch()
         self._numbers: set[int] = set()
-        self._distributions: dict[str, optuna.distributions.BaseDistribution] = {
+        self.distributions: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
         }
         self._by_params = {tuple(self.params(config).values()): config for config in self._space}
-        study.sampler = SpeedSampler(self, self._distributions, min(10, max(4, len(space) // 10)), seed)
+        study.sampler = SpeedSampler(self, self.distributions, min(10, max(4, len(space) // 10)), seed)
         self.refresh()
 
     def refresh(self) -> None:
@@ -66,21 +66,21 @@ class Proposals:
     def _config(self, trial: optuna.trial.FrozenTrial) -> Config | None:
         """The config of a trial; None for one that is not of this space. One that has just begun may lack params."""
         params = trial.system_attrs.get("fixed_params", trial.params)
-        if not isinstance(params, Mapping) or set(params) != set(self._distributions):
+        if not isinstance(params, Mapping) or set(params) != set(self.distributions):
             return None
         return self._named(params)
 
     def _named(self, params: Mapping[str, Any]) -> Config | None:
         """The config of the space that has these params; None where there is none."""
         try:
-            return self._by_params.get(tuple(params[name] for name in self._distributions))
+            return self._by_params.get(tuple(params[name] for name in self.distributions))
         except TypeError:  # A list, which is no value of any axis.
             return None
 
     def params(self, config: Config) -> dict[str, Any]:
         """A config as the study has it: None for an axis that other configs of the space have."""
         values = config.as_dict()
-        return {name: values.get(name) for name in self._distributions}
+        return {name: values.get(name) for name in self.distributions}
 
     @property
     def left(self) -> list[Config]:
@@ -123,7 +123,7 @@ class Proposals:
             if not self.left:
                 return None
             try:
-                asked = self.study.ask(self._distributions)
+                asked = self.study.ask(self.distributions)
             except STRANGE as error:
                 strange += 1
                 if strange > MOST_STRANGE:
