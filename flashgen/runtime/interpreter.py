@@ -6,11 +6,14 @@ Python's own, and bools as integers, so that a comparison of them is no tensor a
 of comparing two floats for a float when it spreads it over a tile. And it runs one kernel at a time: the position in
 the grid, and what `tl` means, are the process's, so that of several threads' each got another's. It parses a kernel's
 source whatever other threads parse, which Python 3.11 does not survive. It patches all of `tl` anew for each function
-that a kernel calls, a fourth of the time that kernels take, and refuses one whose module does not have it.
+that a kernel calls, a fourth of the time that kernels take, and refuses one whose module does not have it. It asks of
+each sum of integers whether it overflows, a third of the time, to tell nobody, and makes its table of dtypes for each
+look into it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import Lock, RLock, local
 from typing import Any
 
@@ -84,6 +87,14 @@ def _mend() -> None:
         addresses, mask = descriptor.materialize_pointers(indices)
         self.create_atomic_rmw(_ir.ATOMIC_OP.FADD, addresses, value, mask, _ir.MEM_SEMANTIC.RELAXED, None)
 
+    np_dtype_of, np_dtypes = interpreter._get_np_dtype, dict[str, Any]()
+
+    def np_dtype(dtype: Any) -> Any:
+        scalar = dtype.scalar
+        if scalar.name not in np_dtypes:
+            np_dtypes[scalar.name] = np_dtype_of(scalar)
+        return np_dtypes[scalar.name]
+
     # A kernel calls functions of its own thread alone. Where a copy of this module has put another lock around it,
     # every thread takes both in the same order.
     running, execute = RLock(), interpreter.GridExecutor.__call__
@@ -113,3 +124,7 @@ def _mend() -> None:
     if not hasattr(builder, "create_descriptor_reduce"):
         builder.create_descriptor_reduce = reduce_into
     interpreter._implicit_cvt = argument
+    # What it finds goes to `device_assert`, which without `debug` does nothing.
+    options = interpreter.interpreter_builder.options
+    interpreter.interpreter_builder.options = replace(options, sanitize_overflow=options.debug)
+    interpreter._get_np_dtype = np_dtype

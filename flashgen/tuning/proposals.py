@@ -1,16 +1,13 @@
 """Which config of a space is measured next, as an Optuna study that several workers may share.
 
-Two proposals of three come from a model of the speed of configs, which needs few measurements; the third is TPE's,
-which believes in no model. What was asked for first comes before both.
+The study asks its sampler; what was asked for first comes before.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import count
 from typing import Any
 
 import optuna
@@ -18,14 +15,10 @@ from optuna.trial import TrialState
 
 from flashgen.runtime.config import Config
 from flashgen.tuning.claims import CLAIM, Watch, claim
+from flashgen.tuning.sampler import SpeedSampler
 from flashgen.tuning.storage import STRANGE, not_ours
-from flashgen.tuning.surrogate import most_promising
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.trial import Trial
-
-# Proposals in a row that were known already, after which a config that was not is taken at random.
-STALE_PROPOSALS = 8
-TPE_TURN = 3
 
 # The attribute of an Optuna trial that holds our own account of it; answers from memory have none.
 ATTRIBUTE = "flashgen"
@@ -47,12 +40,11 @@ class Proposals:
         self._others: dict[Config, int] = {}
         self._watch = Watch()
         self._numbers: set[int] = set()
-        self._random = random.Random(seed)
-        self._turn = 0
-        self._distributions: dict[str, optuna.distributions.BaseDistribution] = {
+        self.distributions: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
         }
-        self._by_params = {tuple(self._params(config).values()): config for config in self._space}
+        self._by_params = {tuple(self.params(config).values()): config for config in self._space}
+        study.sampler = SpeedSampler(self, self.distributions, min(10, max(4, len(space) // 10)), seed)
         self.refresh()
 
     def refresh(self) -> None:
@@ -74,21 +66,21 @@ class Proposals:
     def _config(self, trial: optuna.trial.FrozenTrial) -> Config | None:
         """The config of a trial; None for one that is not of this space. One that has just begun may lack params."""
         params = trial.system_attrs.get("fixed_params", trial.params)
-        if not isinstance(params, Mapping) or set(params) != set(self._distributions):
+        if not isinstance(params, Mapping) or set(params) != set(self.distributions):
             return None
         return self._named(params)
 
     def _named(self, params: Mapping[str, Any]) -> Config | None:
         """The config of the space that has these params; None where there is none."""
         try:
-            return self._by_params.get(tuple(params[name] for name in self._distributions))
+            return self._by_params.get(tuple(params[name] for name in self.distributions))
         except TypeError:  # A list, which is no value of any axis.
             return None
 
-    def _params(self, config: Config) -> dict[str, Any]:
+    def params(self, config: Config) -> dict[str, Any]:
         """A config as the study has it: None for an axis that other configs of the space have."""
         values = config.as_dict()
-        return {name: values.get(name) for name in self._distributions}
+        return {name: values.get(name) for name in self.distributions}
 
     @property
     def left(self) -> list[Config]:
@@ -107,32 +99,31 @@ class Proposals:
         return len(self.known) + len(self._mine)
 
     @property
+    def times_us(self) -> dict[Config, float]:
+        """The medians of what has one."""
+        return {config: trial.timing.median_us for config, trial in self.known.items() if trial.timing}
+
+    @property
     def best_us(self) -> float | None:
-        return min((trial.timing.median_us for trial in self.known.values() if trial.timing), default=None)
+        return min(self.times_us.values(), default=None)
 
     def enqueue(self, configs: Iterable[Config]) -> None:
         """Put configs before all that is proposed otherwise."""
         waiting = [trial.system_attrs.get("fixed_params") for trial in self._waiting()]
         for config in dict.fromkeys(configs):
             free = config in self._space and config not in self.known and config not in self._others
-            if free and self._params(config) not in waiting:
-                self.study.enqueue_trial(self._params(config))
+            if free and self.params(config) not in waiting:
+                self.study.enqueue_trial(self.params(config))
 
     def next(self) -> tuple[optuna.Trial, Config] | None:
         """A config of what is left; None where nothing is."""
-        self._turn += 1
         strange = 0
-        for attempt in count():
+        while True:
             self.refresh()
-            left = self.left
-            if not left:
+            if not self.left:
                 return None
-            if not self._waiting():
-                ahead = self._random.choice(left) if attempt >= STALE_PROPOSALS else self._ahead(left)
-                if ahead is not None:
-                    self.study.enqueue_trial(self._params(ahead))
             try:
-                asked = self.study.ask(self._distributions)
+                asked = self.study.ask(self.distributions)
             except STRANGE as error:
                 strange += 1
                 if strange > MOST_STRANGE:
@@ -142,7 +133,6 @@ class Proposals:
             if config is not None and self._claim(asked, config):
                 return asked, config
             self._answer(asked, config)
-        return None
 
     def _claim(self, asked: optuna.Trial, config: Config) -> bool:
         """Make a config this process's own, unless it is none of what is left: of two processes that begin the same
@@ -154,11 +144,6 @@ class Proposals:
             return False
         self._mine.add(config)
         return True
-
-    def _ahead(self, free: Sequence[Config]) -> Config | None:
-        """What the model promises most of; None when it is TPE's turn, or too little is known."""
-        times = {config: trial.timing.median_us for config, trial in self.known.items() if trial.timing}
-        return most_promising(times, free) if self._turn % TPE_TURN else None
 
     def settle(self, asked: optuna.Trial, trial: Trial) -> None:
         """Tell the study what became of a config."""

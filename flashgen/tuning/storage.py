@@ -59,15 +59,13 @@ def storage_errors(place: Place | None) -> Iterator[None]:
 
 
 @contextmanager
-def opened_study(place: Place | None, name: str, sampler: optuna.samplers.BaseSampler) -> Iterator[optuna.Study]:
+def opened_study(place: Place | None, name: str) -> Iterator[optuna.Study]:
     """The study of this name, begun or resumed; in memory where there is no place for it."""
     with storage_errors(place), nullcontext() if place is None else opened_storage(place) as storage:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             try:
-                study = optuna.create_study(
-                    study_name=name, storage=storage, sampler=sampler, direction="minimize", load_if_exists=True
-                )
+                study = optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
             except STRANGE as error:
                 raise not_ours(error) from None
         yield study

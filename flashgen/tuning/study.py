@@ -85,8 +85,7 @@ def search(
     choices = choices_of(space)
     # Trials over other choices would not fit this study, so the choices are part of its name.
     text = " ".join(f"{field}={','.join(map(str, values))}" for field, values in choices.items())
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(4, len(space) // 10)))
-    with opened_study(place, f"{name} {text}".strip(), sampler) as study:
+    with opened_study(place, f"{name} {text}".strip()) as study:
         proposals = Proposals(study, space, choices, seed)
         whole = budget.trials is None or budget.trials >= len(space)
         proposals.enqueue([*first, *(space if whole else ())])

@@ -4,11 +4,10 @@ import math
 import random
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 from flashgen.runtime.defaults import portable_default
 from flashgen.tuning.clocks import Observation
-from flashgen.tuning.presets import PRESETS
+from flashgen.tuning.presets import chosen
 from flashgen.tuning.session import Options, Session
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
@@ -77,14 +76,14 @@ class Replay:
         return nullcontext(Observation())
 
 
-def replay(table, seed, folder, preset="default", **options):
-    """Tune the table's workload with nothing known before; return the outcome and what was launched.
+def replay(table, seed, folder, trials=None, **options):
+    """Tune the table's workload by the default preset; return the outcome and what was launched.
 
-    A table of the portable backend alone is one of a machine that has no other in use.
+    Nothing is known before. A table of the portable backend alone is one of a machine that has no other in use.
     """
     tools, kernel = Replay(table, seed), table.workload.key.kernel
     if all(entry.config.backend == "portable" for entry in table.entries):
         scheduled = kernel in options.get("scheduled", ())
-        options["defaults"] = {kernel: partial(portable_default, kernel, scheduled)}
-    session = Session(tools, PRESETS[preset], [folder], Options(seed=seed, **options))
+        options["defaults"] = {kernel: lambda *sizes: portable_default(kernel, scheduled, *sizes[:4])}
+    session = Session(tools, chosen("default", trials), [folder], Options(seed=seed, **options))
     return session.tune(table.workload, None), tools.launched
