@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from flashgen.runtime.arguments import say_once, sizes_of
+from flashgen.runtime.backward import is_deterministic
 from flashgen.runtime.backward_pass import attention_backward
 from flashgen.runtime.call import room
 from flashgen.runtime.forward_pass import attention_forward
@@ -150,11 +151,12 @@ class _Gradients:
         tensors, key_plan, output = saved[: self.tensors], saved[self.tensors : -results], saved[-results:]
         needs = [asked[place] for place in self.places]
         d_out = torch.zeros_like(output[0]) if d_out is None else d_out
-        arguments = (
-            d_out, d_lse, *tensors, *ctx.params, *output, ctx.scale, ctx.config, ctx.deterministic, *key_plan, needs,
-        )  # fmt: skip
         # The forward pass went the same way with the others.
-        found = backward.run(arguments, (d_out, d_lse) if getattr(ctx, "direct", False) else arguments)
+        direct = getattr(ctx, "direct", False)
+        # What torch says of this now is among what a call that is repeated is known by.
+        exact = is_deterministic(ctx.deterministic) if direct else ctx.deterministic
+        arguments = (d_out, d_lse, *tensors, *ctx.params, *output, ctx.scale, ctx.config, exact, *key_plan, needs)
+        found = backward.run(arguments, (d_out, d_lse) if direct else arguments)
         for place, needed, gradient in zip(self.places, needs, found, strict=True):
             if needed:
                 gradients[place] = gradient

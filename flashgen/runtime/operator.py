@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from flashgen.runtime.dispatch import is_direct, is_transformed, records, refuse_tangents
+from flashgen.runtime.replay import repeated
 
 _library = torch.library.Library("flashgen", "FRAGMENT")
 # Of a name that is free one thread at a time.
@@ -45,9 +46,10 @@ class Operator:
             if self.transformed is not None and is_transformed():
                 return self.transformed.apply(*arguments)
             return self.overload(*arguments)
+        alike = repeated(self.launch, arguments)
         if self.recorded is not None and records(arguments):
-            return self.recorded.apply(*arguments)
-        return self.launch(*arguments)
+            return self.recorded.apply(*arguments, alike)
+        return self.launch(*arguments) if alike is None else alike(arguments)
 
 
 def operator(
@@ -78,11 +80,15 @@ def operator(
 
 
 def _recorded(name: str, launch: Function, save: Function | None, backward: Function) -> type[torch.autograd.Function]:
-    """The same derivative for calls that do not go through the dispatcher."""
+    """The same derivative for calls that do not go through the dispatcher.
 
-    def forward(ctx: Any, *arguments: Any) -> Any:
+    Their last argument is what repeats them, or None.
+    """
+
+    def forward(ctx: Any, *given: Any) -> Any:
         ctx.direct = True
-        output = launch(*arguments)
+        *arguments, alike = given
+        output = launch(*arguments) if alike is None else alike(arguments)
         if save is not None:
             save(ctx, arguments, output)
         return output
