@@ -93,7 +93,8 @@ def _forget_gpus() -> None:
 class _Compiled(CompiledKernel):
     """A kernel as if it had been compiled, with Triton's launcher."""
 
-    run = None
+    run: Any = None
+    module = None
     function = packed_metadata = 0
 
     def __init__(self, arguments: tuple[Any, ...], hand: Hand) -> None:

@@ -151,12 +151,10 @@ class _Gradients:
         tensors, key_plan, output = saved[: self.tensors], saved[self.tensors : -results], saved[-results:]
         needs = [asked[place] for place in self.places]
         d_out = torch.zeros_like(output[0]) if d_out is None else d_out
-        # The forward pass went the same way with the others.
-        direct = getattr(ctx, "direct", False)
         # What torch says of this now is among what a call that is repeated is known by.
-        exact = is_deterministic(ctx.deterministic) if direct else ctx.deterministic
+        exact = is_deterministic(ctx.deterministic) if getattr(ctx, "direct", False) else ctx.deterministic
         arguments = (d_out, d_lse, *tensors, *ctx.params, *output, ctx.scale, ctx.config, exact, *key_plan, needs)
-        found = backward.run(arguments, (d_out, d_lse) if direct else arguments)
+        found = backward.run(arguments)
         for place, needed, gradient in zip(self.places, needs, found, strict=True):
             if needed:
                 gradients[place] = gradient

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from threading import Lock
 from typing import Any
 
 import torch
 
-from flashgen.runtime.dispatch import is_direct, is_transformed, records, refuse_tangents
+from flashgen.runtime.dispatch import is_calm, is_direct, is_recording, is_transformed, records, refuse_tangents
 from flashgen.runtime.replay import repeated
 
 _library = torch.library.Library("flashgen", "FRAGMENT")
@@ -35,21 +36,35 @@ class Operator:
     transformed: type[torch.autograd.Function] | None
 
     def __call__(self, *arguments: Any) -> Any:
-        return self.run(arguments, arguments)
+        return self.run(arguments)
 
-    def run(self, arguments: Sequence[Any], strange: Sequence[Any]) -> Any:
-        """Call it. `strange` are the arguments of which it is not known yet that the dispatcher passes them on."""
+    def run(self, arguments: Sequence[Any]) -> Any:
+        """Call it."""
         if torch.compiler.is_compiling():
             return self.overload(*arguments)
-        if not is_direct(strange):
+        alike = repeated(self.launch, arguments) if is_calm() else None
+        if alike is None:
+            return self._run_alone(arguments)
+        if alike.asks and self.recorded is not None and is_recording():
+            return self._record(*arguments, alike)
+        return alike(arguments)
+
+    def _run_alone(self, arguments: Sequence[Any]) -> Any:
+        """A call of which it is not known that the dispatcher passes it on, or that is like no other."""
+        if not is_direct(arguments):
             refuse_tangents(self.overload.name(), arguments)
             if self.transformed is not None and is_transformed():
                 return self.transformed.apply(*arguments)
             return self.overload(*arguments)
-        alike = repeated(self.launch, arguments)
         if self.recorded is not None and records(arguments):
-            return self.recorded.apply(*arguments, alike)
-        return self.launch(*arguments) if alike is None else alike(arguments)
+            return self.recorded.apply(*arguments, None)
+        return self.launch(*arguments)
+
+    @cached_property
+    def _record(self) -> Function:
+        """What `recorded.apply` comes to for tensors with memory of their own where no transform is at work."""
+        found: Function = super(torch.autograd.Function, self.recorded).apply  # type: ignore[misc]
+        return found
 
 
 def operator(

@@ -17,6 +17,7 @@ import triton
 from triton.runtime import driver
 
 from flashgen.runtime.described import handed
+from flashgen.runtime.dispatch import PLAIN_TYPES, is_direct
 from flashgen.runtime.launching import launches_freely
 from flashgen.runtime.memory import remember
 from flashgen.runtime.streams import scratch
@@ -143,9 +144,13 @@ def _result(made: Sequence[torch.Tensor], result: Result | None) -> torch.Tensor
 
 
 class Repeated:
-    """Calls of a function that are alike, of which the second is written down."""
+    """Calls of a function that are alike, of which the second is written down.
 
-    def __init__(self, function: Pass) -> None:
+    `asks`: a tensor among the arguments requires a gradient.
+    """
+
+    def __init__(self, function: Pass, arguments: Sequence[Any]) -> None:
+        self.asks = any(isinstance(value, torch.Tensor) and value.requires_grad for value in arguments)
         self._function = function
         self._replay: Replay | None = None
         self._calls = 0
@@ -182,29 +187,39 @@ _repeated: dict[Hashable, Repeated] = {}
 
 
 def repeated(function: Pass, arguments: Sequence[Any]) -> Repeated | None:
-    """The calls of a function that are like this one; None where it has no tensors of a GPU, or strange ones."""
+    """The calls of a function that are like this one; None where it has no tensors of a GPU, or others too."""
     key: list[Hashable] = [function]
-    plain = torch.Tensor
+    keys_of = torch._C._dispatch_keys
     try:
         for value in arguments:
             kind = value.__class__
-            if kind is plain or isinstance(value, plain):
-                if not value.is_cuda:
-                    return None
-                key += (
-                    kind, value.shape, value.stride(), value.dtype, value.get_device(), value.data_ptr() & 15,
-                    torch._C._dispatch_keys(value).raw_repr(),
-                )  # fmt: skip
+            if kind in PLAIN_TYPES:
+                key.append((
+                    value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() & 15,
+                    keys_of(value).raw_repr(),
+                ))  # fmt: skip
+            elif kind is list:
+                key.append(tuple(value))
+            elif kind is float:
+                key.append(value.hex())  # 0.0 is equal to -0.0
+            elif isinstance(value, torch.Tensor):
+                return None
             else:
-                key.append(tuple(value) if kind is list else value)
+                key.append(value)
     except RuntimeError:  # it has no strides, or no address
         return None
     known = tuple(key)
     found = _repeated.get(known)
-    if found is None:
-        found = Repeated(function)
+    if found is None and _are_of_gpu(arguments):
+        found = Repeated(function, arguments)
         remember(_repeated, known, found)
     return found
+
+
+def _are_of_gpu(arguments: Sequence[Any]) -> bool:
+    """Whether these have tensors, each with memory of its own on a GPU."""
+    tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+    return bool(tensors) and all(tensor.is_cuda for tensor in tensors) and is_direct(tensors)
 
 
 def forget_replays() -> None:

@@ -16,6 +16,7 @@ from flashgen.bench.unlaunched import unlaunched
 from flashgen.runtime import replay
 from flashgen.runtime.launching import replaced
 from flashgen.runtime.lookup import forget
+from flashgen.runtime.replay import repeated
 from flashgen.runtime.tracing import GIVEN, MADE, Launch, Place, Result, Tracer
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tensors of the CPU stand for those of a GPU")
@@ -204,6 +205,11 @@ def test_a_call_that_is_not_alike_is_no_replay(
     assert not replays
     module.attention(*tensors)
     assert replays
+
+
+def test_calls_with_zeros_of_other_signs_are_not_alike(handed: Handed) -> None:
+    calls = [repeated(print, (x, zero)) for x in qkv()[:1] for zero in (0.0, -0.0, 0.0)]
+    assert calls[0] is calls[2] is not calls[1]
 
 
 def test_torchs_wish_for_determinism_counts_at_each_backward_pass(
