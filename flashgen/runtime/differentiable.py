@@ -29,6 +29,7 @@ from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs
 from flashgen.runtime.packed_sizes import packed_sizes
 from flashgen.runtime.variant import Variant
+from flashgen.runtime.vmap import BatchAxes, own_axes
 
 _PLAN = ("counts", "tiles")
 _KEY_PLAN = ("key_counts", "key_tiles")
@@ -70,6 +71,13 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         out = room(q, (batch, heads, length, v.shape[3]), variant.packed)
         return out, *(q.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
+    def axes_of(arguments: Sequence[Any]) -> BatchAxes | None:
+        last = arguments[3 + own :]
+        if variant.packed or variant.counts_batch or any(isinstance(each, torch.Tensor) for each in last):
+            return None
+        rows = (0,) * (3 if residue else 2)
+        return BatchAxes((*own_axes(variant), *[None] * len(last)), (*rows, 0 if last[1] else None))
+
     gradients = _Gradients(name, variant)
     backward = operator(
         f"{name}_backward",
@@ -80,6 +88,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         gradients.fake,
         backward=gradients.differentiated_again,
         shared=shared,
+        axes_of=gradients.axes_of,
     )
     return operator(
         name,
@@ -91,6 +100,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         lambda ctx, d_out, d_lse, *_: gradients.backward(backward, ctx, d_out, d_lse),
         shared=shared,
         completed=completed,
+        axes_of=axes_of,
     )
 
 
@@ -182,6 +192,17 @@ class _Gradients:
             room(own[place], own[place].shape, self.variant.packed and place < 3) if needed else own[0].new_empty(0)
             for place, needed in zip(self.places, needs, strict=True)
         )
+
+    def axes_of(self, arguments: Sequence[Any]) -> BatchAxes | None:
+        """Where the batch is in the arguments and gradients, unless one without a batch is asked for: it is a sum."""
+        own, needs = own_axes(self.variant), arguments[-1]
+        last = arguments[2 + self.own + self.results :]
+        results = [own[place] if needed else None for place, needed in zip(self.places, needs, strict=True)]
+        summed = any(needed and axis is None for needed, axis in zip(needs, results, strict=True))
+        planned = any(isinstance(each, torch.Tensor) for each in last)
+        if self.variant.packed or self.variant.counts_batch or summed or planned:
+            return None
+        return BatchAxes((0, 0, *own, *(0,) * self.results, *[None] * len(last)), tuple(results))
 
     def differentiated_again(self, ctx: Any, *_: object) -> None:
         """The backward pass has no derivative of its own."""

@@ -13,6 +13,7 @@ import torch
 
 from flashgen.runtime.dispatch import is_calm, is_direct, is_recording, is_transformed, records, refuse_tangents
 from flashgen.runtime.replay import repeated
+from flashgen.runtime.vmap import AxesOf, vmap_rule
 
 _library = torch.library.Library("flashgen", "FRAGMENT")
 # Of a name that is free one thread at a time.
@@ -70,14 +71,15 @@ class Operator:
 def operator(
     name: str, signature: str, launch: Function, fake: Function, save: Function | None = None,
     backward: Function | None = None, *, shared: bool = False, completed: Function | None = None,
+    axes_of: AxesOf = lambda arguments: None,
 ) -> Operator:  # fmt: skip
     """Register `flashgen::<name><signature>`.
 
     `launch` runs it on any device, `fake` gives outputs of the right shape without running it. `save(ctx, inputs,
     output)` and `backward(ctx, *gradients)` make it differentiable. `completed` is `launch` with all outputs of the
-    signature, where that leaves out some. Where the name is taken, by the same module
-    imported before, it becomes <name>_2 and so on: what was imported before stays in use. Unless it is `shared`: then
-    what is registered is the same function.
+    signature, where that leaves out some. `axes_of` says where the batch is, for torch.func.vmap. Where the name is
+    taken, by the same module imported before, it becomes <name>_2 and so on: what was imported before stays in use.
+    Unless it is `shared`: then what is registered is the same function.
     """
     with _registering:
         names = (name if number == 1 else f"{name}_{number}" for number in count(1))
@@ -90,7 +92,7 @@ def operator(
                 torch.library.register_autograd(f"flashgen::{name}", backward, setup_context=save, lib=_library)
     overload = getattr(torch.ops.flashgen, name).default
     recorded = None if backward is None else _recorded(name, launch, save, backward)
-    transformed = None if backward is None else _transformed(name, overload, save, backward)
+    transformed = None if backward is None else _transformed(name, overload, save, backward, axes_of)
     return Operator(overload, launch, recorded, transformed)
 
 
@@ -112,17 +114,23 @@ def _recorded(name: str, launch: Function, save: Function | None, backward: Func
     return type(name, (torch.autograd.Function,), methods)
 
 
-def _transformed(name: str, overload: Any, save: Function | None, backward: Function) -> type[torch.autograd.Function]:
+def _transformed(
+    name: str, overload: Any, save: Function | None, backward: Function, axes_of: AxesOf
+) -> type[torch.autograd.Function]:
     """The same derivative in the form that torch.func's transforms ask for, which an operator's own does not have."""
 
     def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         if save is not None:
             save(ctx, inputs, output)
 
+    def run(*arguments: Any) -> Any:
+        return made.apply(*arguments) if is_transformed() else overload(*arguments)
+
     methods = {
         "forward": staticmethod(lambda *arguments: overload(*arguments)),
         "setup_context": staticmethod(setup_context),
         "backward": staticmethod(backward),
-        "generate_vmap_rule": True,
+        "vmap": staticmethod(vmap_rule(run, axes_of)),
     }
-    return type(name, (torch.autograd.Function,), methods)
+    made: Any = type(name, (torch.autograd.Function,), methods)
+    return made
