@@ -206,4 +206,7 @@ class _Gradients:
 
     def differentiated_again(self, ctx: Any, *_: object) -> None:
         """The backward pass has no derivative of its own."""
-        raise NotImplementedError(f"{self.operator_name} has no second derivative; expected one backward pass")
+        raise NotImplementedError(
+            f"{self.operator_name} has no second derivative; expected one backward pass, or the variant's reference(), "
+            "which has derivatives of any order"
+        )

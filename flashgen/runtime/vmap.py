@@ -15,7 +15,7 @@ import torch
 from flashgen.runtime.declared import Input
 from flashgen.runtime.variant import Variant
 
-Function = Callable[..., Any]
+_Call = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def own_axes(variant: Variant) -> tuple[int | None, ...]:
     return (0, 0, 0, *map(input_axis, variant.inputs), *[None] * params)
 
 
-def vmap_rule(run: Function, axes_of: AxesOf) -> Function:
+def vmap_rule(run: _Call, axes_of: AxesOf) -> _Call:
     """How torch.func.vmap maps an operator with several results, called by `run`."""
 
     def rule(info: Any, in_dims: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
@@ -62,7 +62,7 @@ def vmap_rule(run: Function, axes_of: AxesOf) -> Function:
 
 
 def _folded(
-    run: Function, axes: BatchAxes, count: int, dims: Sequence[int | None], arguments: Sequence[Any]
+    run: _Call, axes: BatchAxes, count: int, dims: Sequence[int | None], arguments: Sequence[Any]
 ) -> tuple[Any, Any]:
     first = arguments[0].shape if dims[0] is None else arguments[0].movedim(dims[0], 0).shape[1:]
     batch = first[0]
@@ -95,7 +95,7 @@ def _into_batch(tensor: torch.Tensor, dim: int | None, axis: int, count: int, ba
     return tensor.expand(sizes).flatten(axis, axis + 1)
 
 
-def _each_alone(run: Function, count: int, dims: Sequence[int | None], arguments: Sequence[Any]) -> tuple[Any, Any]:
+def _each_alone(run: _Call, count: int, dims: Sequence[int | None], arguments: Sequence[Any]) -> tuple[Any, Any]:
     found = [
         run(*(value if dim is None else value.select(dim, number) for value, dim in zip(arguments, dims, strict=True)))
         for number in range(count)

@@ -103,7 +103,7 @@ def test_a_second_derivative_is_refused(gallery_module: Modules) -> None:
     module = gallery_module("causal")
     call, leaves = trainable("causal", drawn("causal"))
     first = torch.autograd.grad(weighted(attend(module, call)[0]), leaves, create_graph=True)
-    with pytest.raises(NotImplementedError, match="has no second derivative"):
+    with pytest.raises(NotImplementedError, match=r"has no second derivative; .* reference\(\)"):
         first[0].sum().backward()
 
 
@@ -111,7 +111,7 @@ def test_forward_mode_is_refused(gallery_module: Modules) -> None:
     module, call = gallery_module("causal"), drawn("causal")
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(call.q, call.q)
-        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        with pytest.raises(NotImplementedError, match=r"no forward-mode derivative; .* reference\(\)"):
             module.attention(dual, call.k, call.v, config=CONFIG)
 
 
@@ -212,7 +212,7 @@ def test_transforms_of_torch_func_compute_the_same(gallery_module: Modules, name
     near(torch.func.grad(loss, every)(*inputs), plain)
     each = torch.func.vmap(torch.func.grad(loss, every))(*(torch.stack([x.cos(), x]) for x in inputs))
     near([both[1] for both in each], plain)
-    with pytest.raises(NotImplementedError, match="has no second derivative"):
+    with pytest.raises(NotImplementedError, match=r"has no second derivative; .* reference\(\)"):
         torch.func.jacrev(torch.func.grad(loss))(*inputs)
 
 
