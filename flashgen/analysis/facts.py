@@ -12,9 +12,11 @@ from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import Placement, placement
 from flashgen.lang.linear import linear
 from flashgen.lang.log2 import Logits, is_uniform, logits, slope
-from flashgen.lang.nodes import Expr, Gather, op, variables, walk
+from flashgen.lang.nodes import Expr, Gather, Type, op, var, variables, walk
 from flashgen.lang.tiles import TileTruth, tile_truth
 from flashgen.spec.variant import Variant
+
+B, BATCH = (var(name, Type.INT) for name in ("b", "batch"))
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,23 @@ class Facts:
     @property
     def mask_by_head(self) -> bool:
         return bool(variables(self.variant.mask) & {"h", "kv_h"})
+
+    @cached_property
+    def counts_batch(self) -> bool:
+        """Whether a batch element's result depends on its number, or on how many there are.
+
+        Else b does nothing but read what is the element's own, along a dimension `batch`.
+        """
+        batches = {t.name: [dim.size is BATCH for dim in t.dims] for t in self.variant.inputs}
+        sizes = [dim.size for t in self.variant.inputs for dim in t.dims if dim.size is not BATCH]
+        roots = (self.variant.score, self.variant.mask)
+        if any(sum(own) > 1 for own in batches.values()) or "batch" in variables(*roots, *sizes) or B in roots:
+            return True
+        for node in walk(*roots):
+            own = batches[node.input] if isinstance(node, Gather) else [False] * len(node.children)
+            if any((child is B) is not reads for child, reads in zip(node.children, own, strict=True)):
+                return True
+        return False
 
     @cached_property
     def mask_reads_keys(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashgen.analysis.facts import facts_of
 from flashgen.codegen.declaration import Declaration, declaration, tuple_text
 from flashgen.codegen.docstrings import argument_lines, differentiable, quoted
 from flashgen.codegen.naming import inner, inner_names
@@ -33,6 +34,7 @@ class ModuleView:
     defaults: dict[str, str]
     declared: Declaration
     sink: bool
+    counts_batch: bool
     parameters: str
     renaming: str
     passed: str
@@ -81,6 +83,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         defaults={family: default_text(variant, family) for family in TUNED},
         declared=declared,
         sink=variant.sink,
+        counts_batch=facts_of(variant).counts_batch,
         parameters=arguments.parameters,
         renaming=arguments.renaming,
         passed=_passed(variant),

@@ -41,7 +41,7 @@ def attend(
         q, k, v, *inputs, *params, scale, return_max, config_text(config, variant.family("forward")), *parts,
         deterministic, backward_config_text(backward_config, variant.family),
     )  # fmt: skip
-    found = operator.run(arguments, arguments)
+    found = operator.run(arguments)
     if return_max:
         return (found[0], found[1], found[-1]) if return_lse else (found[0], found[-1])
     return (found[0], found[1]) if return_lse else found[0]

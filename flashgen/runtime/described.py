@@ -53,13 +53,31 @@ class Described:
 
     def _make(self, programs: int, stream: int, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """What Triton hands to the launcher in C."""
-        made: list[tuple[Any, ...]] = []
-        compiled, run = self._compiled, copy(self._compiled.run)
-        cells = dict(zip(run.launch.__code__.co_freevars, run.launch.__closure__, strict=True))
-        cells["launcher"] = CellType(lambda *handed: made.append(handed))
-        run.launch = FunctionType(run.launch.__code__, run.launch.__globals__, closure=tuple(cells.values()))
-        run(programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *arguments)
-        return made[0]
+        return tuple(handed(self._compiled, programs, stream, arguments)[1])
+
+
+def handed(
+    compiled: CompiledKernel, programs: int, stream: int, arguments: Sequence[Any], own_memory: bool = False
+) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """What launches a compiled kernel with these arguments, and what that takes: the launcher in C, where it may be.
+
+    A kernel that needs memory of its own, `own_memory`, or whose descriptors are made elsewhere, is launched by Triton.
+    """
+    whole = (programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *arguments)
+    describes = isinstance(compiled.run.launch, FunctionType)
+    launcher = _launcher(compiled.run.launch) if describes else compiled.run.launch
+    if own_memory or launcher is None:
+        return compiled.run, whole
+    made: list[tuple[Any, ...]] = []
+    run = copy(compiled.run)
+    run.launch = lambda *passed: made.append(passed)
+    if describes:
+        describing = compiled.run.launch
+        cells = dict(zip(describing.__code__.co_freevars, describing.__closure__, strict=True))
+        cells["launcher"] = CellType(run.launch)
+        run.launch = FunctionType(describing.__code__, describing.__globals__, closure=tuple(cells.values()))
+    run(*whole)
+    return launcher, made[0]
 
 
 def _launcher(describing: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 from triton.experimental.gluon import language as gl
@@ -20,6 +21,12 @@ class Tile:
     layout: gl.NVMMASharedLayout
 
 
+class HasAddress(Protocol):
+    """A tensor, as far as a launch asks for it."""
+
+    def data_ptr(self) -> int: ...
+
+
 class Tiled(TensorDescriptor):
     """A tensor by tiles.
 
@@ -27,13 +34,17 @@ class Tiled(TensorDescriptor):
     empty dimension. Checking takes longer than all else of a launch, for each descriptor.
     """
 
-    def __init__(self, base: torch.Tensor, shape: Sequence[int], strides: Sequence[int], tile: Tile) -> None:
+    def __init__(self, base: HasAddress, shape: Sequence[int], strides: Sequence[int], tile: Tile) -> None:
         self.base = base
         self.shape = shape
         self.strides = strides
         self.block_shape = tile.shape
         self.layout = tile.layout
         self.tile = tile
+
+    def at(self, base: HasAddress) -> Tiled:
+        """Another tensor of the same layout by the same tiles."""
+        return Tiled(base, self.shape, self.strides, self.tile)
 
 
 @dataclass(frozen=True, eq=False)

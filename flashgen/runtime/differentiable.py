@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from flashgen.runtime.arguments import say_once, sizes_of
+from flashgen.runtime.backward import is_deterministic
 from flashgen.runtime.backward_pass import attention_backward
 from flashgen.runtime.call import room
 from flashgen.runtime.forward_pass import attention_forward
@@ -28,6 +29,7 @@ from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs
 from flashgen.runtime.packed_sizes import packed_sizes
 from flashgen.runtime.variant import Variant
+from flashgen.runtime.vmap import BatchAxes, own_axes
 
 _PLAN = ("counts", "tiles")
 _KEY_PLAN = ("key_counts", "key_tiles")
@@ -69,6 +71,13 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         out = room(q, (batch, heads, length, v.shape[3]), variant.packed)
         return out, *(q.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
+    def axes_of(arguments: Sequence[Any]) -> BatchAxes | None:
+        last = arguments[3 + own :]
+        if variant.packed or variant.counts_batch or any(isinstance(each, torch.Tensor) for each in last):
+            return None
+        rows = (0,) * (3 if residue else 2)
+        return BatchAxes((*own_axes(variant), *[None] * len(last)), (*rows, 0 if last[1] else None))
+
     gradients = _Gradients(name, variant)
     backward = operator(
         f"{name}_backward",
@@ -79,6 +88,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         gradients.fake,
         backward=gradients.differentiated_again,
         shared=shared,
+        axes_of=gradients.axes_of,
     )
     return operator(
         name,
@@ -90,6 +100,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         lambda ctx, d_out, d_lse, *_: gradients.backward(backward, ctx, d_out, d_lse),
         shared=shared,
         completed=completed,
+        axes_of=axes_of,
     )
 
 
@@ -150,11 +161,10 @@ class _Gradients:
         tensors, key_plan, output = saved[: self.tensors], saved[self.tensors : -results], saved[-results:]
         needs = [asked[place] for place in self.places]
         d_out = torch.zeros_like(output[0]) if d_out is None else d_out
-        arguments = (
-            d_out, d_lse, *tensors, *ctx.params, *output, ctx.scale, ctx.config, ctx.deterministic, *key_plan, needs,
-        )  # fmt: skip
-        # The forward pass went the same way with the others.
-        found = backward.run(arguments, (d_out, d_lse) if getattr(ctx, "direct", False) else arguments)
+        # What torch says of this now is among what a call that is repeated is known by.
+        exact = is_deterministic(ctx.deterministic) if getattr(ctx, "direct", False) else ctx.deterministic
+        arguments = (d_out, d_lse, *tensors, *ctx.params, *output, ctx.scale, ctx.config, exact, *key_plan, needs)
+        found = backward.run(arguments)
         for place, needed, gradient in zip(self.places, needs, found, strict=True):
             if needed:
                 gradients[place] = gradient
@@ -183,6 +193,20 @@ class _Gradients:
             for place, needed in zip(self.places, needs, strict=True)
         )
 
+    def axes_of(self, arguments: Sequence[Any]) -> BatchAxes | None:
+        """Where the batch is in the arguments and gradients, unless one without a batch is asked for: it is a sum."""
+        own, needs = own_axes(self.variant), arguments[-1]
+        last = arguments[2 + self.own + self.results :]
+        results = [own[place] if needed else None for place, needed in zip(self.places, needs, strict=True)]
+        summed = any(needed and axis is None for needed, axis in zip(needs, results, strict=True))
+        planned = any(isinstance(each, torch.Tensor) for each in last)
+        if self.variant.packed or self.variant.counts_batch or summed or planned:
+            return None
+        return BatchAxes((0, 0, *own, *(0,) * self.results, *[None] * len(last)), tuple(results))
+
     def differentiated_again(self, ctx: Any, *_: object) -> None:
         """The backward pass has no derivative of its own."""
-        raise NotImplementedError(f"{self.operator_name} has no second derivative; expected one backward pass")
+        raise NotImplementedError(
+            f"{self.operator_name} has no second derivative; expected one backward pass, or the variant's reference(), "
+            "which has derivatives of any order"
+        )

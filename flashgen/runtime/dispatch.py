@@ -13,7 +13,7 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 from torch.autograd import forward_ad
 
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _BACKEND_SELECT = DispatchKeySet(DispatchKey.BackendSelect)
 # What a thread adds to the keys of every call where no mode is active: within torch.inference_mode, and elsewhere.
 _NO_MODE = {
@@ -22,28 +22,31 @@ _NO_MODE = {
 }
 
 
-def is_direct(arguments: Iterable[object]) -> bool:
-    """Whether these arguments would go straight through the dispatcher, to autograd or to the kernel."""
-    if (
+def is_calm() -> bool:
+    """Whether nothing but autograd listens to the calls of this thread."""
+    return not (
         torch._C._dispatch_tls_local_include_set().raw_repr() not in _NO_MODE
         or torch._C._len_torch_function_stack()
         or torch._C._autograd._profiler_enabled()
         or forward_ad._current_level >= 0
-    ):
-        return False
-    for value in arguments:
-        if (
-            value is not None
-            and isinstance(value, torch.Tensor)
-            and (
-                type(value) not in _PLAIN_TYPES
-                or not (value.is_cuda or value.is_cpu)
-                or value.is_neg()
-                or torch._is_functional_tensor(value)
-            )
-        ):
-            return False
-    return True
+    )
+
+
+def is_direct(arguments: Iterable[object]) -> bool:
+    """Whether these arguments would go straight through the dispatcher, to autograd or to the kernel."""
+    return is_calm() and all(_is_plain(value) for value in arguments if isinstance(value, torch.Tensor))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of torch's own classes, and the memory that it says is what it holds."""
+    return (
+        type(tensor) in PLAIN_TYPES
+        and (tensor.is_cuda or tensor.is_cpu)
+        and not tensor.is_neg()
+        and not tensor._is_zerotensor()
+        and not torch._is_functional_tensor(tensor)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
 
 
 def is_transformed() -> bool:
@@ -56,13 +59,18 @@ def refuse_tangents(name: str, arguments: Iterable[object]) -> None:
     if forward_ad._current_level >= 0:
         for value in arguments:
             if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
-                raise NotImplementedError(f"{name} has no forward-mode derivative; expected tensors without tangents")
+                raise NotImplementedError(
+                    f"{name} has no forward-mode derivative; expected tensors without tangents, or the variant's "
+                    "reference(), which has one"
+                )
 
 
 def records(arguments: Iterable[object]) -> bool:
     """Whether autograd records a call with these arguments."""
-    if torch.is_grad_enabled():
-        for value in arguments:
-            if isinstance(value, torch.Tensor) and value.requires_grad:
-                return not torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.AutogradFunctionality)
-    return False
+    return is_recording() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in arguments)
+
+
+def is_recording() -> bool:
+    """Whether autograd records calls at all."""
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+    return torch.is_grad_enabled() and not excluded(DispatchKey.AutogradFunctionality)

@@ -28,6 +28,7 @@ from flashgen.runtime.described import Described
 from flashgen.runtime.descriptors import Tiled, Tiling
 from flashgen.runtime.memory import remember
 from flashgen.runtime.streams import scratch
+from flashgen.runtime.tracing import current_tracer
 
 
 class Found(NamedTuple):
@@ -170,6 +171,17 @@ def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], r
             _relaunch_here(order, gpu, key, arguments, given, rest)
 
 
+def launches_freely(gpu: int) -> bool:
+    """Whether launches on this GPU go to the driver from here, and nobody listens to them."""
+    hooks = triton.knobs.runtime
+    return (
+        _instead is None
+        and torch._C._cuda_getDevice() == gpu
+        and not hooks.launch_enter_hook.calls
+        and not hooks.launch_exit_hook.calls
+    )
+
+
 def _order(kernel: Any, given: Mapping[str, Any]) -> Order:
     names = tuple(name for name in kernel.arg_names if name in given)
     places = tuple(kernel.arg_names.index(name) for name in names)
@@ -193,6 +205,8 @@ def _relaunch_here(
         if found is not None:
             remember(_known, described, _know(order, found, asked, (*positional, *found.values), passed))
         return
+    if (tracer := current_tracer()) is not None:
+        tracer.launched(kernel, known.compiled, known.programs, known.arguments([*arguments], arguments))
     stream = driver.active.get_current_stream(gpu)
     if known.described is None:
         triton.set_allocator(scratch)
@@ -227,13 +241,18 @@ def _launch_here(
     triton.set_allocator(scratch)
     description, passed = _describe(kernel, gpu, arguments, (*constants, *constants.values()))
     found = _found.get(description)
+    tracer = current_tracer()
     if found is None or kernel.pre_run_hooks:
+        if tracer is not None:
+            tracer.refuse("its kernel is not known yet", later=True)
         arguments = flat_arguments(arguments)
         with _first_launch:
             compiled = kernel[(programs,)](*arguments, **constants)
             return _remember(description, kernel, compiled, arguments, constants)
     stream = driver.active.get_current_stream(gpu)
     compiled = found.compiled
+    if tracer is not None:
+        tracer.launched(kernel, compiled, programs, (*flat_arguments(arguments), *found.values))
     hooks = triton.knobs.runtime
     if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
         compiled[(programs, 1, 1)](*flat_arguments(arguments), *found.values, stream=stream)

@@ -31,6 +31,7 @@ from flashgen.runtime.identity import Identity
 from flashgen.runtime.memory import remember
 from flashgen.runtime.record_files import read_record, records_in, report_old, warn_once
 from flashgen.runtime.records import Bucket, Device, Key, Record
+from flashgen.runtime.replay import forget_replays
 
 
 class NoCacheFolder(OSError):
@@ -150,6 +151,7 @@ choices: dict[Hashable, Choice] = {}
 def forget() -> None:
     """Make every module look its configs up again: after tuning, or after the cache folder has changed."""
     choices.clear()
+    forget_replays()
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from threading import Lock
 from typing import Any
 
 import torch
 
-from flashgen.runtime.dispatch import is_direct, is_transformed, records, refuse_tangents
+from flashgen.runtime.dispatch import is_calm, is_direct, is_recording, is_transformed, records, refuse_tangents
+from flashgen.runtime.replay import repeated
+from flashgen.runtime.vmap import AxesOf, vmap_rule
 
 _library = torch.library.Library("flashgen", "FRAGMENT")
 # Of a name that is free one thread at a time.
@@ -34,33 +37,49 @@ class Operator:
     transformed: type[torch.autograd.Function] | None
 
     def __call__(self, *arguments: Any) -> Any:
-        return self.run(arguments, arguments)
+        return self.run(arguments)
 
-    def run(self, arguments: Sequence[Any], strange: Sequence[Any]) -> Any:
-        """Call it. `strange` are the arguments of which it is not known yet that the dispatcher passes them on."""
+    def run(self, arguments: Sequence[Any]) -> Any:
+        """Call it."""
         if torch.compiler.is_compiling():
             return self.overload(*arguments)
-        if not is_direct(strange):
+        alike = repeated(self.launch, arguments) if is_calm() else None
+        if alike is None:
+            return self._run_alone(arguments)
+        if alike.asks and self.recorded is not None and is_recording():
+            return self._record(*arguments, alike)
+        return alike(arguments)
+
+    def _run_alone(self, arguments: Sequence[Any]) -> Any:
+        """A call of which it is not known that the dispatcher passes it on, or that is like no other."""
+        if not is_direct(arguments):
             refuse_tangents(self.overload.name(), arguments)
             if self.transformed is not None and is_transformed():
                 return self.transformed.apply(*arguments)
             return self.overload(*arguments)
         if self.recorded is not None and records(arguments):
-            return self.recorded.apply(*arguments)
+            return self.recorded.apply(*arguments, None)
         return self.launch(*arguments)
+
+    @cached_property
+    def _record(self) -> Function:
+        """What `recorded.apply` comes to for tensors with memory of their own where no transform is at work."""
+        found: Function = super(torch.autograd.Function, self.recorded).apply  # type: ignore[misc]
+        return found
 
 
 def operator(
     name: str, signature: str, launch: Function, fake: Function, save: Function | None = None,
     backward: Function | None = None, *, shared: bool = False, completed: Function | None = None,
+    axes_of: AxesOf = lambda arguments: None,
 ) -> Operator:  # fmt: skip
     """Register `flashgen::<name><signature>`.
 
     `launch` runs it on any device, `fake` gives outputs of the right shape without running it. `save(ctx, inputs,
     output)` and `backward(ctx, *gradients)` make it differentiable. `completed` is `launch` with all outputs of the
-    signature, where that leaves out some. Where the name is taken, by the same module
-    imported before, it becomes <name>_2 and so on: what was imported before stays in use. Unless it is `shared`: then
-    what is registered is the same function.
+    signature, where that leaves out some. `axes_of` says where the batch is, for torch.func.vmap. Where the name is
+    taken, by the same module imported before, it becomes <name>_2 and so on: what was imported before stays in use.
+    Unless it is `shared`: then what is registered is the same function.
     """
     with _registering:
         names = (name if number == 1 else f"{name}_{number}" for number in count(1))
@@ -73,16 +92,20 @@ def operator(
                 torch.library.register_autograd(f"flashgen::{name}", backward, setup_context=save, lib=_library)
     overload = getattr(torch.ops.flashgen, name).default
     recorded = None if backward is None else _recorded(name, launch, save, backward)
-    transformed = None if backward is None else _transformed(name, overload, save, backward)
+    transformed = None if backward is None else _transformed(name, overload, save, backward, axes_of)
     return Operator(overload, launch, recorded, transformed)
 
 
 def _recorded(name: str, launch: Function, save: Function | None, backward: Function) -> type[torch.autograd.Function]:
-    """The same derivative for calls that do not go through the dispatcher."""
+    """The same derivative for calls that do not go through the dispatcher.
 
-    def forward(ctx: Any, *arguments: Any) -> Any:
+    Their last argument is what repeats them, or None.
+    """
+
+    def forward(ctx: Any, *given: Any) -> Any:
         ctx.direct = True
-        output = launch(*arguments)
+        *arguments, alike = given
+        output = launch(*arguments) if alike is None else alike(arguments)
         if save is not None:
             save(ctx, arguments, output)
         return output
@@ -91,17 +114,23 @@ def _recorded(name: str, launch: Function, save: Function | None, backward: Func
     return type(name, (torch.autograd.Function,), methods)
 
 
-def _transformed(name: str, overload: Any, save: Function | None, backward: Function) -> type[torch.autograd.Function]:
+def _transformed(
+    name: str, overload: Any, save: Function | None, backward: Function, axes_of: AxesOf
+) -> type[torch.autograd.Function]:
     """The same derivative in the form that torch.func's transforms ask for, which an operator's own does not have."""
 
     def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         if save is not None:
             save(ctx, inputs, output)
 
+    def run(*arguments: Any) -> Any:
+        return made.apply(*arguments) if is_transformed() else overload(*arguments)
+
     methods = {
         "forward": staticmethod(lambda *arguments: overload(*arguments)),
         "setup_context": staticmethod(setup_context),
         "backward": staticmethod(backward),
-        "generate_vmap_rule": True,
+        "vmap": staticmethod(vmap_rule(run, axes_of)),
     }
-    return type(name, (torch.autograd.Function,), methods)
+    made: Any = type(name, (torch.autograd.Function,), methods)
+    return made

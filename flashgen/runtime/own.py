@@ -13,6 +13,7 @@ from flashgen.runtime.declared import Input
 from flashgen.runtime.memory import remember
 from flashgen.runtime.packed_sizes import packed_call
 from flashgen.runtime.paged import PagedLayout
+from flashgen.runtime.tracing import current_tracer
 from flashgen.runtime.variant import Variant
 
 _layouts: dict[Hashable, OwnLayout] = {}
@@ -44,7 +45,11 @@ def given_own(
     description: list[Hashable] = [variant, layout, *sizing]
     given = {**params}
     for each, tensor in zip(declared, inputs, strict=True):
-        ready: Any = each.default(layout.sizes.heads, q.device) if tensor is None and each.default else tensor
+        ready: Any = tensor
+        if tensor is None and each.default:
+            ready = each.default(layout.sizes.heads, q.device)
+            if (tracer := current_tracer()) is not None:
+                tracer.constant(ready)
         try:
             description += (ready.shape, ready.stride(), ready.dtype, ready.device)
         except (AttributeError, RuntimeError):

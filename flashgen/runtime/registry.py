@@ -23,6 +23,7 @@ from flashgen.runtime.kernels.forward_varlen import FORWARD_VARLEN_KERNEL
 from flashgen.runtime.kernels.kernel import Kernel
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL
 from flashgen.runtime.kernels.learned_varlen import LEARNED_VARLEN_KERNEL
+from flashgen.runtime.replay import forget_replays
 
 REGISTRY: list[Kernel] = [
     FORWARD_KERNEL,
@@ -67,6 +68,7 @@ def unregister(kernel: Kernel) -> None:
 def _forget() -> None:
     kernel_of.cache_clear()
     kernel_like.cache_clear()
+    forget_replays()
 
 
 def kernels_of(family: str) -> tuple[Kernel, ...]:

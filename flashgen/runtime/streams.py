@@ -13,6 +13,7 @@ import torch
 from triton.runtime import driver
 
 from flashgen.runtime.call import Call
+from flashgen.runtime.tracing import current_tracer
 
 # By GPU and stream.
 _counters: dict[tuple[int, int], torch.Tensor] = {}
@@ -27,7 +28,14 @@ def tile_counter(call: Call) -> torch.Tensor:
     gpu = call.q.get_device()
     if gpu != torch._C._cuda_getDevice() or torch.cuda.is_current_stream_capturing():
         return call.q.new_zeros(2, dtype=torch.int32)
-    stream = driver.active.get_current_stream(gpu)
+    counter = _counter_of(gpu, driver.active.get_current_stream(gpu))
+    if (tracer := current_tracer()) is not None:
+        tracer.of_stream(counter, _counter_of)
+    return counter
+
+
+def _counter_of(gpu: int, stream: int) -> torch.Tensor:
+    """That of the current stream of the current GPU, which these are."""
     counter = _counters.get((gpu, stream))
     if counter is None:
         counter = _counters[gpu, stream] = _kept(lambda: torch.zeros(2, dtype=torch.int32, device="cuda"))

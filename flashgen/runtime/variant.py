@@ -21,7 +21,8 @@ class Variant:
     `Lookup`. `inputs` and `params` are the caller's; `sums` where gradients of inputs are added up, by a kernel of
     their own that `loads` so many values for each pair. `sink` names the input that has one more logit for each row.
     `span` is how many keys a query sees at most, None where no constant says. `by_batch` and `by_head` tell whether a
-    mask that needs a schedule differs from one batch element, or head, to the next.
+    mask that needs a schedule differs from one batch element, or head, to the next. `counts_batch`: what a batch
+    element gets depends on its number, or on how many there are.
     """
 
     identity: Identity
@@ -35,6 +36,7 @@ class Variant:
     span: int | None = None
     by_batch: bool = False
     by_head: bool = False
+    counts_batch: bool = False
 
     # What follows from these: the parameters of each kernel.
     takes_of: Mapping[str, frozenset[str]] = field(init=False, repr=False)

@@ -111,3 +111,18 @@ def test_where_learned_inputs_are_read() -> None:
 def test_a_mask_of_positions_alone() -> None:
     assert {"causal", "sliding_window"} <= named("plain_mask")
     assert not {"full", "alibi", "softcap", "document", "dilated"} & named("plain_mask")
+
+
+def test_batch_elements_are_each_for_itself_unless_their_number_is_read() -> None:
+    assert not named("counts_batch")
+    own = {"own": {"shape": ["batch", "kv_len"], "dtype": "int32"}}
+    of = {"of": {"shape": ["n"], "dtype": "int32"}}
+    assert not facts(inputs=own | of, mask="of[own[b, q]] == own[b, k]").counts_batch
+    for mask in ("own[0, k] > 0", "own[b - 1, k] > 0", "(own[b, k] > 0) | (b > 1)"):
+        assert facts(inputs=own, mask=mask).counts_batch, mask
+    assert facts(inputs=of, mask="of[b] > k").counts_batch
+    assert facts(mask="k < q + b").counts_batch
+    assert facts(score="score / batch").counts_batch
+    assert facts(inputs={"x": {"shape": ["batch + 1"], "dtype": "int32"}}, mask="x[0] > k").counts_batch
+    pairs = {"pairs": {"shape": ["batch", "batch"], "dtype": "int32"}}
+    assert facts(inputs=pairs, mask="pairs[b, b] > k").counts_batch

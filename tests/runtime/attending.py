@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +13,7 @@ from typing import Any
 import torch
 
 from flashgen.problems import Call, Problem, make_inputs
+from flashgen.runtime.launching import replaced
 from flashgen.spec import load
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -37,3 +41,16 @@ def attend(module: ModuleType, call: Call, **more: Any) -> tuple[torch.Tensor, t
     """out and lse, with small tiles."""
     given = {"config": CONFIG, "backward_config": BACKWARD} | call.keywords | more
     return module.attention(call.q, call.k, call.v, return_lse=True, **given)
+
+
+@contextmanager
+def launches() -> Iterator[Counter[str]]:
+    """How often each kernel is launched."""
+    counts: Counter[str] = Counter()
+
+    def counting(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        counts[kernel.__name__] += 1
+        kernel[(programs,)](*arguments, **constants)
+
+    with replaced(counting):
+        yield counts

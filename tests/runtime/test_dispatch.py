@@ -61,7 +61,16 @@ STRANGE = {
     "meta": lambda: PLAIN.to("meta"),
     "negated lazily": lambda: torch.zeros(2, dtype=torch.complex64).conj().imag,
     "functional": lambda: torch._to_functional_tensor(PLAIN),
+    "zeros without memory": lambda: torch._efficientzerotensor(2, device=DEVICE),
+    "out of a transform": lambda: escaped(),
 }
+
+
+def escaped() -> torch.Tensor:
+    """What a transform of torch.func gave its function, after it has returned."""
+    seen: list[torch.Tensor] = []
+    torch.func.grad(lambda x: [seen.append(x), x.sum()][1])(PLAIN)
+    return seen[0]
 
 
 @pytest.mark.parametrize("state", CALM)
