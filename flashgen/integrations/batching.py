@@ -37,8 +37,9 @@ def _open() -> None:
 def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool) -> torch.Tensor:
     """The keys that each query sees, as a mask of rows int32 [1, 1, 2, q_len].
 
-    paged: what PagedAttentionCache.update left, cu_seq_lens_q and cu_seq_lens_k int32 [requests + 1]; the last query of
-    a request is at its last key; `sliding_window` keys at most. A query behind the last request sees none.
+    paged: a layer's arguments as PagedAttentionCache.update leaves them, cu_seq_lens_q and cu_seq_lens_k int32
+    [requests + 1]; the last query of a request is at its last key; `sliding_window` keys at most. A query behind the
+    last request sees none.
     """
     starts_q, starts_k = paged["cu_seq_lens_q"].long(), paged["cu_seq_lens_k"].long()
     token = torch.arange(q_len, device=starts_q.device)

@@ -56,7 +56,9 @@ def generated_attention(
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     if isinstance(cache, PagedAttentionCache):
+        # Newer versions of transformers do this before they call the interface.
         key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
+    if "read_index" in others:
         attention_mask = packed_rows(query.shape[2], others, is_causal)
     form, inputs = _mask(attention_mask, query, key, is_causal)
     biases = [position_bias] if position_bias is not None else []

@@ -17,7 +17,12 @@ PACKED = torch.tensor([[*range(50), *range(40)], [*range(1), *range(89)], [*rang
 
 
 def packed(inner: Callable[..., Any]) -> Callable[..., Any]:
-    return masking.packed_sequence_compatibility_function(inner, PACKED, masking.find_packed_sequence_indices(PACKED))
+    """As create_causal_mask does it; older versions of transformers have one function for both steps."""
+    sequences = masking.find_packed_sequence_indices(PACKED)
+    if hasattr(masking, "packed_sequence_compatibility_function"):
+        return masking.packed_sequence_compatibility_function(inner, PACKED, sequences)
+    own = masking.remap_positions_for_packed_sequence(inner, PACKED)
+    return masking.and_masks(own, masking.packed_sequence_mask_function(sequences))
 
 
 PATTERNS = {

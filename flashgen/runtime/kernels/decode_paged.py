@@ -27,7 +27,7 @@ _ROWS_BY_WARPGROUP = 64
 # Rows of a KV head that fill tiles of a forward kernel's size.
 _MANY_ROWS = 128
 # Keys of the widest tile.
-_WIDEST = 128
+_WIDEST_BN = 128
 _NOT_GIVEN = ("cu_seqlens_q_ptr", "k_scale_ptr", "v_scale_ptr")
 
 
@@ -50,7 +50,7 @@ def _suited(
     if rows >= _MANY_ROWS and max(widths) <= 128:
         chosen = config.but(BM=_MANY_ROWS, num_warps=8, num_stages=3)
     elif cache and rows < _ROWS_BY_WARPGROUP:
-        wider = {"BN": 2 * config.BN} if config.BN < _WIDEST else {"num_stages": config.num_stages + 1}
+        wider = {"BN": 2 * config.BN} if config.BN < _WIDEST_BN else {"num_stages": config.num_stages + 1}
         chosen = config.but(**wider)
     needed = shared_bytes(chosen.but(BM=row_tile(chosen, rows)), widths, 2, 1 if cache else 2)
     return chosen if dtype != "float32" and needed <= shared_limit(capability) else config
