@@ -44,8 +44,11 @@ def converts_in_place(BM: int, of_key: int, device: torch.device) -> bool:
 def _suited(
     config: Config, rows: int, cache: str, capability: str, dtype: str, head_dim: int, v_head_dim: int
 ) -> Config:  # fmt: skip
-    """As many bytes in flight where a cache has 8 bits, by wider tiles up to 128 keys, else by a further stage; tiles of
-    more rows, and warps, where there are as many, since each tile of rows reads the keys again: as long as they fit."""
+    """As many bytes in flight where a cache has 8 bits, by wider tiles up to 128 keys, else by a further stage.
+
+    Tiles of more rows, and warps, where there are as many, since each tile of rows reads the keys again: as long as
+    they fit.
+    """
     widths, chosen = tile_widths(head_dim, v_head_dim), config
     if rows >= _MANY_ROWS and max(widths) <= 128:
         chosen = config.but(BM=_MANY_ROWS, num_warps=8, num_stages=3)
