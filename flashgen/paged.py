@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flashgen.codegen.packed import BATCH, Q_LEN, is_along_queries
+from flashgen.analysis.packed import BATCH, Q_LEN, is_along_queries
 from flashgen.problems import Own, Problem, draw_own, input_sizes, shape_of
 from flashgen.runtime.paged import CACHE_DTYPES
 from flashgen.spec.variant import Input, Variant

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from flashgen.analysis.levels import COL, PAIR, level
+from flashgen.analysis.packed import BATCH, begin_of, has_room
 from flashgen.lang.bounds import LAST_KEY, KeyRange, Q, increasing_in_q, key_range, row_range
-from flashgen.lang.derivative import Gradients, gradients
+from flashgen.lang.derivative import Gradients, LoadSite, gradients
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import Placement, placement
 from flashgen.lang.linear import linear
 from flashgen.lang.log2 import Logits, is_uniform, logits, slope
-from flashgen.lang.nodes import Expr, Gather, Type, op, var, variables, walk
+from flashgen.lang.nodes import Expr, Gather, Type, const, op, var, variables, walk
 from flashgen.lang.tiles import TileTruth, tile_truth
-from flashgen.spec.variant import Variant
+from flashgen.spec.variant import Input, Variant
 
-B, BATCH = (var(name, Type.INT) for name in ("b", "batch"))
+B = var("b", Type.INT)
 
 
 @dataclass(frozen=True)
@@ -157,9 +158,9 @@ class Facts:
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
         """Where each gradient goes, for each place where a learned input is read, in the order of the inputs."""
-        sizes = {tensor.name: [dim.size for dim in tensor.dims] for tensor in self.variant.inputs}
+        tensors = {tensor.name: tensor for tensor in self.variant.inputs}
         return tuple(
-            placement(site, sizes[name], self.ranges) for name, sites in self.gradients.sites for site in sites
+            _placement(site, tensors[name], self.ranges) for name, sites in self.gradients.sites for site in sites
         )
 
     @cached_property
@@ -167,6 +168,14 @@ class Facts:
         """What is read for each pair."""
         nodes = walk(self.variant.score, self.variant.mask)
         return tuple(node for node in nodes if isinstance(node, Gather) and level(node) == PAIR)
+
+
+def _placement(site: LoadSite, tensor: Input, ranges: Ranges) -> Placement:
+    sizes = [dim.size for dim in tensor.dims]
+    if not has_room(tensor):
+        return placement(site, sizes, ranges)
+    strides = [var(f"stride_{tensor.name}_{axis}_sums", Type.INT) for axis in range(len(sizes) - 1)]
+    return placement(site, sizes, ranges, (*strides, const(1)), {BATCH: begin_of(tensor)})
 
 
 @lru_cache(maxsize=64)

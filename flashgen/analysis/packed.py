@@ -1,33 +1,38 @@
-"""A variant whose sequences lie one after the other, each with lengths of its own."""
+"""Which inputs go along the sequences of a batch, so that they are packed as these are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from flashgen.lang.nodes import Expr, Type, var, variables
+from flashgen.spec.variant import Input
 
-from flashgen.analysis.facts import Facts
-from flashgen.lang.learned import KV_LEN, Q_LEN, Own, Placement, placement
-from flashgen.lang.nodes import TRUE, Type, substitute, var
-
-# A tensor of no sequence alone has room for the longest.
-_ALONE = Own(TRUE, "")
-_LONGEST = {Q_LEN: var("max_seqlen_q", Type.INT), KV_LEN: var("max_seqlen_k", Type.INT)}
+BATCH, Q_LEN, KV_LEN = (var(name, Type.INT) for name in ("batch", "q_len", "kv_len"))
+# What kernels count by along the batch of such an input: where the sequence begins among all queries, or keys.
+BEGIN = {Q_LEN: var("begin_q", Type.INT), KV_LEN: var("begin_k", Type.INT)}
 
 
-@dataclass(frozen=True)
-class PackedFacts(Facts):
-    """What follows where every sequence has lengths of its own: no two have the same tiles."""
+def length_along(tensor: Input) -> Expr | None:
+    """The length that an input goes along in each sequence, which makes it a packed one; None for others."""
+    sizes = {dim.size for dim in tensor.dims}
+    lengths = sizes & BEGIN.keys()
+    return lengths.pop() if BATCH in sizes and len(lengths) == 1 else None
 
-    @property
-    def mask_by_batch(self) -> bool:
-        return self.variant.mask is not TRUE
 
-    @cached_property
-    def placements(self) -> tuple[Placement, ...]:
-        """As of one sequence; the host knows no lengths, by which programs could tell that none of them meet."""
-        sizes = {tensor.name: [dim.size for dim in tensor.dims] for tensor in self.variant.inputs}
-        found = []
-        for name, sites in self.gradients.sites:
-            room = [substitute(size, _LONGEST) for size in sizes[name]]
-            found += [placement(site, sizes[name], self.ranges, room) for site in sites]
-        return tuple(replace(each, own=each.own if each.own == _ALONE else None) for each in found)
+def is_packed(tensor: Input) -> bool:
+    """Whether an input goes along the queries, or the keys, of each sequence, and so is packed with these."""
+    return length_along(tensor) is not None
+
+
+def is_along_queries(tensor: Input) -> bool:
+    """Whether it goes along the queries of each sequence, and so is packed where only these are."""
+    return length_along(tensor) is Q_LEN
+
+
+def begin_of(tensor: Input) -> Expr | None:
+    """What kernels that serve packed sequences count by along its batch; None for an input that is never packed."""
+    length = length_along(tensor)
+    return None if length is None else BEGIN[length]
+
+
+def has_room(tensor: Input) -> bool:
+    """Whether its strides do not follow from a sequence's own lengths: it has room for others, or is packed."""
+    return is_packed(tensor) or any(variables(dim.size) & {"q_len", "kv_len"} for dim in tensor.dims[1:])

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import COL, Level
+from flashgen.analysis.packed import begin_of
 from flashgen.codegen.words import words
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.prologue import Prologue
@@ -16,12 +17,21 @@ from flashgen.spec.variant import Variant
 # What a kernel that walks along keys by a schedule is given of it, and one that walks along queries.
 SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
 ROW_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_q_tiles")
+# The integers that are None where sequences are dense: how many packed ones there are, and their lengths together.
+PACKED_SIZES = ("num_seqs", "total_q", "total_k")
 
 
-def new_prologue(facts: Facts, walked: Level = COL, approximate: bool = False, dialect: Dialect = TRITON) -> Prologue:
-    """The prologue of a kernel whose loop goes along keys, or along queries where `walked` is ROW."""
+def new_prologue(
+    facts: Facts, walked: Level = COL, approximate: bool = False, dialect: Dialect = TRITON, packs: bool = False
+) -> Prologue:  # fmt: skip
+    """The prologue of a kernel whose loop goes along keys, or along queries where `walked` is ROW.
+
+    `packs`: sequences may be packed, and then so are the inputs along them.
+    """
     variant = facts.variant
-    tensors = {i.name: Tensor(tuple(d.size for d in i.dims), i.dtype) for i in variant.inputs}
+    tensors = {
+        i.name: Tensor(tuple(d.size for d in i.dims), i.dtype, begin_of(i) if packs else None) for i in variant.inputs
+    }
     return Prologue(
         facts.ranges,
         tensors,
@@ -39,24 +49,25 @@ def q_offset(facts: Facts) -> str:
 
 
 def extra_arguments(variant: Variant, reads: set[str]) -> tuple[str, ...]:
-    """Pointers and strides of the inputs, runtime params and named sizes, as far as a kernel reads them."""
+    """Pointers and strides of the inputs, runtime params and named sizes, as far as a kernel reads them.
+
+    Strides are also those of the sums for gradients.
+    """
     names: list[str] = []
     for tensor in variant.inputs:
         name = tensor.name
         strides = [f"stride_{name}_{axis}" for axis in range(len(tensor.dims) - 1)]
-        names += [n for n in (f"{name}_ptr", *strides) if n in reads]
+        sums = [f"{stride}_sums" for stride in strides]
+        names += [n for n in (f"{name}_ptr", *strides, *sums) if n in reads]
     return (*names, *(n for n in _scalars(variant) if n in reads))
 
 
 def unspecialized(
-    variant: Variant, reads: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE, packed: bool = False
+    variant: Variant, reads: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE
 ) -> tuple[str, ...]:
-    """The integers that a kernel is not compiled anew for; one over packed sequences has other lengths."""
-    own = own_integers(variant, reads)
-    sizes = ["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"]
-    if packed:
-        sizes[2:4] = [*([] if "batch" in own else ["batch"]), "total_q", "total_k", "max_seqlen_q", "max_seqlen_k"]
-    return (*sizes, *([schedule[-1]] if scheduled else []), *own)
+    """The integers that a kernel is not compiled anew for."""
+    sizes = ("heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
+    return (*sizes, *([schedule[-1]] if scheduled else []), *own_integers(variant, reads))
 
 
 def own_integers(variant: Variant, reads: Collection[str]) -> tuple[str, ...]:

@@ -55,11 +55,6 @@ class BackwardView:
         return tuple(f for f in (self.score, self.mask) if f is not None)
 
     @property
-    def reads_b(self) -> bool:
-        """Whether a kernel over packed sequences asks which one it is at."""
-        return "b" in self.reads or self.scheduled
-
-    @property
     def logit(self) -> str:
         return "qk" if self.score is None else "x"
 

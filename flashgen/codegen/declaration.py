@@ -24,16 +24,10 @@ class Declaration:
     params: tuple[str, ...]
     sums: tuple[str, ...]
     loads: int
-    varlen_sums: tuple[str, ...] = ()
 
 
-def declaration(
-    variant: Variant, names: Mapping[str, str], learned: LearnedView | None, varlen: LearnedView | None
-) -> Declaration:
-    """Of a variant under the names of generated code, of which `names` are those in the spec.
-
-    `varlen` is `learned` of packed sequences.
-    """
+def declaration(variant: Variant, names: Mapping[str, str], learned: LearnedView | None) -> Declaration:
+    """Of a variant under the names of generated code, of which `names` are those in the spec."""
     known = (*SIZES, "total_q", "total_k", *(p.name for p in variant.runtime_params), *variant.dim_names)
     queries, both = with_packed_queries(variant).inputs, with_packed_sequences(variant).inputs
     return Declaration(
@@ -47,7 +41,6 @@ def declaration(
         ),
         tuple(_sums(site, known) for site in learned.sites) if learned else (),
         learned.loads if learned else 1,
-        tuple(_sums(site, known) for site in varlen.sites) if varlen else (),
     )
 
 

@@ -74,11 +74,6 @@ def titles(learned: Sequence[str]) -> Mapping[str, str]:
         "backward_kv_sm90": "dk and dv, and dq where a config fuses it, for Hopper",
         "backward_kv_wide_sm90": "dk and dv of wide heads, for Hopper",
         "backward_inputs": of_inputs,
-        "forward_varlen": "out and lse of packed sequences",
-        "schedule_varlen": "the tiles of packed sequences, as schedule.py has them",
-        "backward_q_varlen": "dq of packed sequences",
-        "backward_kv_varlen": "dk and dv of packed sequences",
-        "backward_inputs_varlen": f"{of_inputs} from packed sequences",
     }
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.pairs import Function, named_apart
+from flashgen.codegen.pairs import Function
 from flashgen.codegen.words import words
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
@@ -29,7 +28,7 @@ class SiteView:
     `sums` names the row sums of what is added after the loop. `offset` is the element's number, after
     `offset_lines`; for DIAGONAL it reads the keys `along`. Where the function `uniform` says so, all pairs of a tile
     share the element at `corner`, after `corner_lines`. `writes` is "store" or "turns" where each pair has its own
-    element: always, or where the constexpr `way` is true; "" elsewhere. On the host, `apart` is the condition for that,
+    element if the constexpr `way` is true; "" elsewhere. On the host, `apart` is the condition for that,
     without a result where there is none to ask, and `shared_by` the axis, "batch" or "heads", whose programs take
     turns.
     """
@@ -94,12 +93,9 @@ def learned_inputs(variant: Variant) -> tuple[str, ...]:
     return tuple(t.name for t in variant.inputs if t.grad and not (variant.sink and t.name == "sinks"))
 
 
-def learned_view(facts: Facts, prologue: Prologue, known: Sequence[Function] = ()) -> LearnedView:
-    """Work the texts out, for a kernel that owns queries; what they need before the loop goes to its prologue.
-
-    `known` are the functions that the kernels before it define.
-    """
-    texts = SiteTexts(facts.variant, prologue, known)
+def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:
+    """Work the texts out, for a kernel that owns queries; what they need before the loop goes to its prologue."""
+    texts = SiteTexts(facts.variant, prologue)
     sites = tuple(texts.site(each) for each in facts.placements)
     return LearnedView(
         sites,
@@ -119,7 +115,7 @@ def summed_by_key(facts: Facts) -> bool:
     It has ds_out, if that is ds or a multiple, and walks along the same tiles, if these need no schedule.
     """
     found = facts.placements
-    walks = not facts.uses_schedule and not facts.rows_scheduled
+    walks = not facts.uses_schedule and not facts.rows_scheduled and not any(each.strides for each in found)
     whole = all(each.sharing is Sharing.ALL for each in found)
     return bool(found) and walks and not facts.nonlinear and (whole or all(_shares_by_place(each) for each in found))
 
@@ -134,8 +130,8 @@ def _shares_by_place(found: Placement) -> bool:
 class SiteTexts:
     """Writes what the kernel needs for each place."""
 
-    def __init__(self, variant: Variant, prologue: Prologue, known: Sequence[Function] = ()) -> None:
-        self._variant, self._prologue, self._known = variant, prologue, known
+    def __init__(self, variant: Variant, prologue: Prologue) -> None:
+        self._variant, self._prologue = variant, prologue
         self.epilogue = prologue.fork()
         self.functions: list[Function] = []
         self.reads: set[str] = set()
@@ -198,8 +194,7 @@ class SiteTexts:
         return _product(derivative, function.call)
 
     def _function(self, name: str, body: Fragment, formula: str) -> Function:
-        function = named_apart(Function(name, body, formula), self._known, "_packed")
-        assert function is not None
+        function = Function(name, body, formula)
         self.functions.append(function)
         return function
 
@@ -247,7 +242,7 @@ def _own(name: str, own: Own | None) -> tuple[str, str]:
         return "", ""
     if own.shared_by:
         return "turns", f"{name}_in_turns".upper()
-    return "store", "" if own.when is TRUE else f"{name}_apart".upper()
+    return "store", f"{name}_apart".upper()
 
 
 def _product(derivative: Expr, text: str) -> str:

@@ -67,12 +67,11 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
     """
     public, names = variant, inner_names(variant)
     variant = inner(variant)
-    inputs, packed = kernels.backward_inputs, kernels.varlen.backward_inputs
+    inputs = kernels.backward_inputs
     declared = declaration(
         variant,
         {inside: name for name, inside in names.items()},
         inputs.learned if inputs else None,
-        packed.learned if packed else None,
     )
     reference = reference_view(variant)
     arguments = own_arguments(public, names)

@@ -32,6 +32,7 @@ from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.sass import disassembled, doubled_words
 from flashgen.codegen.words import inner_name
 from flashgen.errors import UsageError
+from flashgen.runtime.arguments import DENSE
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.schedule import schedules
 from flashgen.runtime.registry import kernel_of
@@ -81,27 +82,30 @@ class Resources:
 def compile_kernel(
     path: Path, kernel: str, target: str, dtype: str, head_dim: int, v_head_dim: int, config: Config,
     grouped: bool = False, odd: Collection[str] = (), learned: bool = False, largest: bool = False,
-    types: Mapping[str, str] = {}, constants: Mapping[str, int | None] = {},
+    types: Mapping[str, str] = {}, constants: Mapping[str, int | None] = {}, packed: bool = False,
 ) -> Resources:  # fmt: skip
     """Compile a kernel of a generated module ("forward", "backward_q" or "backward_kv") in one config.
 
     `target` is a capability such as "sm_80", or an AMD architecture such as "gfx942". `grouped`: several query heads
     share those of keys. `odd` are the strides of inputs, "rel 0" for the first of `rel`, that are no multiple of 16.
     `learned`: gradients of learned inputs are added up in it, if it can. `largest`: it writes the largest logits.
-    `types` and `constants` are those of arguments that are others than the kernel's record says.
+    `types` and `constants` are those of arguments that are others than the kernel's record says. `packed`: the
+    sequences are.
 
     What a launch needs beside it is compiled too, the kernel that makes schedules for these tiles and the one that
     brings dQ into its order: an error of either is reported, the resources are those of the kernel itself.
     """
     module = _loaded(Path(path))
-    record = kernel_of(kernel, config)
+    record = kernel_of(kernel, config, packed)
     unaligned = {f"stride_{inner_name(name)}_{axis}" for name, axis in map(str.split, odd)}
     unaligned |= {name for name, dim in (("head_dim", head_dim), ("v_head_dim", v_head_dim)) if dim % 16}
     given, fixed = types, constants
     types = _argument_types(module.IDENTITY.arguments, dtype)
     types |= record.types(getattr(torch, dtype), config, head_dim, v_head_dim, grouped)
     types |= given
-    constants = {**record.constants(config, head_dim, v_head_dim), **fixed}
+    dense = {} if packed else DENSE
+    own = dense if record.packs else {}
+    constants = {**record.constants(config, head_dim, v_head_dim), **own, **fixed}
     constants = {name: value for name, value in constants.items() if name not in given}
     compiled = getattr(module, record.function)
     sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
@@ -112,7 +116,7 @@ def compile_kernel(
     for beside in (*record.beside(config), *schedules(config)):
         if found.error is None and hasattr(module, beside.function):
             helper = getattr(module, beside.function)
-            other = _compile(helper, target, types, beside.constants, beside.options, unaligned)
+            other = _compile(helper, target, types, {**dense, **beside.constants}, beside.options, unaligned)
             if other.error is not None:
                 return other
             found = replace(found, lost_negations=found.lost_negations + other.lost_negations)

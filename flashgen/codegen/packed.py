@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts, facts_of
+from flashgen.analysis.packed import BATCH, KV_LEN, Q_LEN, length_along
 from flashgen.lang.nodes import Expr, Gather, Type, Var, gather, op, rebuild, var, walk
 from flashgen.spec.variant import Dim, Input, Variant
-
-BATCH, Q_LEN, KV_LEN = (var(name, Type.INT) for name in ("batch", "q_len", "kv_len"))
 
 
 @dataclass(frozen=True)
@@ -43,23 +42,8 @@ def with_packed_sequences(variant: Variant) -> Variant:
     return _with_packed(variant, _BOTH)
 
 
-def is_packed(tensor: Input) -> bool:
-    """Whether an input goes along the queries, or the keys, of each sequence, and so is packed with these."""
-    return _is_packed(tensor, _BOTH)
-
-
-def is_along_queries(tensor: Input) -> bool:
-    """Whether it goes along the queries of each sequence, and so is packed where only these are."""
-    return _is_packed(tensor, {Q_LEN: _QUERIES})
-
-
-def _is_packed(tensor: Input, packings: Packings) -> bool:
-    sizes = {dim.size for dim in tensor.dims}
-    return BATCH in sizes and len(sizes & {Q_LEN, KV_LEN}) == 1 and bool(sizes & packings.keys())
-
-
 def _with_packed(variant: Variant, packings: Packings) -> Variant:
-    packed = {tensor.name: tensor for tensor in variant.inputs if _is_packed(tensor, packings)}
+    packed = {tensor.name: tensor for tensor in variant.inputs if length_along(tensor) in packings}
     if not packed:
         return variant
     facts = facts_of(variant)

@@ -13,9 +13,11 @@ from flashgen.emit.operators import Operators
 from flashgen.lang.extrema import without_negated_operands
 from flashgen.lang.infix import Text, binary
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const, long_parts, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, long_parts, var, walk
 from flashgen.lang.parse import BINDING
 
+_B, _BATCH = (var(name, Type.INT) for name in ("b", "batch"))
+_PACKED = "cu_seqlens_q_ptr is not None"
 _LOADED_AS = {
     **dict.fromkeys(("int8", "uint8", "int16"), "int32"),
     **dict.fromkeys(("float16", "bfloat16"), "float32"),
@@ -24,10 +26,14 @@ _LOADED_AS = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """How a kernel reads an input: the size of each dimension, and its dtype."""
+    """How a kernel reads an input: the size of each dimension, and its dtype.
+
+    `begin` is what a kernel that serves packed sequences counts by along the batch in the place of b.
+    """
 
     sizes: tuple[Expr, ...]
     dtype: str
+    begin: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,10 @@ class Writer(ABC):
     def _offset_before_loop(self, expr: Gather, axis: int) -> Text | None:
         """`offset` for an index that the loop does not change."""
 
+    @abstractmethod
+    def _packed(self) -> str:
+        """The name of whether sequences are packed, in a kernel that serves such too."""
+
     def _read(self, name: str) -> str:
         self.statements.reads.add(name)
         return name
@@ -123,14 +133,21 @@ class Writer(ABC):
 
     def offset(self, expr: Gather, axis: int) -> Text | None:
         """One index times its stride, kept inside the tensor; None where it is zero."""
-        kept = self.setting.ranges.kept_inside(expr, axis, self.setting.tensors[expr.input].sizes[axis])
+        tensor = self.setting.tensors[expr.input]
+        kept = self.setting.ranges.kept_inside(expr, axis, tensor.sizes[axis])
         index = self.setting.plain(kept)
-        if index is const(0):
+        begin = tensor.begin if tensor.sizes[axis] is _BATCH else None
+        index, begin = (index, begin) if begin is None or index is not _B else (begin, None)
+        if index is const(0) and begin is None:
             return None
-        if axis == len(expr.indices) - 1:
-            return self.text(index)
-        stride = Text(self._read(f"stride_{expr.input}_{axis}"))
         text = self.text(index)
+        if begin is not None:
+            # Of another sequence than the program's, which a packed input does not have: its own stands for it.
+            other = f"tl.full([], {text}, tl.int32)" if isinstance(index, Const) else text
+            index, text = begin, Text(f"({self.text(begin)} if {self._packed()} else {other})")
+        if axis == len(expr.indices) - 1:
+            return text
+        stride = Text(self._read(f"stride_{expr.input}_{axis}"))
         return binary("*", text if isinstance(index, Const) else self._operators.wide(text), stride)
 
 
@@ -176,6 +193,9 @@ class PrologueWriter(Writer):
     def _offset_before_loop(self, expr: Gather, axis: int) -> Text | None:
         return self.offset(expr, axis)
 
+    def _packed(self) -> str:
+        return self.statements.names.get(_PACKED) or self.statements.assign(_PACKED, "PACKED", _PACKED)
+
 
 class PairWriter(Writer):
     """Writes what the loop changes; the rest it takes, by name, from the prologue."""
@@ -202,6 +222,9 @@ class PairWriter(Writer):
             return term
         along = "row" if self.setting.walked == COL else "col"
         return Text(self._read(self._prologue.name_of_sum([term], f"{expr.input}_{along}")))
+
+    def _packed(self) -> str:
+        return self._read(self._prologue._packed())
 
 
 def _total(terms: Sequence[Text]) -> Text:

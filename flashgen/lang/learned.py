@@ -6,9 +6,10 @@ summed before anything is added in memory: a whole tile, a row, a column, a diag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 
 from flashgen.lang.derivative import LoadSite
 from flashgen.lang.fold import fold
@@ -67,7 +68,8 @@ class Placement:
 
     `by_distance` is, for DIAGONAL, the offset of distance q_first - k. `uniform`, for DIAGONAL and ANY, is a bool of a
     tile's corners q_first, q_last, k_first, k_last: where it holds, all pairs of the tile share the element at
-    `corner`; None where interval arithmetic does not know. `own` is None where pairs may share elements.
+    `corner`; None where interval arithmetic does not know. `own` is None where pairs may share elements. `strides`:
+    those by which the elements are numbered, where these do not follow from the sizes of a sequence.
     """
 
     site: LoadSite
@@ -76,19 +78,30 @@ class Placement:
     by_distance: Expr | None = None
     uniform: Expr | None = None
     own: Own | None = None
+    strides: tuple[Expr, ...] = ()
 
     @property
     def corner(self) -> Expr:
         return fold(substitute(self.offset, {Q: Q_FIRST, K: K_FIRST}))
 
 
-def placement(site: LoadSite, sizes: Sequence[Expr], ranges: Ranges, room: Sequence[Expr] | None = None) -> Placement:
+def placement(
+    site: LoadSite, sizes: Sequence[Expr], ranges: Ranges, strides: Sequence[Expr] = (),
+    begins: Mapping[Expr, Expr | None] = MappingProxyType({}),
+) -> Placement:  # fmt: skip
     """How to add up the gradient of a load site, for an input whose dimensions have these sizes.
 
-    `room` has the sizes of the tensor itself, where it has room for more than is read.
+    `strides` are those of the tensor itself, where it has room for more than is read; `begins` has what stands for an
+    index into a dimension of such a size.
     """
     indices = [ranges.kept_inside(site.gather, axis, size) for axis, size in enumerate(sizes)]
-    offset = _offset(indices, sizes if room is None else room)
+    placed = [begins.get(size) or index for index, size in zip(indices, sizes, strict=True)]
+    return replace(_placement(site, sizes, ranges, indices, _offset(placed, sizes, strides)), strides=tuple(strides))
+
+
+def _placement(
+    site: LoadSite, sizes: Sequence[Expr], ranges: Ranges, indices: Sequence[Expr], offset: Expr
+) -> Placement:  # fmt: skip
     axes = variables(offset) & {"q", "k", "score"}
     if axes < {"q", "k"}:
         return Placement(site, {"": Sharing.ALL, "q": Sharing.ROW, "k": Sharing.COLUMN}["".join(axes)], offset)
@@ -99,9 +112,13 @@ def placement(site: LoadSite, sizes: Sequence[Expr], ranges: Ranges, room: Seque
     return Placement(site, Sharing.ANY, offset, uniform=None if own else one_place(indices), own=own)
 
 
-def _offset(indices: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
-    """The number of an element of a contiguous tensor, by Horner's rule."""
+def _offset(indices: Sequence[Expr], sizes: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
+    """The number of an element of a contiguous tensor, by its strides or by Horner's rule."""
     whole: Expr = const(0)
+    if strides:
+        for index, stride in zip(indices, strides, strict=True):
+            whole = op("add", whole, op("mul", index, stride))
+        return fold(whole)
     for index, size in zip(indices, sizes, strict=True):
         whole = op("add", op("mul", whole, size), index)
     return fold(whole)

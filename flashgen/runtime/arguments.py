@@ -15,6 +15,10 @@ MAX_HEAD_DIM = 512
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
+# What kernels that serve packed sequences too are given of where these are, where sequences are dense.
+DENSE = dict.fromkeys(("cu_seqlens_q_ptr", "cu_seqlens_k_ptr", "num_seqs", "total_q", "total_k"))
+
+
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of one call: q [batch, heads, q_len, head_dim], k and v over kv_heads and kv_len."""
@@ -31,6 +35,11 @@ class Sizes:
     def packed(self) -> bool:
         """Whether sequences lie one after the other in tensors of batch 1."""
         return False
+
+    @property
+    def numbers(self) -> Mapping[str, int | None]:
+        """All that kernels are told of them, by the names of their parameters."""
+        return {**vars(self), **DENSE}
 
     @property
     def rows(self) -> tuple[int, int, int]:

@@ -38,8 +38,8 @@ def attend(
     if variant.planned:
         parts, config, backward_config = plan_parts(plan, config, backward_config)
     arguments = (
-        q, k, v, *inputs, *params, scale, return_max, config_text(config, variant.family("forward")), *parts,
-        deterministic, backward_config_text(backward_config, variant.family),
+        q, k, v, *inputs, *params, scale, return_max, config_text(config, "forward", variant.packed), *parts,
+        deterministic, backward_config_text(backward_config, variant.packed),
     )  # fmt: skip
     found = operator.run(arguments)
     if return_max:
@@ -58,7 +58,7 @@ def make_plan(
     k, v = over_batch(q, k, v)
     call = prepare_own(variant, q, k, v, None, inputs, scalars)
     chosen, backward = (
-        choose_config(config_text(config, variant.family("forward")), variant.configs["forward"], call),
+        choose_config(config_text(config, "forward", variant.packed), variant.configs["forward"], call),
         None,
     )
     learned = (call.given[f"{name}_ptr"] for name in variant.learned)

@@ -104,7 +104,12 @@ def sum_of_groups(call: Call, gradient: torch.Tensor) -> torch.Tensor:
     if s.heads == s.kv_heads:
         return gradient
     total = gradient.unflatten(1, (s.kv_heads, s.heads // s.kv_heads)).sum(2).to(call.q.dtype)
-    return total.transpose(1, 2).contiguous().transpose(1, 2) if s.packed else total
+    return _by_token(total) if s.packed else total
+
+
+def _by_token(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor [1, heads, total, dim] as packed gradients lie, token by token."""
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def query_gradient(call: Call) -> torch.Tensor:
@@ -116,12 +121,13 @@ def query_gradient(call: Call) -> torch.Tensor:
 def query_sums(call: Call) -> torch.Tensor:
     """Where a fused `_backward_kv` adds up dq without its scale: zeros in float32, rows a multiple of 16 bytes long."""
     s = call.sizes
-    return torch.zeros((s.batch, s.heads, s.q_len, -(-s.head_dim // 4) * 4), device=call.q.device)
+    return torch.zeros((*s.rows, -(-s.head_dim // 4) * 4), device=call.q.device)
 
 
 def from_sums(call: Call, sums: torch.Tensor) -> torch.Tensor:
     """dq from what a fused kernel added up."""
-    return (sums[..., : call.sizes.head_dim] * call.scale).to(call.q.dtype)
+    dq = (sums[..., : call.sizes.head_dim] * call.scale).to(call.q.dtype)
+    return _by_token(dq) if call.sizes.packed else dq
 
 
 def for_scale(dq: torch.Tensor | None, scale: float | None) -> torch.Tensor | None:

@@ -46,10 +46,10 @@ def attention_backward(
         return no_gradients(q, k, v, *(call.given[f"{name}_ptr"] for name in variant.learned))
     needs_q, needs_k, needs_v = needs[:3]
     exact = is_deterministic(deterministic)
-    fuse_dq = needs_q and (needs_k or needs_v) and not (exact or variant.packed)
+    fuse_dq = needs_q and (needs_k or needs_v) and not exact
     configs = variant.configs
     kv_config, q_config = backward_configs(config, configs["backward_kv"], configs["backward_q"], call, fuse_dq)
-    dq_sums = kernel_of(variant.family("backward_kv"), kv_config).query_sums(call, kv_config)
+    dq_sums = kernel_of("backward_kv", kv_config).query_sums(call, kv_config)
     rows = launch_delta(variant, call, kv_config, output, d_out, d_lse, dq_sums)
     asked = {name for name, needed in zip(variant.learned, needs[3:], strict=True) if needed} if variant.learned else ()
     sums = sums_of_inputs(variant, call, exact) if asked and asked & variant.summed else None
@@ -81,14 +81,12 @@ def key_gradients_of(
         counts, tiles = made or make_schedule(variant, call, config, turned=True)
         schedule = {"counts_ptr": counts, "tiles_ptr": tiles}
     tensors = None if sums is None else sums.tensors
-    found: Gradients = kernel_of(variant.family("backward_kv"), config).launch(
-        variant, call, config, rows, schedule, dq_sums, tensors
-    )
+    found: Gradients = kernel_of("backward_kv", config).launch(variant, call, config, rows, schedule, dq_sums, tensors)
     return found
 
 
 def query_gradient_of(variant: Variant, call: Call, config: Config, rows: Incoming) -> torch.Tensor:
     """dq."""
     schedule = query_schedule(variant, call, config) if variant.is_scheduled("backward_q") else {}
-    found: torch.Tensor = kernel_of(variant.family("backward_q"), config).launch(variant, call, config, rows, schedule)
+    found: torch.Tensor = kernel_of("backward_q", config).launch(variant, call, config, rows, schedule)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,8 +81,15 @@ class Call(NamedTuple):
     @property
     def numbers(self) -> dict[str, Any]:
         """The numbers that follow from the layout, by the names of kernels' parameters."""
-        strides = zip(_STRIDES, self.strides, strict=True)
-        return {"scale": self.scale, **vars(self.sizes), **dict(strides), **self.own.numbers}
+        strides = zip(_STRIDES, self.counted_strides(self.strides), strict=True)
+        return {"scale": self.scale, **self.sizes.numbers, **dict(strides), **self.own.numbers}
+
+    def counted_strides(self, strides: Sequence[int]) -> tuple[int, ...]:
+        """Strides of batch, heads and length, of each tensor three, as kernels count: packed sequences by tokens."""
+        if not self.sizes.packed:
+            return tuple(strides)
+        heads_and_tokens = zip(strides[1::3], strides[2::3], strict=True)
+        return tuple(each for head, token in heads_and_tokens for each in (token, head, token))
 
 
 _layouts: dict[Hashable, Layout] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -20,29 +20,31 @@ from flashgen.runtime.registry import checked, kernel_like, kernel_of
 _BACKWARD = ("backward_kv", "backward_q")
 
 
-def config_text(config: Config | Mapping[str, Any] | str | None, family: str = "forward") -> str | None:
-    """A config as the operator takes it; ValueError where no kernel has such, while compiling only at the launch."""
+def config_text(
+    config: Config | Mapping[str, Any] | str | None, family: str = "forward", packed: bool = False
+) -> str | None:  # fmt: skip
+    """A config as the operator takes it; ValueError where no kernel has such, while compiling only at the launch.
+
+    `packed`: it is for packed sequences.
+    """
     if config is None:
         return None
     config = Config.of(config)
-    return str(config) if torch.compiler.is_compiling() else _checked_text(family, config)
+    return str(config) if torch.compiler.is_compiling() else _checked_text(family, config, packed)
 
 
 @lru_cache(maxsize=1024)
-def _checked_text(family: str, config: Config) -> str:
-    return str(checked(family, config))
+def _checked_text(family: str, config: Config, packed: bool) -> str:
+    return str(checked(family, config, packed))
 
 
-def backward_config_text(configs: Mapping[str, Any] | None, family: Callable[[str], str] = str) -> str | None:
-    """Configs of the backward kernels by name, as the operator takes them: "backward_kv: BM=...; backward_q: ...".
-
-    `family` says of a name which family of kernels that is.
-    """
+def backward_config_text(configs: Mapping[str, Any] | None, packed: bool = False) -> str | None:
+    """Configs of the backward kernels by name, as the operator takes them: "backward_kv: BM=...; backward_q: ..."."""
     if configs is None:
         return None
     if not isinstance(configs, Mapping) or not set(configs) <= set(_BACKWARD):
         raise TypeError(f"backward_config is {configs!r}; expected a mapping of {' and '.join(_BACKWARD)} to configs")
-    return "; ".join([f"{kernel}: {config_text(config, family(kernel))}" for kernel, config in configs.items()])
+    return "; ".join([f"{kernel}: {config_text(config, kernel, packed)}" for kernel, config in configs.items()])
 
 
 @lru_cache(maxsize=1024)
@@ -73,7 +75,8 @@ def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
 
 def _named(text: str, family: str, call: Call) -> Config:
     """The caller's config; ValueError where its kernel does not serve the call."""
-    config, s = _parsed(text, family), call.layout.sizes
+    s = call.layout.sizes
+    config = _parsed(text, family, s.packed)
     kernel = kernel_of(family, config)
     why = kernel.refuses(_capability(call), _dtype(call), s.head_dim, s.v_head_dim)
     why = why or kernel.misfit(config, s.head_dim, s.v_head_dim)
@@ -83,8 +86,8 @@ def _named(text: str, family: str, call: Call) -> Config:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: str, family: str) -> Config:
-    return checked(family, Config.parse(text))
+def _parsed(text: str, family: str, packed: bool = False) -> Config:
+    return checked(family, Config.parse(text), packed)
 
 
 def _capability(call: Call) -> str:

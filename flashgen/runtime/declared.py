@@ -27,7 +27,8 @@ class Input:
     `default(heads, device)` makes what stands in for None. `grad`: it has a gradient. `packed` is the input as it is
     where the queries of all sequences stand one after the other, if that is another shape: total_q in the place of
     batch and q_len. `varlen` is the input where keys stand so too, if that is another one: total_k in the place of
-    batch and kv_len.
+    batch and kv_len. `axes` has for each axis of the input as a dense call has it the one of this input by whose
+    stride kernels go there.
     """
 
     name: str
@@ -41,12 +42,14 @@ class Input:
     called: str = ""
     packed: Input | None = None
     varlen: Input | None = None
+    axes: tuple[int, ...] = ()
     # The names that its shape depends on.
     reads: tuple[str, ...] = field(init=False)
     # What kernels call its address.
     pointer: str = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", self.axes or tuple(range(len(self.dims))))
         object.__setattr__(self, "reads", names_of(self.shape))
         object.__setattr__(self, "pointer", f"{self.name}_ptr")
 

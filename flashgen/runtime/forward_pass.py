@@ -39,7 +39,7 @@ def attention_forward(
     chosen = choose_config(config, variant.configs["forward"], call)
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles)
-    kernel_of(variant.family("forward"), chosen).launch(variant, call, chosen, tensors)
+    kernel_of("forward", chosen).launch(variant, call, chosen, tensors)
     return found
 
 

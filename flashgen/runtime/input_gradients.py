@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -14,21 +14,9 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.declared import Sums, names_of
 from flashgen.runtime.exact import input_gradient, input_sums
 from flashgen.runtime.forward_pass import query_schedule
-from flashgen.runtime.kernels.learned import LEARNED_KERNEL
+from flashgen.runtime.kernels.learned import LEARNED_KERNEL, InputSums
 from flashgen.runtime.registry import kernel_of
 from flashgen.runtime.variant import Variant
-
-
-@dataclass(frozen=True, eq=False)
-class InputSums:
-    """The sums by the names of kernels' parameters, and how they are made.
-
-    `ways` are the compile-time arguments that say so, `at_once` is the number of heads that one launch is for.
-    """
-
-    tensors: Mapping[str, torch.Tensor]
-    ways: Mapping[str, bool]
-    at_once: int
 
 
 def sums_of_inputs(variant: Variant, call: Call, exact: bool) -> InputSums:
@@ -38,12 +26,23 @@ def sums_of_inputs(variant: Variant, call: Call, exact: bool) -> InputSums:
     ways: dict[str, bool] = {}
     at_once = call.sizes.batch * call.sizes.heads
     for each in variant.sums:
-        way = _is_apart(each, sizes) and (exact or not each.turns)
+        way = not call.sizes.packed and _is_apart(each, sizes) and (exact or not each.turns)
         ways |= {f"{each.name.upper()}_APART": way, f"{each.name.upper()}_IN_TURNS": way}
         if way and each.turns:
             at_once = min(at_once, 1 if each.turns == "heads" else call.sizes.heads)
         tensors[f"{each.name}_ptr"] = input_sums(call.given[f"{each.input}_ptr"], exact and not way)
-    return InputSums(tensors, ways, at_once)
+    return InputSums(tensors, ways, at_once, _strides(variant, call))
+
+
+def _strides(variant: Variant, call: Call) -> dict[str, int]:
+    """Of the sums for each learned input, which are contiguous, on the axes of the input as a dense call has it."""
+    strides: dict[str, int] = {}
+    for each in variant.inputs:
+        if each.name in variant.summed:
+            shape = call.given[each.pointer].shape
+            whole = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+            strides |= {f"stride_{each.name}_{axis}_sums": whole[own] for axis, own in enumerate(each.axes)}
+    return strides
 
 
 def _is_apart(place: Sums, sizes: Mapping[str, int]) -> bool:
@@ -65,7 +64,7 @@ def input_gradients(
         if keys is not None and added:
             config = rest_config(call, keys, variant.loads)
         schedule = query_schedule(variant, call, config) if scheduled else {}
-        LEARNED_KERNEL.launch(variant, call, config, rows, schedule, sums.tensors, sums.ways, sums.at_once, added)
+        LEARNED_KERNEL.launch(variant, call, config, rows, schedule, sums, added)
     found: dict[str, list[torch.Tensor]] = {}
     for each in variant.sums:
         found.setdefault(each.input, []).append(sums.tensors[f"{each.name}_ptr"])
@@ -73,5 +72,5 @@ def input_gradients(
 
 
 def _adds(variant: Variant, keys: Config) -> bool:
-    kernel = kernel_of(variant.family("backward_kv"), keys)
+    kernel = kernel_of("backward_kv", keys)
     return kernel.sums_inputs and variant.takes(kernel.name, "LEARNED")

@@ -154,10 +154,10 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
 def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], rest: Callable[[], Rest]) -> None:
     """Launch a kernel by the names of its parameters, again and again: what follows from `key`, `rest`, is asked once.
 
-    `given` are the arguments that change, tensors, numbers and None; for one kernel the same names each time, of which
-    it takes those that it has.
+    `given` are the arguments that change, tensors, numbers and None, of which it takes those that it has; for one
+    kernel as many always have the same names.
     """
-    order = _orders.get(id(kernel)) or _order(kernel, given)
+    order = _orders.get((id(kernel), len(given))) or _order(kernel, given)
     arguments = order.take(given)
     gpu = arguments[0].get_device()
     if _instead is not None or gpu < 0:
@@ -186,7 +186,7 @@ def _order(kernel: Any, given: Mapping[str, Any]) -> Order:
     names = tuple(name for name in kernel.arg_names if name in given)
     places = tuple(kernel.arg_names.index(name) for name in names)
     order = Order(kernel, names, places, itemgetter(*names) if len(names) > 1 else lambda given: (given[names[0]],))
-    remember(_orders, id(kernel), order)
+    remember(_orders, (id(kernel), len(given)), order)
     return order
 
 

@@ -109,7 +109,7 @@ def _bound(declared: Input, given: object) -> dict[str, int]:
 
 def _strides(declared: Sequence[Input], tensors: Sequence[torch.Tensor]) -> dict[str, int]:
     return {
-        f"stride_{each.name}_{axis}": stride
+        f"stride_{each.name}_{axis}": tensor.stride(own)
         for each, tensor in zip(declared, tensors, strict=True)
-        for axis, stride in enumerate(tensor.stride())
+        for axis, own in enumerate(each.axes)
     }

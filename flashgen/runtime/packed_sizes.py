@@ -25,6 +25,10 @@ class VarlenSizes(Sizes):
         return True
 
     @property
+    def numbers(self) -> Mapping[str, int | None]:
+        return {**vars(self), "num_seqs": self.batch}
+
+    @property
     def rows(self) -> tuple[int, int, int]:
         return 1, self.heads, self.total_q
 

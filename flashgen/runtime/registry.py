@@ -10,19 +10,15 @@ from functools import lru_cache
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.backward_kv import BACKWARD_KV_KERNEL
 from flashgen.runtime.kernels.backward_kv_sm90 import BACKWARD_KV_SM90_KERNEL
-from flashgen.runtime.kernels.backward_kv_varlen import BACKWARD_KV_VARLEN_KERNEL
 from flashgen.runtime.kernels.backward_kv_wide_sm90 import BACKWARD_KV_WIDE_SM90_KERNEL
 from flashgen.runtime.kernels.backward_q import BACKWARD_Q_KERNEL
 from flashgen.runtime.kernels.backward_q_sm90 import BACKWARD_Q_SM90_KERNEL
-from flashgen.runtime.kernels.backward_q_varlen import BACKWARD_Q_VARLEN_KERNEL
 from flashgen.runtime.kernels.decode import DECODE_KERNEL
 from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL
 from flashgen.runtime.kernels.forward import FORWARD_KERNEL
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
-from flashgen.runtime.kernels.forward_varlen import FORWARD_VARLEN_KERNEL
 from flashgen.runtime.kernels.kernel import Kernel
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL
-from flashgen.runtime.kernels.learned_varlen import LEARNED_VARLEN_KERNEL
 from flashgen.runtime.replay import forget_replays
 
 REGISTRY: list[Kernel] = [
@@ -36,10 +32,6 @@ REGISTRY: list[Kernel] = [
     LEARNED_KERNEL,
     DECODE_KERNEL,
     DECODE_PAGED_KERNEL,
-    FORWARD_VARLEN_KERNEL,
-    BACKWARD_Q_VARLEN_KERNEL,
-    BACKWARD_KV_VARLEN_KERNEL,
-    LEARNED_VARLEN_KERNEL,
 ]
 
 # What is tuned, as records, configs by name and digests know it: the families of each form of call, and all of them.
@@ -71,9 +63,9 @@ def _forget() -> None:
     forget_replays()
 
 
-def kernels_of(family: str) -> tuple[Kernel, ...]:
-    """Those of a family, the one that serves every call first."""
-    return tuple(kernel for kernel in REGISTRY if kernel.family == family)
+def kernels_of(family: str, packed: bool = False) -> tuple[Kernel, ...]:
+    """Those of a family, or of them those that serve packed sequences: the one that serves every call first."""
+    return tuple(kernel for kernel in REGISTRY if kernel.family == family and (kernel.packs or not packed))
 
 
 def backends() -> tuple[str, ...]:
@@ -88,13 +80,14 @@ def serving(family: str, capability: str, dtype: str, head_dim: int, v_head_dim:
 
 
 @lru_cache(maxsize=1024)
-def kernel_of(family: str, config: Config) -> Kernel:
-    """The kernel whose config this is; ValueError where no kernel of the family has such."""
-    kernels = kernels_of(family)
+def kernel_of(family: str, config: Config, packed: bool = False) -> Kernel:
+    """The kernel whose config this is; ValueError where no kernel of the family, or for packed sequences, has such."""
+    kernels = kernels_of(family, packed)
     mine = [kernel for kernel in kernels if kernel.backend == config.backend]
     if not mine:
         known = " or ".join(dict.fromkeys(kernel.backend for kernel in kernels))
-        raise ValueError(f"config backend is {config.backend!r}; expected {known}, as {family} has it")
+        wanted = f"{family} of packed sequences" if packed else family
+        raise ValueError(f"config backend is {config.backend!r}; expected {known}, as {wanted} has it")
     complaints = {kernel: kernel.complaints(config) for kernel in mine}
     nearest = min(mine, key=lambda kernel: len(complaints[kernel]))
     if complaints[nearest]:
@@ -102,9 +95,9 @@ def kernel_of(family: str, config: Config) -> Kernel:
     return nearest
 
 
-def checked(family: str, config: Config) -> Config:
-    """The config, if it is one of a kernel of this family; ValueError otherwise."""
-    return kernel_of(family, config).ordered(config)
+def checked(family: str, config: Config, packed: bool = False) -> Config:
+    """The config, if it is one of a kernel of this family, of packed sequences if asked; ValueError otherwise."""
+    return kernel_of(family, config, packed).ordered(config)
 
 
 @lru_cache(maxsize=1024)

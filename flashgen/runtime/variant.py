@@ -22,7 +22,8 @@ class Variant:
     their own that `loads` so many values for each pair. `sink` names the input that has one more logit for each row.
     `span` is how many keys a query sees at most, None where no constant says. `by_batch` and `by_head` tell whether a
     mask that needs a schedule differs from one batch element, or head, to the next. `counts_batch`: what a batch
-    element gets depends on its number, or on how many there are.
+    element gets depends on its number, or on how many there are. `packed`: sequences are packed, and cu_seqlens and
+    max_seqlen its arguments too.
     """
 
     identity: Identity
@@ -37,13 +38,12 @@ class Variant:
     by_batch: bool = False
     by_head: bool = False
     counts_batch: bool = False
+    packed: bool = False
 
     # What follows from these: the parameters of each kernel.
     takes_of: Mapping[str, frozenset[str]] = field(init=False, repr=False)
     # Whether scores may be huge: log-sum-exps are in natural units then, with a residue.
     natural: bool = field(init=False)
-    # Whether sequences are packed: these are the kernels for that, and cu_seqlens and max_seqlen its arguments too.
-    packed: bool = field(init=False)
     # Whether attention() takes a plan.
     planned: bool = field(init=False)
     # The variant's own arguments as its operator takes them.
@@ -63,7 +63,6 @@ class Variant:
         known = {
             "takes_of": taken,
             "natural": "residue_ptr" in taken["forward"],
-            "packed": "cu_seqlens_q_ptr" in taken["forward"],
             "planned": "tiles_ptr" in taken["forward"],
             "signature": signature_of(self.inputs, self.params),
             "dtypes": tuple(each.dtype for each in self.inputs),
@@ -78,10 +77,6 @@ class Variant:
     def takes(self, kernel: str, name: str) -> bool:
         """Whether a kernel has a parameter of this name."""
         return name in self.takes_of[kernel]
-
-    def family(self, name: str) -> str:
-        """The family of its kernels for what this one computes."""
-        return f"{name}_varlen" if self.packed else name
 
     def is_scheduled(self, kernel: str) -> bool:
         """Whether a kernel walks a schedule."""

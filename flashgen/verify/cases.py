@@ -154,12 +154,11 @@ _UNEVEN = Backward("transposed", kv=Config(32, 64, 4, 1, fuse_dq=0), q=Config(64
 _COARSE = Backward(kv=Config(64, 128, 4, 1, fuse_dq=0), q=Config(64, 128, 4, 1))
 _EXPANDED = replace(_FUSED, d_out="expanded", lse=False, deterministic=True)
 
-_PLAIN = Backward(kv=_SMALL, q=_SMALL)
 _PACKED_GRADIENTS = (
-    _packed("gradients, packed", _RAGGED, "4/2 40/56", "float32", backward=_PLAIN),
+    _packed("gradients, packed", _RAGGED, "4/2 40/56", "float32", backward=_FUSED),
     _packed(
         "gradients, packed, 16 bits", ((33, 1), (0, 7), (45, 64)), "2/1 64/64", "bfloat16",
-        backward=replace(_PLAIN, d_out="expanded", deterministic=True),
+        backward=replace(_APART, d_out="expanded", deterministic=True),
     ),
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from flashgen.codegen.packed import is_packed
+from flashgen.analysis.packed import is_packed
 from flashgen.lang.nodes import variables
 from flashgen.problems import Call, Problem, input_sizes, shape_of
 from flashgen.spec.variant import Input, Variant

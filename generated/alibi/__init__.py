@@ -21,10 +21,6 @@ Beside this file:
     backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
     backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
     backward_inputs.py        the gradient of slopes
-    forward_varlen.py         out and lse of packed sequences
-    backward_q_varlen.py      dq of packed sequences
-    backward_kv_varlen.py     dk and dv of packed sequences
-    backward_inputs_varlen.py the gradient of slopes from packed sequences
 
 Generated from variants/alibi.yaml by
 
@@ -39,28 +35,24 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_inputs import _backward_inputs
-from .backward_inputs_varlen import _backward_inputs_varlen
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
-from .backward_kv_varlen import _backward_kv_varlen
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
-from .backward_q_varlen import _backward_q_varlen
 from .decode import _decode
 from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
-from .forward_varlen import _forward_varlen
 
 IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "dd532edf7fba",
-        "backward_q": "33c2e2081158",
-        "backward_kv": "e4c5c539f4ea",
+        "forward": "0a8edbd86c03",
+        "backward_q": "76c99373fed3",
+        "backward_kv": "7f5f186342b3",
         "decode": "43e85253a8f4",
         "decode_paged": "75e73ee801ae",
     },
@@ -101,17 +93,7 @@ VARIANT = runtime.Variant(
 )
 OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
-VARLEN = runtime.packed_variant(
-    VARIANT,
-    kernels={
-        "forward": _forward_varlen,
-        "delta": _delta,
-        "backward_q": _backward_q_varlen,
-        "backward_kv": _backward_kv_varlen,
-        "learned": _backward_inputs_varlen,
-    },
-    sums=(runtime.Sums("d_slopes", "slopes"),),
-)
+VARLEN = runtime.packed_variant(VARIANT)
 VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 

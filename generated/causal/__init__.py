@@ -16,9 +16,6 @@ Beside this file:
     backward_kv.py            dk and dv, and dq where a config fuses it
     backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
     backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
-    forward_varlen.py         out and lse of packed sequences
-    backward_q_varlen.py      dq of packed sequences
-    backward_kv_varlen.py     dk and dv of packed sequences
 
 Generated from variants/causal.yaml by
 
@@ -32,25 +29,22 @@ from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
-from .backward_kv_varlen import _backward_kv_varlen
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
-from .backward_q_varlen import _backward_q_varlen
 from .decode import _decode
 from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
-from .forward_varlen import _forward_varlen
 
 IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "01199ea3412b",
-        "backward_q": "079c5a5e859e",
-        "backward_kv": "466c659d8b94",
+        "forward": "dca7d99553ec",
+        "backward_q": "787722593976",
+        "backward_kv": "81ad2c748cee",
         "decode": "60116d4bc834",
         "decode_paged": "be039014b2a0",
     },
@@ -84,15 +78,7 @@ VARIANT = runtime.Variant(
 )
 OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
-VARLEN = runtime.packed_variant(
-    VARIANT,
-    kernels={
-        "forward": _forward_varlen,
-        "delta": _delta,
-        "backward_q": _backward_q_varlen,
-        "backward_kv": _backward_kv_varlen,
-    },
-)
+VARLEN = runtime.packed_variant(VARIANT)
 VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 

@@ -10,32 +10,42 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
+from flashgen.runtime.device.packed import first_row, output_rows, owned_tile, sequence_range, store_nothing_seen
 from flashgen.runtime.device.softmax import online_softmax_scaled
 
 from .pair import _visible
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"])
+@triton.jit(do_not_specialize=[
+    "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_seqs", "total_q", "total_k",
+])
 def _forward(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
+    # Packed sequences are where cu_seqlens are not None; see owned_tile for both.
     # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see online_softmax_scaled.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
-    num_tiles = tl.cdiv(q_len, BM)
-    tile = num_tiles - 1 - tl.program_id(0) % num_tiles
-    head = tl.program_id(0) // num_tiles
-    b = head // heads
-    h = head % heads
+    head, b, h, tile, begin_q, q_len = owned_tile(
+        cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, BM, LAST_FIRST=True
+    )
+    begin_k, kv_len = sequence_range(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
     kv_h = h // (heads // kv_heads)
     row0 = tile * BM
+    if cu_seqlens_q_ptr is not None and ((row0 >= q_len) | (kv_len == 0)):
+        # There is no such tile, or nothing to see.
+        store_nothing_seen(
+            out_ptr, lse_ptr, max_ptr, None, row0, head, begin_q, q_len, total_q, heads, v_head_dim, BM, V_HEAD_DIM
+        )
+        return
 
-    q_base = q_ptr + b.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
-    k_base = k_ptr + b.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
-    v_base = v_ptr + b.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
+    q_base = q_ptr + begin_q.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
+    k_base = k_ptr + begin_k.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
+    v_base = v_ptr + begin_k.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
     q_desc = tl.make_tensor_descriptor(q_base, [q_len, head_dim], [stride_qm, 1], [BM, HEAD_DIM])
     k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
     v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
@@ -77,12 +87,13 @@ def _forward(
     empty = l == 0
     acc = acc / tl.where(empty, 1.0, l)[:, None]
     lse = (m + tl.log2(l)) * 0.6931471805599453
-    out_rows = head.to(tl.int64) * q_len + rows
+    lse_rows = first_row(cu_seqlens_q_ptr, head, begin_q, q_len, total_q) + rows
+    out_rows = output_rows(cu_seqlens_q_ptr, rows, head, begin_q, q_len, heads)
     out_cols = tl.arange(0, V_HEAD_DIM)
     in_range = rows < q_len
-    tl.store(lse_ptr + out_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
+    tl.store(lse_ptr + lse_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
     if max_ptr is not None:
-        tl.store(max_ptr + out_rows, tl.where(empty, -float("inf"), m * 0.6931471805599453), mask=in_range)
+        tl.store(max_ptr + lse_rows, tl.where(empty, -float("inf"), m * 0.6931471805599453), mask=in_range)
     tl.store(
         out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
         acc.to(out_ptr.dtype.element_ty),

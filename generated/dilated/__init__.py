@@ -17,10 +17,6 @@ Beside this file:
     backward_kv.py            dk and dv, and dq where a config fuses it
     backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
     backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
-    forward_varlen.py         out and lse of packed sequences
-    schedule_varlen.py        the tiles of packed sequences, as schedule.py has them
-    backward_q_varlen.py      dq of packed sequences
-    backward_kv_varlen.py     dk and dv of packed sequences
 
 Generated from variants/dilated.yaml by
 
@@ -34,27 +30,23 @@ from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
-from .backward_kv_varlen import _backward_kv_varlen
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
-from .backward_q_varlen import _backward_q_varlen
 from .decode import _decode
 from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
-from .forward_varlen import _forward_varlen
 from .schedule import _classify
-from .schedule_varlen import _classify_varlen
 
 IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "03866cf08f69",
-        "backward_q": "b812d7eb24b7",
-        "backward_kv": "d61d5458f49e",
+        "forward": "988f8f12236d",
+        "backward_q": "7d7a2f072214",
+        "backward_kv": "c3a7a9866caf",
         "decode": "a3b1a47ab8c8",
         "decode_paged": "e07cc0602d3d",
     },
@@ -90,16 +82,7 @@ VARIANT = runtime.Variant(
 )
 OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
-VARLEN = runtime.packed_variant(
-    VARIANT,
-    kernels={
-        "forward": _forward_varlen,
-        "schedule": _classify_varlen,
-        "delta": _delta,
-        "backward_q": _backward_q_varlen,
-        "backward_kv": _backward_kv_varlen,
-    },
-)
+VARLEN = runtime.packed_variant(VARIANT)
 VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 

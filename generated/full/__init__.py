@@ -14,9 +14,6 @@ Beside this file:
     backward_kv.py            dk and dv, and dq where a config fuses it
     backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
     backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
-    forward_varlen.py         out and lse of packed sequences
-    backward_q_varlen.py      dq of packed sequences
-    backward_kv_varlen.py     dk and dv of packed sequences
 
 Generated from variants/full.yaml by
 
@@ -30,25 +27,22 @@ from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
-from .backward_kv_varlen import _backward_kv_varlen
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
-from .backward_q_varlen import _backward_q_varlen
 from .decode import _decode
 from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
-from .forward_varlen import _forward_varlen
 
 IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "9a3ff0baa1d0",
-        "backward_q": "e4550c8cecd7",
-        "backward_kv": "e537b713e00a",
+        "forward": "d1e947ce94c2",
+        "backward_q": "e12c8eed86f5",
+        "backward_kv": "91e973925286",
         "decode": "5eff500d2418",
         "decode_paged": "8732b1939daa",
     },
@@ -82,15 +76,7 @@ VARIANT = runtime.Variant(
 )
 OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
-VARLEN = runtime.packed_variant(
-    VARIANT,
-    kernels={
-        "forward": _forward_varlen,
-        "delta": _delta,
-        "backward_q": _backward_q_varlen,
-        "backward_kv": _backward_kv_varlen,
-    },
-)
+VARLEN = runtime.packed_variant(VARIANT)
 VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 

@@ -10,6 +10,8 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
+from flashgen.runtime.device.packed import first_row, load_rows, output_rows, owned_tile, sequence_range, store_zeros
+
 from .pair import _score_and_slope
 
 
@@ -19,12 +21,15 @@ def _visible_by_key(q, k):
     return (k >= q - 4095) & (k <= q)
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows"])
+@triton.jit(do_not_specialize=[
+    "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_seqs", "total_q", "total_k", "num_rows",
+])
 def _backward_kv(
     q_ptr, k_ptr, v_ptr, d_out_ptr, lse_ptr, delta_ptr, dq_ptr, dk_ptr, dv_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     stride_ob, stride_oh, stride_om, num_rows, stride_dqm,
     scale, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr, FUSE_DQ: tl.constexpr,
 ):
     # Grid: one program for each tile of BN keys of each query head of each batch element. It walks along the queries
@@ -32,27 +37,31 @@ def _backward_kv(
     # from registers: p = exp2(logit - lse), dv = p d_out, ds = p * (v d_out^T - delta) * slope, dk = scale ds q.
     # lse and delta are what _delta writes, num_rows for each head. Where FUSE_DQ, each tile's part of dq = scale ds^T k
     # is added in memory, in float32 and in no fixed order.
+    # Packed sequences are where cu_seqlens are not None; see owned_tile for both.
     PRECISE: tl.constexpr = q_ptr.dtype.element_ty == tl.float32
-    num_tiles = tl.cdiv(kv_len, BN)
-    tile = tl.program_id(0) % num_tiles
-    head = tl.program_id(0) // num_tiles
-    b = head // heads
-    h = head % heads
+    head, b, h, tile, begin_k, kv_len = owned_tile(cu_seqlens_k_ptr, num_seqs, total_k, kv_len, heads, BN)
+    begin_q, q_len = sequence_range(cu_seqlens_q_ptr, b, num_seqs, total_q, q_len)
     kv_h = h // (heads // kv_heads)
     col0 = tile * BN
+    if cu_seqlens_k_ptr is not None and ((col0 >= kv_len) | (q_len == 0)):
+        # There is no such tile, or nobody sees these keys.
+        store_zeros(dk_ptr, col0, head, begin_k, kv_len, heads, head_dim, BN, HEAD_DIM)
+        store_zeros(dv_ptr, col0, head, begin_k, kv_len, heads, v_head_dim, BN, V_HEAD_DIM)
+        return
 
-    q_base = q_ptr + b.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
-    k_base = k_ptr + b.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
-    v_base = v_ptr + b.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
-    do_base = d_out_ptr + b.to(tl.int64) * stride_ob + h.to(tl.int64) * stride_oh
+    q_base = q_ptr + begin_q.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
+    k_base = k_ptr + begin_k.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
+    v_base = v_ptr + begin_k.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
+    do_base = d_out_ptr + begin_q.to(tl.int64) * stride_ob + h.to(tl.int64) * stride_oh
     q_desc = tl.make_tensor_descriptor(q_base, [q_len, head_dim], [stride_qm, 1], [BM, HEAD_DIM])
     k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
     v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
     do_desc = tl.make_tensor_descriptor(do_base, [q_len, v_head_dim], [stride_om, 1], [BM, V_HEAD_DIM])
-    row0 = head.to(tl.int64) * num_rows
+    row0 = first_row(cu_seqlens_q_ptr, head, begin_q, num_rows, num_rows)
     if FUSE_DQ:
+        dq_row = first_row(cu_seqlens_q_ptr, head, begin_q, q_len, total_q)
         dq_desc = tl.make_tensor_descriptor(
-            dq_ptr + head.to(tl.int64) * q_len * stride_dqm, [q_len, head_dim], [stride_dqm, 1], [BM, HEAD_DIM]
+            dq_ptr + dq_row * stride_dqm, [q_len, head_dim], [stride_dqm, 1], [BM, HEAD_DIM]
         )
 
     cols = col0 + tl.arange(0, BN)
@@ -76,7 +85,7 @@ def _backward_kv(
         q_tile = q_desc.load([start, 0])
         rows = start + tl.arange(0, BM)
         q = (tl.minimum(rows, q_len - 1) + (kv_len - q_len))[None, :]
-        lse = tl.load(lse_ptr + row0 + rows)[None, :]
+        lse = load_rows(cu_seqlens_q_ptr, lse_ptr + row0 + rows, rows, q_len, float("inf"))[None, :]
         qk = tl.dot(k_tile, q_tile.T, input_precision="ieee")
         x, slope = _score_and_slope(qk, PRECISE, qk_scale)
         if (start < full_start) | (start + BM > full_end):
@@ -87,14 +96,14 @@ def _backward_kv(
         do_tile = do_desc.load([start, 0])
         dv = tl.dot(p.to(do_tile.dtype), do_tile, dv, input_precision="ieee")
         dp = tl.dot(v_tile, do_tile.T, input_precision="ieee")
-        delta = tl.load(delta_ptr + row0 + rows)[None, :]
+        delta = load_rows(cu_seqlens_q_ptr, delta_ptr + row0 + rows, rows, q_len, 0.0)[None, :]
         ds = (p * (dp - delta) * slope).to(q_tile.dtype)
         dk = tl.dot(ds, q_tile, dk, input_precision="ieee")
         if FUSE_DQ:
             dq = tl.dot(ds.T, k_tile, input_precision="ieee")
             dq_desc.atomic_add([start, 0], dq)
 
-    out_rows = head.to(tl.int64) * kv_len + cols
+    out_rows = output_rows(cu_seqlens_k_ptr, cols, head, begin_k, kv_len, heads)
     in_range = cols < kv_len
     dims = tl.arange(0, HEAD_DIM)
     tl.store(

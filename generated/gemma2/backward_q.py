@@ -10,34 +10,41 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
+from flashgen.runtime.device.packed import first_row, load_rows, output_rows, owned_tile, sequence_range, store_zeros
+
 from .pair import _score_and_slope, _visible
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows"])
+@triton.jit(do_not_specialize=[
+    "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_seqs", "total_q", "total_k", "num_rows",
+])
 def _backward_q(
     q_ptr, k_ptr, v_ptr, d_out_ptr, lse_ptr, delta_ptr, dq_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     stride_ob, stride_oh, stride_om, num_rows,
     scale, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
+    # Packed sequences are where cu_seqlens are not None; see owned_tile for both.
     # It walks along the keys as _forward does: p = exp2(logit - lse), ds = p * (d_out v^T - delta) * slope, dq = scale
     # ds k.
     # lse and delta are what _delta writes, num_rows for each head.
     PRECISE: tl.constexpr = q_ptr.dtype.element_ty == tl.float32
-    num_tiles = tl.cdiv(q_len, BM)
-    tile = tl.program_id(0) % num_tiles
-    head = tl.program_id(0) // num_tiles
-    b = head // heads
-    h = head % heads
+    head, b, h, tile, begin_q, q_len = owned_tile(cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, BM)
+    begin_k, kv_len = sequence_range(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
     kv_h = h // (heads // kv_heads)
     row0 = tile * BM
+    if cu_seqlens_q_ptr is not None and ((row0 >= q_len) | (kv_len == 0)):
+        # There is no such tile, or nothing to see.
+        store_zeros(dq_ptr, row0, head, begin_q, q_len, heads, head_dim, BM, HEAD_DIM)
+        return
 
-    q_base = q_ptr + b.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
-    k_base = k_ptr + b.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
-    v_base = v_ptr + b.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
-    do_base = d_out_ptr + b.to(tl.int64) * stride_ob + h.to(tl.int64) * stride_oh
+    q_base = q_ptr + begin_q.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
+    k_base = k_ptr + begin_k.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
+    v_base = v_ptr + begin_k.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
+    do_base = d_out_ptr + begin_q.to(tl.int64) * stride_ob + h.to(tl.int64) * stride_oh
     q_desc = tl.make_tensor_descriptor(q_base, [q_len, head_dim], [stride_qm, 1], [BM, HEAD_DIM])
     k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
     v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
@@ -59,9 +66,9 @@ def _backward_q(
 
     q_tile = q_desc.load([row0, 0])
     do_tile = do_desc.load([row0, 0])
-    row = head.to(tl.int64) * num_rows + rows
-    lse = tl.load(lse_ptr + row)[:, None]
-    delta = tl.load(delta_ptr + row)[:, None]
+    row = first_row(cu_seqlens_q_ptr, head, begin_q, num_rows, num_rows) + rows
+    lse = load_rows(cu_seqlens_q_ptr, lse_ptr + row, rows, q_len, float("inf"))[:, None]
+    delta = load_rows(cu_seqlens_q_ptr, delta_ptr + row, rows, q_len, 0.0)[:, None]
     dq = tl.zeros([BM, HEAD_DIM], tl.float32)
 
     # The mixed tiles on both sides share the loop of the full ones.
@@ -80,7 +87,7 @@ def _backward_q(
         ds = p * (dp - delta) * slope
         dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
 
-    out_rows = head.to(tl.int64) * q_len + rows
+    out_rows = output_rows(cu_seqlens_q_ptr, rows, head, begin_q, q_len, heads)
     dims = tl.arange(0, HEAD_DIM)
     tl.store(
         dq_ptr + out_rows[:, None] * head_dim + dims[None, :],

@@ -20,10 +20,6 @@ Beside this file:
     backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
     backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
     backward_inputs.py        the gradient of rel
-    forward_varlen.py         out and lse of packed sequences
-    backward_q_varlen.py      dq of packed sequences
-    backward_kv_varlen.py     dk and dv of packed sequences
-    backward_inputs_varlen.py the gradient of rel from packed sequences
 
 Generated from variants/relative_bias.yaml by
 
@@ -38,28 +34,24 @@ from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
 from .backward_inputs import _backward_inputs
-from .backward_inputs_varlen import _backward_inputs_varlen
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
-from .backward_kv_varlen import _backward_kv_varlen
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
-from .backward_q_varlen import _backward_q_varlen
 from .decode import _decode
 from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
-from .forward_varlen import _forward_varlen
 
 IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "22c6d22ea7f6",
-        "backward_q": "194b3782de7a",
-        "backward_kv": "07e5ca58c3eb",
+        "forward": "bb8916f26080",
+        "backward_q": "ce3346dbb4f4",
+        "backward_kv": "07209379e1a6",
         "decode": "051d5ebe1301",
         "decode_paged": "58285c02e5c6",
     },
@@ -96,17 +88,7 @@ VARIANT = runtime.Variant(
 )
 OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
-VARLEN = runtime.packed_variant(
-    VARIANT,
-    kernels={
-        "forward": _forward_varlen,
-        "delta": _delta,
-        "backward_q": _backward_q_varlen,
-        "backward_kv": _backward_kv_varlen,
-        "learned": _backward_inputs_varlen,
-    },
-    sums=(runtime.Sums("d_rel", "rel"),),
-)
+VARLEN = runtime.packed_variant(VARIANT)
 VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 

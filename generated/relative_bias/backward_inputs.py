@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from flashgen.runtime.device.learned import accumulate, diagonal_sums, shear
+from flashgen.runtime.device.packed import first_row, load_rows, owned_tile, sequence_range
 
 from .pair import _score
 
@@ -27,32 +28,36 @@ def _d_rel_is_one(k_first, k_last, q_first, q_last):
     return tl.minimum(tl.maximum(q_first - k_last, -64), 64) == tl.minimum(tl.maximum(q_last - k_first, -64), 64)
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows"])
+@triton.jit(do_not_specialize=[
+    "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_seqs", "total_q", "total_k", "num_rows",
+])
 def _backward_inputs(
     q_ptr, k_ptr, v_ptr, d_out_ptr, lse_ptr, delta_ptr, d_rel_ptr, rel_ptr, stride_rel_0,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     stride_ob, stride_oh, stride_om, num_rows,
     scale, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: tl.constexpr, BN: tl.constexpr, HEAD_DIM: tl.constexpr, V_HEAD_DIM: tl.constexpr,
     SKIP_UNIFORM: tl.constexpr,
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element.
+    # Packed sequences are where cu_seqlens are not None; see owned_tile for both.
     # It walks along the keys as _forward does: p = exp(logit - lse), ds_out = p * (d_out v^T - delta), which is added
     # up where each learned input is read, times the derivative of the score there.
     # Where SKIP_UNIFORM, tiles whose pairs all share one element are left out: _backward_kv_sm90 has added these up.
     # lse and delta are what _delta writes, num_rows for each head.
-    num_tiles = tl.cdiv(q_len, BM)
-    tile = tl.program_id(0) % num_tiles
-    head = tl.program_id(0) // num_tiles
-    b = head // heads
-    h = head % heads
+    head, b, h, tile, begin_q, q_len = owned_tile(cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, BM)
+    begin_k, kv_len = sequence_range(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
     kv_h = h // (heads // kv_heads)
     row0 = tile * BM
+    if cu_seqlens_q_ptr is not None and ((row0 >= q_len) | (kv_len == 0)):
+        # There is no such tile, or nothing to see.
+        return
 
-    q_base = q_ptr + b.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
-    k_base = k_ptr + b.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
-    v_base = v_ptr + b.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
-    do_base = d_out_ptr + b.to(tl.int64) * stride_ob + h.to(tl.int64) * stride_oh
+    q_base = q_ptr + begin_q.to(tl.int64) * stride_qb + h.to(tl.int64) * stride_qh
+    k_base = k_ptr + begin_k.to(tl.int64) * stride_kb + kv_h.to(tl.int64) * stride_kh
+    v_base = v_ptr + begin_k.to(tl.int64) * stride_vb + kv_h.to(tl.int64) * stride_vh
+    do_base = d_out_ptr + begin_q.to(tl.int64) * stride_ob + h.to(tl.int64) * stride_oh
     q_desc = tl.make_tensor_descriptor(q_base, [q_len, head_dim], [stride_qm, 1], [BM, HEAD_DIM])
     k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
     v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
@@ -80,9 +85,9 @@ def _backward_inputs(
 
     q_tile = q_desc.load([row0, 0])
     do_tile = do_desc.load([row0, 0])
-    row = head.to(tl.int64) * num_rows + rows
-    lse = tl.load(lse_ptr + row)[:, None]
-    delta = tl.load(delta_ptr + row)[:, None]
+    row = first_row(cu_seqlens_q_ptr, head, begin_q, num_rows, num_rows) + rows
+    lse = load_rows(cu_seqlens_q_ptr, lse_ptr + row, rows, q_len, float("inf"))[:, None]
+    delta = load_rows(cu_seqlens_q_ptr, delta_ptr + row, rows, q_len, 0.0)[:, None]
 
     # Full tiles: each row sees each key, no mask.
     for start in tl.range(first, tl.minimum(full_end, stop), BN):

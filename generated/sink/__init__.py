@@ -20,9 +20,6 @@ Beside this file:
     backward_kv.py            dk and dv, and dq where a config fuses it
     backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
     backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
-    forward_varlen.py         out and lse of packed sequences
-    backward_q_varlen.py      dq of packed sequences
-    backward_kv_varlen.py     dk and dv of packed sequences
 
 Generated from variants/sink.yaml by
 
@@ -38,25 +35,22 @@ from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
-from .backward_kv_varlen import _backward_kv_varlen
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
-from .backward_q_varlen import _backward_q_varlen
 from .decode import _decode
 from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
-from .forward_varlen import _forward_varlen
 
 IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "757dcb9e3f05",
-        "backward_q": "01a2ece2155e",
-        "backward_kv": "466c659d8b94",
+        "forward": "83c27913126e",
+        "backward_q": "4ae66ec71f50",
+        "backward_kv": "81ad2c748cee",
         "decode": "36f18a66d276",
         "decode_paged": "7332acdc59fc",
     },
@@ -92,15 +86,7 @@ VARIANT = runtime.Variant(
 )
 OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
-VARLEN = runtime.packed_variant(
-    VARIANT,
-    kernels={
-        "forward": _forward_varlen,
-        "delta": _delta,
-        "backward_q": _backward_q_varlen,
-        "backward_kv": _backward_kv_varlen,
-    },
-)
+VARLEN = runtime.packed_variant(VARIANT)
 VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 

@@ -16,9 +16,6 @@ Beside this file:
     backward_kv.py            dk and dv, and dq where a config fuses it
     backward_kv_sm90.py       dk and dv, and dq where a config fuses it, for Hopper
     backward_kv_wide_sm90.py  dk and dv of wide heads, for Hopper
-    forward_varlen.py         out and lse of packed sequences
-    backward_q_varlen.py      dq of packed sequences
-    backward_kv_varlen.py     dk and dv of packed sequences
 
 Generated from variants/sliding_window.yaml by
 
@@ -32,25 +29,22 @@ from flashgen.runtime.device.collect import collect_dq
 
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
-from .backward_kv_varlen import _backward_kv_varlen
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90
 from .backward_q import _backward_q
 from .backward_q_sm90 import _backward_q_sm90
-from .backward_q_varlen import _backward_q_varlen
 from .decode import _decode
 from .decode_paged import _decode_paged
 from .delta import _delta
 from .forward import _forward
 from .forward_sm90 import _forward_sm90
-from .forward_varlen import _forward_varlen
 
 IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "0a16751474a9",
-        "backward_q": "82dd65fa3246",
-        "backward_kv": "35422feceee7",
+        "forward": "295312361523",
+        "backward_q": "8e869ab71a4f",
+        "backward_kv": "f71d92a61b6c",
         "decode": "eed91d12f5ed",
         "decode_paged": "6c5ba138ac0f",
     },
@@ -85,15 +79,7 @@ VARIANT = runtime.Variant(
 )
 OPERATOR = runtime.attention_operator(VARIANT)
 PAGED_OPERATOR = runtime.paged_operator(VARIANT)
-VARLEN = runtime.packed_variant(
-    VARIANT,
-    kernels={
-        "forward": _forward_varlen,
-        "delta": _delta,
-        "backward_q": _backward_q_varlen,
-        "backward_kv": _backward_kv_varlen,
-    },
-)
+VARLEN = runtime.packed_variant(VARIANT)
 VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 

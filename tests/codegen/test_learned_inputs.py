@@ -47,6 +47,7 @@ def _add_up(
     b = head // heads
     h = head % heads
     kv_h = h // (heads // kv_heads)
+    begin_q, begin_k = b, b
     row0 = tl.program_id(0) % num_tiles * BM
     rows = row0 + tl.arange(0, BM)
     q = (tl.minimum(rows, q_len - 1){{ q_offset }})[:, None]
@@ -126,7 +127,8 @@ class Problem:
         values: dict[str, Any] = dict(self.sizes)
         for name, tensor in self.inputs.items():
             values[f"{name}_ptr"] = tensor
-            values |= {f"stride_{name}_{axis}": tensor.stride(axis) for axis in range(tensor.dim())}
+            for axis, stride in enumerate(tensor.stride()):
+                values |= {f"stride_{name}_{axis}": stride, f"stride_{name}_{axis}_sums": stride}
         buffers, ways, turns = [], [], {""}
         for site in self.view.sites:
             apart = bool(site.writes) and all(eval(text, {}, self.sizes) for text in site.apart.results)  # noqa: S307

@@ -166,7 +166,7 @@ def test_a_kernel_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
 
 def test_what_the_compiler_complains_of_is_an_error(tmp_path: Path) -> None:
     path = generate(load({"name": "mine"}), tmp_path)
-    change(path, ("num_tiles = tl.cdiv(q_len, BM)", "num_tiles = tl.cdiv(q_len, nothing)"))
+    change(path, ("row0 = tile * BM", "row0 = tile * nothing"))
     (found,) = compile_all(path, [Job("sm_90", "forward", "bfloat16", 64, 64, Config(64, 64, 4, 1))])
     assert "nothing is not defined" in (found.error or "")
 

@@ -1,4 +1,4 @@
-"""The kernels over packed sequences: they compile for every kind of GPU, and the dense ones know nothing of them."""
+"""Packed sequences: kernels that serve them too compile for every kind of GPU, the others say nothing of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from offline_compiler import Compile
 
 VARIANTS = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
-FAMILIES = ("forward_varlen", "backward_q_varlen", "backward_kv_varlen", "backward_inputs_varlen")
+FAMILIES = ("forward", "backward_q", "backward_kv", "backward_inputs")
 
 
 @pytest.mark.matrix
@@ -23,20 +23,17 @@ FAMILIES = ("forward_varlen", "backward_q_varlen", "backward_kv_varlen", "backwa
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
 def test_each_variant_compiles(path: Path, target: str, tmp_path: Path, compiled: Compile) -> None:
     place = generate(load(path), tmp_path)
-    form = "scheduled" if (place / "schedule_varlen.py").exists() else ""
+    form = "scheduled" if (place / "schedule.py").exists() else ""
     for family in FAMILIES:
-        kernel = kernels_of(family)[0]
+        kernel = kernels_of(family, packed=True)[0]
         if (place / f"{family}.py").exists():
             config = kernel.default(form, target, "bfloat16", 128, 128)
-            found = compiled(place, family, target, "bfloat16", 128, 128, config, True, (), True)
+            found = compiled(place, family, target, "bfloat16", 128, 128, config, True, (), True, False, {}, {}, True)
             assert found.error is None, (family, found)
 
 
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
-def test_other_kernels_say_nothing_of_packed_sequences(path: Path) -> None:
-    """What both call lies where it would lie without them, so that what was tuned stays what it was."""
+def test_kernels_that_serve_dense_sequences_alone_say_nothing_of_packed_ones(path: Path) -> None:
     for name, text in render(load(path)).items():
-        if name not in ("__init__.py", "decode_paged.py") and not name.endswith("_varlen.py"):
-            assert "cu_seqlens" not in text
-            assert "_varlen" not in text
-            assert "first_key" not in text
+        if name not in ("__init__.py", "schedule.py", "decode_paged.py", *(f"{family}.py" for family in FAMILIES)):
+            assert "cu_seqlens" not in text, name

@@ -23,7 +23,8 @@ NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
 # No queries, no keys, neither, one, about a tile, several tiles; fewer queries than keys, as many, and more.
 RAGGED = ((0, 0), (1, 1), (15, 17), (16, 16), (17, 15), (100, 1), (1, 100), (0, 20), (20, 0), (40, 33))
 TILE = Config(16, 16, 4, 1)
-PLAIN = Backward(kv=TILE, q=TILE)
+PLAIN = Backward(kv=Config(16, 16, 4, 1, fuse_dq=0), q=TILE)
+FUSED = Backward(kv=Config(16, 16, 4, 1, fuse_dq=1), q=TILE)
 
 Gallery = Callable[[str], ModuleType]
 
@@ -40,9 +41,10 @@ def test_every_variant_takes_ragged_sequences(gallery_module: Gallery, name: str
     assert_proven(gallery_module(name), VARIANTS / f"{name}.yaml", case)
 
 
+@pytest.mark.parametrize("backward", [PLAIN, FUSED], ids=["plain", "fused"])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_variant_has_gradients(gallery_module: Gallery, name: str) -> None:
-    case = replace(packed_case("gradients", RAGGED), config=TILE, backward=PLAIN)
+def test_every_variant_has_gradients(gallery_module: Gallery, name: str, backward: Backward) -> None:
+    case = replace(packed_case("gradients", RAGGED), config=TILE, backward=backward)
     assert_proven(gallery_module(name), VARIANTS / f"{name}.yaml", case)
 
 

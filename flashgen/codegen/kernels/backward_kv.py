@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
-from flashgen.codegen.arguments import ROW_SCHEDULE, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import PACKED_SIZES, ROW_SCHEDULE, new_prologue, q_offset, unspecialized
 from flashgen.codegen.backward import (
     Q_START,
     BackwardView,
@@ -27,12 +27,10 @@ from flashgen.emit.fragments import Fragment
 @dataclass(frozen=True)
 class BackwardKvView(BackwardView):
     """The kernel that owns keys and walks along queries. `step` are statements of each step of the loop, `masked` is
-    the condition under which its tile needs the mask; first and stop are where the loop begins and ends. `packed`: the
-    sequences lie one after the other.
+    the condition under which its tile needs the mask; first and stop are where the loop begins and ends.
     """
 
     name: str
-    packed: bool
     step: tuple[str, ...]
     first: str
     stop: str
@@ -42,11 +40,9 @@ class BackwardKvView(BackwardView):
 def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Function]) -> BackwardKvView:
     """The holes of the kernel for dK and dV; `known` are the functions that the kernels before it define."""
     variant, scheduled = facts.variant, facts.rows_scheduled
-    prologue = new_prologue(facts, walked=ROW)
+    prologue = new_prologue(facts, walked=ROW, packs=True)
     score, nonlinear, factor = score_function(facts, prologue, Q_START)
-    packed = forward.packed
-    suffixes = ("_by_key", "_packed", "_packed_by_key") if packed else ("_by_key",)
-    score, mask = (named_apart(function, known, *suffixes) for function in (score, mask_function(facts, prologue)))
+    score, mask = (named_apart(function, known, "_by_key") for function in (score, mask_function(facts, prologue)))
     step = row_step(facts, prologue)
     if scheduled:
         limits = Limits(scheduled_tiles(facts, ROW_SCHEDULE, "keys", "queries"), "0", "", _SCHEDULED)
@@ -54,8 +50,7 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
         limits = row_limits(facts.rows, prologue, checks_end=score is not None)
     reads = reads_of(prologue, score, mask) | {*step.reads}
     return BackwardKvView(
-        name="_backward_kv_varlen" if packed else "_backward_kv",
-        packed=packed,
+        name="_backward_kv",
         score=score,
         score_call="" if score is None else spread(facts, "[BN, BM]", nonlinear) + score.call,
         nonlinear=nonlinear,
@@ -71,7 +66,7 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
         precision=forward.precision,
         q_offset=q_offset(facts),
         arguments=arguments_of(variant, reads, ROW_SCHEDULE if scheduled else ()),
-        unspecialized=unspecialized(variant, {*reads}, scheduled, ROW_SCHEDULE, packed),
+        unspecialized=(*unspecialized(variant, {*reads}, scheduled, ROW_SCHEDULE), *PACKED_SIZES),
         step=step.lines,
         first=limits.first,
         stop=limits.stop,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.arguments import SCHEDULE, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import PACKED_SIZES, SCHEDULE, new_prologue, q_offset, unspecialized
 from flashgen.codegen.backward import BackwardView, arguments_of, reads_of, score_function, spread
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.learned import LearnedView, learned_view
@@ -19,12 +19,10 @@ from flashgen.lang.log2 import Q_FIRST
 class BackwardQView(BackwardView):
     """A kernel that owns queries and walks along keys, as the forward kernel does; see ForwardView.
 
-    It computes dQ or, where `learned`, the gradients of learned inputs. `packed`: the sequences lie one after the
-    other.
+    It computes dQ or, where `learned`, the gradients of learned inputs.
     """
 
     name: str
-    packed: bool
     two_sided: bool
     longest_first: bool
     clamps_k: bool
@@ -55,18 +53,16 @@ def backward_q_view(facts: Facts, forward: ForwardView, known: Sequence[Function
 
 
 def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], for_inputs: bool) -> BackwardQView:
-    variant, scheduled, packed = facts.variant, facts.uses_schedule, forward.packed
-    prologue = new_prologue(facts)
+    variant, scheduled = facts.variant, facts.uses_schedule
+    prologue = new_prologue(facts, packs=True)
     found = pairs(facts, prologue)
     if for_inputs:
         score, nonlinear, factor = found.score, False, ""
-        learned = learned_view(facts, prologue, known if packed else ())
-        learned = replace(learned, by_key=False) if packed else learned
+        learned = learned_view(facts, prologue)
     else:
         score, nonlinear, factor = score_function(facts, prologue, Q_FIRST)
         learned = None
-    suffixes = ("_packed", "_packed_by_query") if packed else ("_by_query",)
-    score, mask = (named_apart(function, known, *suffixes) for function in (score, found.mask))
+    score, mask = (named_apart(function, known, "_by_query") for function in (score, found.mask))
     limits: tuple[str, ...] = ()
     if mask is not None:
         limits = scheduled_tiles(facts) if scheduled else loop_limits(facts, prologue).lines
@@ -89,11 +85,11 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
         q_offset=q_offset(facts),
         arguments=arguments_of(variant, reads, SCHEDULE if scheduled else ()),
         unspecialized=(
-            *unspecialized(variant, {*reads}, scheduled, packed=packed),
+            *unspecialized(variant, {*reads}, scheduled),
+            *PACKED_SIZES,
             *(["first_head"] if learned and learned.several_launches else []),
         ),
-        name=("_backward_inputs" if for_inputs else "_backward_q") + ("_varlen" if packed else ""),
-        packed=packed,
+        name="_backward_inputs" if for_inputs else "_backward_q",
         two_sided=bool(facts.keys.lower),
         longest_first=facts.longest_first,
         clamps_k=found.clamps_k,

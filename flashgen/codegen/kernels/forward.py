@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import level
-from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import PACKED_SIZES, SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.limits import loop_limits, scheduled_tiles
 from flashgen.codegen.online import OnlineSoftmax
 from flashgen.codegen.pairs import Function, pairs
@@ -22,12 +21,10 @@ class ForwardView(OnlineSoftmax):
     `score` is None where the logit is the dot product times `qk_scale`: `scaled`. `mask` is None without one.
     `precision` is that of products of float32 inputs. `shown` is what a mixed tile keeps. `limits` are statements that
     name the loops' ends. `arguments` are the kernel's arguments beyond those that every variant has, `unspecialized`
-    those of all that change from call to call. `packed`: the sequences lie one after the other.
+    those of all that change from call to call.
     """
 
     name: str
-    packed: bool
-    reads_b: bool
     scaled: bool
     score: Function | None
     score_call: str
@@ -59,17 +56,12 @@ class ForwardView(OnlineSoftmax):
         """Those that the kernel calls."""
         return tuple(f for f in (self.score, self.mask) if f is not None)
 
-    @property
-    def lse_rows(self) -> str:
-        """Where what there is once a row has its place."""
-        return "lse_rows" if self.packed else "out_rows"
 
-
-def forward_view(facts: Facts, known: Sequence[Function] = (), packed: bool = False) -> ForwardView:
-    """Work the holes out; `known` are the functions that the kernels before this one define."""
+def forward_view(facts: Facts) -> ForwardView:
+    """Work the holes out."""
     variant, scheduled = facts.variant, facts.uses_schedule
-    prologue = new_prologue(facts)
-    found = pairs(facts, prologue).named_apart(known, "_packed")
+    prologue = new_prologue(facts, packs=True)
+    found = pairs(facts, prologue)
     limits: tuple[str, ...] = ()
     if found.mask is not None:
         limits = scheduled_tiles(facts) if scheduled else loop_limits(facts, prologue).lines
@@ -79,9 +71,7 @@ def forward_view(facts: Facts, known: Sequence[Function] = (), packed: bool = Fa
     arguments = extra_arguments(variant, reads | ({"sinks_ptr"} if variant.sink else set()))
     spread = "tl.zeros([BM, BN], tl.float32) + " if found.spread else ""
     return ForwardView(
-        name="_forward_varlen" if packed else "_forward",
-        packed=packed,
-        reads_b="b" in reads or scheduled,
+        name="_forward",
         scaled=found.score is None,
         score=found.score,
         score_call="" if found.score is None else spread + found.score.call,
@@ -106,7 +96,7 @@ def forward_view(facts: Facts, known: Sequence[Function] = (), packed: bool = Fa
         row_shift=bool(row_shift),
         sink=variant.sink,
         arguments=(*SCHEDULE, *arguments) if scheduled else arguments,
-        unspecialized=unspecialized(variant, reads, scheduled, packed=packed),
+        unspecialized=(*unspecialized(variant, reads, scheduled), *PACKED_SIZES),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.arguments import extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import PACKED_SIZES, extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.pairs import Function, mask_function, named_apart
 from flashgen.emit.fragments import Fragment
 from flashgen.lang.nodes import FALSE, TRUE, Const, variables
@@ -18,12 +18,10 @@ class ScheduleView:
     """The holes of the classifying kernel. `state` turns what the corners of the tiles say, after `body`, into states.
 
     `decides` is False where the corners never say anything. `rows`, `b` and `h` tell whether the mask differs from
-    one row, batch element or head to the next; the kernel reads the other names where they are true. `packed`: the
-    sequences lie one after the other.
+    one row, batch element or head to the next; the kernel reads the other names where they are true.
     """
 
     name: str
-    packed: bool
     mask: Function
     body: Fragment
     state: tuple[str, ...]
@@ -46,34 +44,26 @@ class ScheduleView:
     unspecialized: tuple[str, ...]
 
     @property
-    def k_tiles(self) -> str:
-        """How many tiles of keys there are."""
-        return "k_tiles" if self.packed else "num_k_tiles"
-
-    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         return (self.mask,)
 
 
-def schedule_view(facts: Facts, known: Sequence[Function], packed: bool = False) -> ScheduleView:
+def schedule_view(facts: Facts, known: Sequence[Function]) -> ScheduleView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
     variant, truth = facts.variant, facts.truth
-    prologue = new_prologue(facts)
+    prologue = new_prologue(facts, packs=True)
     # What is computed in front of the loop may go by other names here.
-    mask = named_apart(
-        mask_function(facts, prologue), known, *(("_packed", "_packed_in_tile") if packed else ("_in_tile",))
-    )
+    mask = named_apart(mask_function(facts, prologue), known, "_in_tile")
     assert mask is not None, "a variant without a mask has no schedule"
     body = prologue.body(truth.every, truth.some, inlined=True)
     reads = prologue.reads | set(mask.body.reads) | set(body.reads)
     used = variables(variant.mask)
     by_batch, by_head = facts.mask_by_batch, facts.mask_by_head
     sizes = tuple(name for name in ("heads", "kv_heads", "head_dim") if name in reads or "kv_h" in used)
-    integers = unspecialized(variant, reads, scheduled=True, packed=packed)
+    integers = unspecialized(variant, reads, scheduled=True)
     return ScheduleView(
-        name="_classify_varlen" if packed else "_classify",
-        packed=packed,
+        name="_classify",
         mask=mask,
         body=body,
         state=_state(truth, body),
@@ -95,7 +85,8 @@ def schedule_view(facts: Facts, known: Sequence[Function], packed: bool = False)
         arguments=extra_arguments(variant, reads),
         unspecialized=(
             *(n for n in integers if n not in _FORWARD_ONLY or n in sizes),
-            *(["schedule_heads"] if by_batch and by_head else []),
+            *(["schedule_heads"] if by_head else []),
+            *PACKED_SIZES,
         ),
     )
 

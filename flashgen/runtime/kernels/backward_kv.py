@@ -19,6 +19,7 @@ from flashgen.runtime.kernels.portable import (
     default_from,
     portable_constants,
     portable_options,
+    row_numbers,
     streamed_bytes,
     tile_shapes,
 )
@@ -81,7 +82,7 @@ def _launch(
         {**backward_tensors(call, rows), "dq_ptr": dq_sums, "dk_ptr": dk, "dv_ptr": dv, **schedule},
         lambda: BACKWARD_KV_KERNEL.rest(
             call, config, key_tiles(call, config, call.sizes.heads),
-            {**rows.numbers, "stride_dqm": 0 if dq_sums is None else dq_sums.stride(2)},
+            {**row_numbers(call, rows), "stride_dqm": 0 if dq_sums is None else dq_sums.stride(2)},
         ),
     )  # fmt: skip
     dq = None if dq_sums is None else from_sums(call, dq_sums)
@@ -106,5 +107,6 @@ BACKWARD_KV_KERNEL = Kernel(
     types=_types,
     options=portable_options,
     launch=_launch,
+    packs=True,
     without_dq=lambda config: config.but(fuse_dq=0),
 )  # fmt: skip

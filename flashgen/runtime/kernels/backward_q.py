@@ -19,6 +19,7 @@ from flashgen.runtime.kernels.portable import (
     key_bytes,
     portable_constants,
     portable_options,
+    row_numbers,
     tile_shapes,
 )
 from flashgen.runtime.launching import relaunch
@@ -53,7 +54,7 @@ def _launch(
     relaunch(
         variant.kernels["backward_q"], (call.layout, call.own, rows.strides, config),
         {**backward_tensors(call, rows), "dq_ptr": dq, **schedule},
-        lambda: BACKWARD_Q_KERNEL.rest(call, config, query_tiles(call, config), rows.numbers),
+        lambda: BACKWARD_Q_KERNEL.rest(call, config, query_tiles(call, config), row_numbers(call, rows)),
     )  # fmt: skip
     return dq
 
@@ -72,4 +73,5 @@ BACKWARD_Q_KERNEL = Kernel(
     constants=portable_constants,
     options=portable_options,
     launch=_launch,
+    packs=True,
 )

@@ -67,4 +67,5 @@ FORWARD_KERNEL = Kernel(
     constants=portable_constants,
     options=portable_options,
     launch=launch_forward,
+    packs=True,
 )  # fmt: skip

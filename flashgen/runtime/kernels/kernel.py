@@ -83,9 +83,10 @@ class Kernel:
     """All that the house knows of one kernel; whoever tunes, proves, compiles or explains kernels reads it here.
 
     `name` is the kernel's own, `family` what it computes, by which records know it: kernels of a family stand in for
-    one another. `mode` is the form of call that it serves: "dense", "decode" (few queries) or "paged". `backend` is how
-    its configs name it among these. `function` is the kernel in a generated module. `launch` launches it, of (variant,
-    call, config, further arguments, the same for all kernels of a family).
+    one another. `mode` is the form of call that it serves: "dense", "decode" (few queries) or "paged"; `packs`: it
+    serves packed sequences too. `backend` is how its configs name it among these. `function` is the kernel in a
+    generated module. `launch` launches it, of (variant, call, config, further arguments, the same for all kernels of a
+    family).
 
     `serves` says for people which calls it takes, `refuses` why it does not take (capability, dtype, head_dim,
     v_head_dim), "" where it does; `capability` is the only one that it runs on, "" for any. `domain` has the values
@@ -126,6 +127,7 @@ class Kernel:
     backend: str = "portable"
     capability: str = ""
     mode: str = "dense"
+    packs: bool = False
     tuned: bool = True
     refuses: Callable[[str, str, int, int], str] = nothing
     misfit: Callable[[Config, int, int], str] = nothing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,6 +20,7 @@ from flashgen.runtime.kernels.portable import (
     key_bytes,
     portable_constants,
     portable_options,
+    row_numbers,
 )
 from flashgen.runtime.launching import relaunch
 from flashgen.runtime.variant import Variant
@@ -53,12 +54,27 @@ def tiles_of_consumer(config: Config, keys: Config) -> Config:
     return replace(config, BM=keys.BM, BN=keys.BN // 2, num_warps=keys.BM // 16)
 
 
+@dataclass(frozen=True, eq=False)
+class InputSums:
+    """The sums by the names of kernels' parameters, and how they are made.
+
+    `ways` are the compile-time arguments that say so, `at_once` is the number of heads that one launch is for.
+    `strides` are those in which kernels number elements, by the names of their parameters.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    ways: Mapping[str, bool]
+    at_once: int
+    strides: Mapping[str, int]
+
+
 def _launch(
     variant: Variant, call: Call, config: Config, rows: Incoming, schedule: Mapping[str, torch.Tensor],
-    input_sums: Mapping[str, torch.Tensor], ways: Mapping[str, bool], at_once: int, rest: bool,
+    sums: InputSums, rest: bool,
 ) -> None:  # fmt: skip
-    """Add to the sums: by the `ways` that there are, for so many heads in a launch; or the `rest` of what was added."""
-    tensors = {**backward_tensors(call, rows), **input_sums, **schedule}
+    """Add to the sums, or the `rest` of what was added."""
+    tensors = {**backward_tensors(call, rows), **sums.tensors, **schedule}
+    ways, at_once = sums.ways, sums.at_once
     # Heads that share elements take turns, so that their order is always the same.
     heads = call.sizes.batch * call.sizes.heads
     for first_head in range(0, heads, at_once):
@@ -67,7 +83,8 @@ def _launch(
             (call.layout, call.own, rows.strides, config, *ways.values(), rest),
             {**tensors, "first_head": first_head},
             lambda: LEARNED_KERNEL.rest(
-                call, config, query_tiles(call, config) * at_once // heads, rows.numbers, {**ways, "SKIP_UNIFORM": rest}
+                call, config, query_tiles(call, config) * at_once // heads, {**row_numbers(call, rows), **sums.strides},
+                {**ways, "SKIP_UNIFORM": rest},
             ),
         )  # fmt: skip
 
@@ -86,4 +103,5 @@ LEARNED_KERNEL = Kernel(
     constants=portable_constants,
     options=portable_options,
     launch=_launch,
+    packs=True,
 )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from flashgen.runtime.backward import Incoming
+from flashgen.runtime.backward import Incoming, d_out_strides
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.gpus import gpu_of
@@ -117,6 +117,11 @@ def backward_tensors(call: Call, rows: Incoming) -> dict[str, Any]:
         "q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, "d_out_ptr": rows.d_out, "lse_ptr": rows.lse,
         "delta_ptr": rows.delta, **call.given,
     }  # fmt: skip
+
+
+def row_numbers(call: Call, rows: Incoming) -> dict[str, int]:
+    """The numbers that belong to those."""
+    return {"num_rows": rows.num_rows, **d_out_strides(call.counted_strides(rows.strides))}
 
 
 def portable_options(config: Config) -> dict[str, Any]:
