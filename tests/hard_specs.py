@@ -109,6 +109,21 @@ ADDITIVE: dict[str, dict[str, Any]] = {
     },
 }
 
-SPECS = {
-    name: {"name": "hard", **spec} for name, spec in {**NEGATIONS, **STEEP, **HOISTED, **RUNTIME, **ADDITIVE}.items()
+# What is read of other elements of the batch than a program's own, which packed sequences do not have, or could be.
+BATCHES: dict[str, dict[str, Any]] = {
+    "elements of other heads' numbers": {
+        "inputs": {
+            "doc": _tensor("batch", "kv_len", dtype="int32"),
+            "ids": _tensor("batch", "q_len", dtype="int32"),
+            "rel": _tensor("batch", "kv_len", grad=True),
+        },
+        "let": {"row": "q - kv_len + q_len"},
+        "score": "score + rel[h % 2, k] * rel[b // 2, q]",
+        "mask": "(doc[h, q] <= doc[b // 2, k] + 2) & (ids[b, row] + 1 >= doc[b, k] - 2) & (doc[0, k] < 100)",
+    },
+    "a row of a block mask for each query": {"block_sparse": {"block_q": 1, "block_kv": 5}},
+    "a column of a block mask for each key": {"block_sparse": {"block_q": 16, "block_kv": 1}, "align": "top_left"},
 }
+
+_GROUPS = (NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES)
+SPECS = {name: {"name": "hard", **spec} for group in _GROUPS for name, spec in group.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from flashgen.analysis.levels import COL, PAIR, level
-from flashgen.analysis.packed import BATCH, begin_of, has_room
+from flashgen.analysis.packed import BATCH, B, along_batch, begin_of, has_room
 from flashgen.lang.bounds import LAST_KEY, KeyRange, Q, increasing_in_q, key_range, row_range
 from flashgen.lang.derivative import Gradients, LoadSite, gradients
 from flashgen.lang.intervals import Ranges
@@ -16,8 +16,6 @@ from flashgen.lang.log2 import Logits, is_uniform, logits, slope
 from flashgen.lang.nodes import Expr, Gather, Type, const, op, var, variables, walk
 from flashgen.lang.tiles import TileTruth, tile_truth
 from flashgen.spec.variant import Input, Variant
-
-B = var("b", Type.INT)
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,10 @@ def _placement(site: LoadSite, tensor: Input, ranges: Ranges) -> Placement:
     if not has_room(tensor):
         return placement(site, sizes, ranges)
     strides = [var(f"stride_{tensor.name}_{axis}_sums", Type.INT) for axis in range(len(sizes) - 1)]
-    return placement(site, sizes, ranges, (*strides, const(1)), {BATCH: begin_of(tensor)})
+    indices = [ranges.kept_inside(site.gather, axis, size) for axis, size in enumerate(sizes)]
+    begin = begin_of(tensor)
+    places = [along_batch(i, begin) if size is BATCH else i for i, size in zip(indices, sizes, strict=True)]
+    return placement(site, sizes, ranges, (*strides, const(1)), places)
 
 
 @lru_cache(maxsize=64)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from flashgen.lang.nodes import Expr, Type, var, variables
+from flashgen.lang.nodes import Expr, Type, op, var, variables
 from flashgen.spec.variant import Input
 
-BATCH, Q_LEN, KV_LEN = (var(name, Type.INT) for name in ("batch", "q_len", "kv_len"))
+B, BATCH, Q_LEN, KV_LEN = (var(name, Type.INT) for name in ("b", "batch", "q_len", "kv_len"))
+# In a kernel that serves packed sequences too: whether they are.
+PACKED = var("packed", Type.BOOL)
 # What kernels count by along the batch of such an input: where the sequence begins among all queries, or keys.
 BEGIN = {Q_LEN: var("begin_q", Type.INT), KV_LEN: var("begin_k", Type.INT)}
 
 
 def length_along(tensor: Input) -> Expr | None:
-    """The length that an input goes along in each sequence, which makes it a packed one; None for others."""
-    sizes = {dim.size for dim in tensor.dims}
+    """The length that an input goes along in each sequence, which makes it a packed one; None for others.
+
+    One that may be the same for all of the batch is for the places of each sequence, and none is packed.
+    """
+    sizes = {dim.size for dim in tensor.dims if not dim.may_be_one}
     lengths = sizes & BEGIN.keys()
     return lengths.pop() if BATCH in sizes and len(lengths) == 1 else None
 
@@ -31,6 +36,13 @@ def begin_of(tensor: Input) -> Expr | None:
     """What kernels that serve packed sequences count by along its batch; None for an input that is never packed."""
     length = length_along(tensor)
     return None if length is None else BEGIN[length]
+
+
+def along_batch(index: Expr, begin: Expr | None) -> Expr:
+    """An index along the batch as such kernels have it: a packed input has one sequence for a program, its own."""
+    if begin is None:
+        return index
+    return begin if index is B else op("where", PACKED, begin, index)
 
 
 def has_room(tensor: Input) -> bool:

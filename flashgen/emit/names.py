@@ -13,11 +13,13 @@ from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, variables
 SPELLED: Mapping[str, str] = {"q_start": "q_first", "q_end": "q_last", "row_h": "h"}
 
 QK_SCALE = "qk_scale"
+# Whether sequences are packed, known when the kernel is compiled.
+IS_PACKED = "PACKED"
 # What values without a telling name are called: one number, one a row, one a pair.
 _PLAIN: dict[Level, str] = {ONCE: "c", ROW: "r"}
 _OF_PAIRS = "t"
 # The names that the emitter itself gives, which templates leave to it.
-EMITTED = frozenset({QK_SCALE, _OF_PAIRS, *_PLAIN.values()})
+EMITTED = frozenset({QK_SCALE, IS_PACKED, _OF_PAIRS, *_PLAIN.values()})
 
 
 def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
@@ -57,13 +59,16 @@ class Statements:
     defines: list[str] = field(default_factory=list)
     names: dict[Expr | str, str] = field(default_factory=dict)
 
-    def assign(self, value: Expr | str, preferred: str, text: str) -> str:
-        """Assign the text of a value, an expression or the text itself, to a new name like `preferred`."""
+    def assign(self, value: Expr | str, preferred: str, text: str, kind: str = "") -> str:
+        """Assign the text of a value, an expression or the text itself, to a new name like `preferred`.
+
+        `kind` annotates the name, such as what is known when the kernel is compiled.
+        """
         name, number = preferred, 2
         while name in self.taken or name in self.reads:
             name, number = f"{preferred}_{number}", number + 1
         self.taken.add(name)
         self.names[value] = name
         self.defines.append(name)
-        self.lines.append(f"{name} = {text}")
+        self.lines.append(f"{name}{': ' if kind else ''}{kind} = {text}")
         return name

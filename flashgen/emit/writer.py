@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flashgen.analysis.levels import COL, LONGEST, Level, is_reduction, level
+from flashgen.analysis.packed import BATCH, PACKED, along_batch
 from flashgen.emit.dialects import TRITON, Dialect
-from flashgen.emit.names import Statements, suggest
+from flashgen.emit.names import IS_PACKED, Statements, suggest
 from flashgen.emit.operators import Operators
 from flashgen.lang.extrema import without_negated_operands
 from flashgen.lang.infix import Text, binary
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, long_parts, var, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const, long_parts, walk
 from flashgen.lang.parse import BINDING
 
-_B, _BATCH = (var(name, Type.INT) for name in ("b", "batch"))
-_PACKED = "cu_seqlens_q_ptr is not None"
+_HAS_CU_SEQLENS = "cu_seqlens_q_ptr is not None"
 _LOADED_AS = {
     **dict.fromkeys(("int8", "uint8", "int16"), "int32"),
     **dict.fromkeys(("float16", "bfloat16"), "float32"),
@@ -111,6 +111,8 @@ class Writer(ABC):
 
     def _read_variable(self, expr: Var) -> str:
         """By the kernel's name for it: that of the language, or of the spec, which is none of the kernel's own."""
+        if expr is PACKED:
+            return self._packed()
         return self._read(self.setting.spelled.get(expr.name, expr.name))
 
     def _load(self, expr: Gather) -> Text:
@@ -135,16 +137,12 @@ class Writer(ABC):
         """One index times its stride, kept inside the tensor; None where it is zero."""
         tensor = self.setting.tensors[expr.input]
         kept = self.setting.ranges.kept_inside(expr, axis, tensor.sizes[axis])
+        if tensor.sizes[axis] is BATCH:
+            kept = along_batch(kept, tensor.begin)
         index = self.setting.plain(kept)
-        begin = tensor.begin if tensor.sizes[axis] is _BATCH else None
-        index, begin = (index, begin) if begin is None or index is not _B else (begin, None)
-        if index is const(0) and begin is None:
+        if index is const(0):
             return None
         text = self.text(index)
-        if begin is not None:
-            # Of another sequence than the program's, which a packed input does not have: its own stands for it.
-            other = f"tl.full([], {text}, tl.int32)" if isinstance(index, Const) else text
-            index, text = begin, Text(f"({self.text(begin)} if {self._packed()} else {other})")
         if axis == len(expr.indices) - 1:
             return text
         stride = Text(self._read(f"stride_{expr.input}_{axis}"))
@@ -194,7 +192,10 @@ class PrologueWriter(Writer):
         return self.offset(expr, axis)
 
     def _packed(self) -> str:
-        return self.statements.names.get(_PACKED) or self.statements.assign(_PACKED, "PACKED", _PACKED)
+        known = self.statements.names.get(_HAS_CU_SEQLENS)
+        return known or self.statements.assign(
+            _HAS_CU_SEQLENS, IS_PACKED, _HAS_CU_SEQLENS, self.setting.dialect.name("constexpr")
+        )
 
 
 class PairWriter(Writer):

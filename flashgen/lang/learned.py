@@ -6,10 +6,9 @@ summed before anything is added in memory: a whole tile, a row, a column, a diag
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import MappingProxyType
 
 from flashgen.lang.derivative import LoadSite
 from flashgen.lang.fold import fold
@@ -86,17 +85,15 @@ class Placement:
 
 
 def placement(
-    site: LoadSite, sizes: Sequence[Expr], ranges: Ranges, strides: Sequence[Expr] = (),
-    begins: Mapping[Expr, Expr | None] = MappingProxyType({}),
-) -> Placement:  # fmt: skip
+    site: LoadSite, sizes: Sequence[Expr], ranges: Ranges, strides: Sequence[Expr] = (), places: Sequence[Expr] = ()
+) -> Placement:
     """How to add up the gradient of a load site, for an input whose dimensions have these sizes.
 
-    `strides` are those of the tensor itself, where it has room for more than is read; `begins` has what stands for an
-    index into a dimension of such a size.
+    `strides` are those of the tensor itself, where it has room for more than is read, and `places` what they count.
     """
     indices = [ranges.kept_inside(site.gather, axis, size) for axis, size in enumerate(sizes)]
-    placed = [begins.get(size) or index for index, size in zip(indices, sizes, strict=True)]
-    return replace(_placement(site, sizes, ranges, indices, _offset(placed, sizes, strides)), strides=tuple(strides))
+    offset = _offset(places or indices, sizes, strides)
+    return replace(_placement(site, sizes, ranges, indices, offset), strides=tuple(strides))
 
 
 def _placement(

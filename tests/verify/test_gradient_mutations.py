@@ -54,7 +54,7 @@ MUTATIONS = [
     Mutation("queries not aligned to the keys", "causal", "- 1) + (kv_len - q_len))[None, :]", "- 1))[None, :]"),
     Mutation("mixed tiles left out", "causal", "tl.range(full_end, stop, BN)", "tl.range(full_end, full_end, BN)"),
     Mutation("another KV head", "full", "kv_h = h // (heads // kv_heads)", "kv_h = h % kv_heads"),
-    Mutation("one batch element for all", "full", "b = head // heads", "b = head // heads * 0"),
+    Mutation("one batch element for all", "full", "* stride_kb", "* 0"),
     Mutation("weights rounded to 8 bits", "full", "p.to(do_tile.dtype)", "p.to(tl.float8e5).to(do_tile.dtype)"),
     Mutation("ds rounded to 8 bits", "full", "ds.to(k_tile.dtype)", "ds.to(tl.float8e5).to(k_tile.dtype)"),
     Mutation("every tile taken as full", "document", "if i < num_mixed:", "if i < 0:"),

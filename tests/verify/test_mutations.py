@@ -63,7 +63,7 @@ MUTATIONS = [
         ("tl.range(full_end, stop, BN)", "tl.range(full_end, stop - BN, BN)"),
     )),
     Mutation("another KV head", "full", (("kv_h = h // (heads // kv_heads)", "kv_h = h % kv_heads"),)),
-    Mutation("one batch element for all", "full", (("head // heads", "head // heads * 0"),)),
+    Mutation("one batch element for all", "full", (("begin_k.to(tl.int64) * stride_kb", "begin_k.to(tl.int64) * 0"),)),
     Mutation("lse in log2", "full", (("(m + tl.log2(l)) * 0.6931471805599453", "m + tl.log2(l)"),)),
     Mutation("lse without the maximum", "full", (("(m + tl.log2(l)) *", "tl.log2(l) *"),)),
     Mutation("no sink in the denominator", "sink", (("l = l * alpha + tl.exp2(sink - m_sink)", "l = l * alpha"),)),
