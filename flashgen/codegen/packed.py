@@ -22,8 +22,8 @@ class Packing:
     first: Expr
 
 
-_QUERIES = Packing(var("total_q", Type.INT), var("first_query", Type.INT))
-_KEYS = Packing(var("total_k", Type.INT), var("first_key", Type.INT))
+_QUERIES = Packing(var("total_q", Type.INT), var("begin_q", Type.INT))
+_KEYS = Packing(var("total_k", Type.INT), var("begin_k", Type.INT))
 # By the length that gives way.
 Packings = Mapping[Expr, Packing]
 _BOTH: Packings = {Q_LEN: _QUERIES, KV_LEN: _KEYS}

@@ -49,7 +49,7 @@ _KNOWN = {
     **dict.fromkeys(("h", "row_h", "kv_h"), Interval(0, MAX_HEADS - 1)),
     **dict.fromkeys(("heads", "kv_heads"), Interval(1, MAX_HEADS)),
     "head_dim": Interval(1, 512),
-    **dict.fromkeys(("first_query", "first_key", "begin_q", "begin_k"), Interval(0, MAX_LENGTH)),
+    **dict.fromkeys(("begin_q", "begin_k"), Interval(0, MAX_LENGTH)),
     **dict.fromkeys(("total_q", "total_k"), Interval(1, MAX_LENGTH)),
 }
 # What packed sequences are long together: the index of a token is kept inside its own sequence.

@@ -54,7 +54,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "76c99373fed3",
         "backward_kv": "7f5f186342b3",
         "decode": "43e85253a8f4",
-        "decode_paged": "75e73ee801ae",
+        "decode_paged": "3322e83f5c73",
     },
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},

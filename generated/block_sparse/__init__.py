@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "1feafaa19d52",
         "backward_kv": "6961834b649c",
         "decode": "34b5b711c2cd",
-        "decode_paged": "956caca5a0e0",
+        "decode_paged": "a3a958f785cd",
     },
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},

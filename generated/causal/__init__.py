@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "787722593976",
         "backward_kv": "81ad2c748cee",
         "decode": "60116d4bc834",
-        "decode_paged": "be039014b2a0",
+        "decode_paged": "56a14d84effd",
     },
     source="variants/causal.yaml",
     arguments={},

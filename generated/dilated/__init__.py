@@ -48,7 +48,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "7d7a2f072214",
         "backward_kv": "c3a7a9866caf",
         "decode": "a3b1a47ab8c8",
-        "decode_paged": "e07cc0602d3d",
+        "decode_paged": "60bcbe2ba5ba",
     },
     source="variants/dilated.yaml",
     arguments={},

@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "661d333d56b2",
         "backward_kv": "e38a832bc8fd",
         "decode": "b0cc41787a9b",
-        "decode_paged": "9464a8f3875e",
+        "decode_paged": "7f7ca2b8a0c3",
     },
     source="variants/document.yaml",
     arguments={"doc": "int32"},

@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "e12c8eed86f5",
         "backward_kv": "91e973925286",
         "decode": "5eff500d2418",
-        "decode_paged": "8732b1939daa",
+        "decode_paged": "352285141a8c",
     },
     source="variants/full.yaml",
     arguments={},

@@ -49,7 +49,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "43f70d321f40",
         "backward_kv": "3b211223bcf5",
         "decode": "38f870b6113d",
-        "decode_paged": "067f068d1ec1",
+        "decode_paged": "4505ebab76c1",
     },
     source="variants/gemma2.yaml",
     arguments={},

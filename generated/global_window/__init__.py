@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "e147642d7778",
         "backward_kv": "f7c001e72720",
         "decode": "2d0310d2ef0e",
-        "decode_paged": "0af65aa02b37",
+        "decode_paged": "1a743cb8e1ed",
     },
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},

@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "20c53487f03c",
         "backward_kv": "af269b5e07f7",
         "decode": "36d3b936f32b",
-        "decode_paged": "179ffa61fd3d",
+        "decode_paged": "43de9575cb41",
     },
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},

@@ -47,7 +47,7 @@ def _decode_paged(
     num_splits = tl.load(items_ptr + 4 * item + 3)
     if num_splits == 0:  # no keys: the merge writes these rows
         return
-    first_query, q_len = query_range(cu_seqlens_q_ptr, b, batch, total_q, max_q)
+    begin_q, q_len = query_range(cu_seqlens_q_ptr, b, batch, total_q, max_q)
     kv_len = tl.minimum(tl.maximum(tl.load(seq_lens_ptr + b), 0), max_keys)
 
     # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
@@ -60,7 +60,7 @@ def _decode_paged(
     q_first = tile * BM // group + (kv_len - q_len)
     q_last = (tl.minimum(tile * BM + BM, q_len * group) - 1) // group + (kv_len - q_len)
     pages_ptr = block_table_ptr + b.to(tl.int64) * stride_table
-    q_rows = q_ptr + (first_query + query).to(tl.int64) * stride_qm + head.to(tl.int64) * stride_qh
+    q_rows = q_ptr + (begin_q + query).to(tl.int64) * stride_qm + head.to(tl.int64) * stride_qh
     k_base = k_ptr + kv_h.to(tl.int64) * stride_kh
     v_base = v_ptr + kv_h.to(tl.int64) * stride_vh
     dims = tl.arange(0, HEAD_DIM)
@@ -117,8 +117,8 @@ def _decode_paged(
     # Epilogue: the rows themselves, or where their keys are split this program's part of them.
     if num_splits == 1:
         factor, lse, _ = finished(m, l, 0.0, None, NATURAL=False)
-        out_rows = out_ptr + (first_query + query).to(tl.int64) * stride_om + head.to(tl.int64) * stride_oh
-        lse_rows = head.to(tl.int64) * total_q + first_query + query
+        out_rows = out_ptr + (begin_q + query).to(tl.int64) * stride_om + head.to(tl.int64) * stride_oh
+        lse_rows = head.to(tl.int64) * total_q + begin_q + query
         tl.store(lse_ptr + lse_rows, lse, mask=in_range)
         tl.store(
             out_rows[:, None] + v_dims[None, :],

@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "ce3346dbb4f4",
         "backward_kv": "07209379e1a6",
         "decode": "051d5ebe1301",
-        "decode_paged": "58285c02e5c6",
+        "decode_paged": "a8157187fde3",
     },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},

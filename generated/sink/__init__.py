@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "4ae66ec71f50",
         "backward_kv": "81ad2c748cee",
         "decode": "36f18a66d276",
-        "decode_paged": "7332acdc59fc",
+        "decode_paged": "316f75ecd511",
     },
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},

@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "8e869ab71a4f",
         "backward_kv": "f71d92a61b6c",
         "decode": "eed91d12f5ed",
-        "decode_paged": "6c5ba138ac0f",
+        "decode_paged": "7f2779181b6b",
     },
     source="variants/sliding_window.yaml",
     arguments={},

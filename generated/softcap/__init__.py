@@ -49,7 +49,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "2b76197cdb19",
         "backward_kv": "8561d4b3dd98",
         "decode": "196d012f6e02",
-        "decode_paged": "6826963a47c9",
+        "decode_paged": "6cfa134f7ad9",
     },
     source="variants/softcap.yaml",
     arguments={},

@@ -40,7 +40,7 @@ MUTATIONS = [
     Mutation("no scale of values", "full", "acc *= tl.load(v_scale_ptr", "acc *= 0.0 + 0 * tl.load(v_scale_ptr"),
     Mutation("one head for all rows of a tile", "alibi", "h = head[:, None]",
              "h = (head * 0 + kv_h * group)[:, None]"),
-    Mutation("the queries of another sequence", "full", "(first_query + query)", "(first_query * 0 + query)"),
+    Mutation("the queries of another sequence", "full", "(begin_q + query)", "(begin_q * 0 + query)"),
     Mutation("a split left out", "causal", "split_start = split * per_split", "split_start = split * per_split + BN"),
     Mutation("one sequence's length for all", "causal", "tl.load(seq_lens_ptr + b)", "tl.load(seq_lens_ptr + 0 * b)"),
     Mutation("a split dropped in the merge", "causal", "inside = start + splits < num_splits",
