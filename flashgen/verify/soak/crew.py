@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import random
 import re
 import threading
 import time
@@ -39,6 +40,9 @@ def answerer(device: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     from flashgen.verify.soak.trial import attempt
 
     torch.set_num_threads(1)
+    if device == "cuda":
+        # Forked processes have no number of their own; as many as share the GPUs, chance spreads well enough.
+        torch.cuda.set_device(random.SystemRandom().randrange(torch.cuda.device_count()))
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         finding = attempt(from_dict(request["case"]), device, request["lenient"]).finding
