@@ -16,8 +16,8 @@ from flashgen.codegen.imports import defined_names
 from flashgen.emit.dialects import GLUON, TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
+from flashgen.emit.setting import Tensor
 from flashgen.emit.torch import emit
-from flashgen.emit.writer import Tensor
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.log2 import of_qk
 from flashgen.lang.nodes import Expr, Type, var
