@@ -106,7 +106,8 @@ _WORDS = {
     "slow": ["log", "log2", "sqrt", "log1p"],
     "exponent": ["0.5", "-1", "1.5", "-2.0"],
     "some": ["any", "all"],
-    "few": ["0", "1", "2", "3"],
+    # `n` is a runtime param of every scope, 3.
+    "few": ["0", "1", "2", "3", "n", "n", "(n - 1)", "(n - 2)", "(n - 3)", "(2 - n)"],
     "small": ["1", "2", "2.0", "3"],
 }
 _SYMBOL = re.compile(r"\{(\w+)\}")
