@@ -80,7 +80,7 @@ def shared_by_turn(term: Expr, counters: Collection[Index], counter: Index) -> l
 
 def places_of(term: Expr) -> list[Expr]:
     """Variables that together differ along the axes of the tile that the term differs along."""
-    leaves = [node for node in walk(term, to=_tile_ends(term)) if isinstance(node, Var) and level(node)]
+    leaves: list[Expr] = [n for n in walk(term, to=_tile_ends(term)) if isinstance(n, Var) and level(n)]
     whole = [leaf for leaf in leaves if level(leaf) == level(term)]
     if whole:
         return whole[:1]

@@ -143,10 +143,10 @@ def _names(roots: Sequence[Expr], lets: Sequence[tuple[str, Expr]], taken: Colle
     named = [(name, node) for name, node in lets if node in present and isinstance(node, Op | Gather | Reduction)]
     counters = [node for node in nodes if isinstance(node, Index)]
     names: dict[Expr, str] = {}
-    for name, node in named:
-        if node not in names:
-            names[node] = _unlike(occupied, name)
-            occupied = occupied | {names[node]}
+    for name, let in named:
+        if let not in names:
+            names[let] = _unlike(occupied, name)
+            occupied = occupied | {names[let]}
     # Loops in each other have indices of different words.
     of_words = {word: _unlike(occupied, word) for word in dict.fromkeys(node.word for node in counters)}
     names |= {node: of_words[node.word] for node in counters}

@@ -21,7 +21,7 @@ from flashgen.emit.torch import emit
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.log2 import of_qk
 from flashgen.lang.nodes import Expr, Type, var
-from flashgen.runtime.device import arithmetic, waves
+from flashgen.runtime.device import arithmetic, loops, waves
 
 TENSORS = {
     "doc": Tensor((var("batch", Type.INT), var("kv_len", Type.INT)), "int32"),
@@ -33,9 +33,9 @@ TENSORS = {
 }
 DTYPES = {name: tensor.dtype for name, tensor in TENSORS.items()}
 # Of a kernel, not of the caller: what Triton and Python have.
-BUILT_IN = {"tl", "gl", "float", "min", "max", "abs", "int"}
+BUILT_IN = {"tl", "gl", "float", "min", "max", "abs", "int", "range"}
 # Functions of the device.
-CALLED = {name for module in (arithmetic, waves) for name in defined_names(inspect.getsource(module))}
+CALLED = {name for module in (arithmetic, loops, waves) for name in defined_names(inspect.getsource(module))}
 
 
 def prologue(dialect: Dialect = TRITON, walked: Level = COL, **spelled: str) -> Prologue:
