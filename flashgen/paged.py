@@ -211,9 +211,10 @@ def _packed(tensor: Input, batch: Batch, whole: torch.Tensor) -> torch.Tensor:
 def inputs_of(variant: Variant, batch: Batch, own: Own, b: int) -> dict[str, torch.Tensor]:
     """The inputs that `dense_inputs` gave, of the whole batch, cut down to the lengths of one sequence."""
     sizes = input_sizes(variant, _problem(batch, batch.q_lens[b], batch.kv_lens[b]), params=own.params)
-    found = {}
     for tensor in variant.inputs:
-        whole = own.inputs[tensor.name]
-        bound = {dim.binds: size for dim, size in zip(tensor.dims, whole.shape, strict=True) if dim.binds}
-        found[tensor.name] = whole[tuple(slice(0, size) for size in shape_of(tensor, {**sizes, **bound}))]
-    return found
+        shape = own.inputs[tensor.name].shape
+        sizes |= {dim.binds: size for dim, size in zip(tensor.dims, shape, strict=True) if dim.binds}
+    return {
+        tensor.name: own.inputs[tensor.name][tuple(slice(0, size) for size in shape_of(tensor, sizes))]
+        for tensor in variant.inputs
+    }

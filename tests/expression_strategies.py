@@ -109,6 +109,8 @@ _WORDS = {
     "few": ["0", "1", "2", "3"],
     "small": ["1", "2", "2.0", "3"],
 }
+# Lengths that a call decides, where a scope has the runtime param n.
+_OF_A_CALL = ["n", "n", "(n - 1)", "(n - 2)", "(n - 3)", "(2 - n)"]
 _SYMBOL = re.compile(r"\{(\w+)\}")
 
 
@@ -116,10 +118,11 @@ _SYMBOL = re.compile(r"\{(\w+)\}")
 def expressions(draw: st.DrawFn, kind: Type, scope: Scope, depth: int = 3) -> str:
     """Texts of expressions of a type, with operators nested at most `depth` deep."""
     gathers, leaves = _gathers(scope), _leaves(scope)
+    words = {**_WORDS, "few": [*_WORDS["few"], *(_OF_A_CALL if "n" in scope.names else ())]}
 
     def expand(symbol: str, depth: int) -> str:
-        if symbol in _WORDS:
-            return draw(st.sampled_from(_WORDS[symbol]))
+        if symbol in words:
+            return draw(st.sampled_from(words[symbol]))
         if symbol in leaves and (depth <= 0 or draw(st.integers(0, 3)) == 0):
             return draw(leaves[symbol])
         rule = draw(st.sampled_from(_RULES[symbol] + gathers.get(symbol, [])))

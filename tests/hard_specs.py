@@ -125,5 +125,46 @@ BATCHES: dict[str, dict[str, Any]] = {
     "a column of a block mask for each key": {"block_sparse": {"block_q": 16, "block_kv": 1}, "align": "top_left"},
 }
 
-_GROUPS = (NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES)
+# Reductions whose lengths a call decides, in each place where a value of a pair, a row or a column may stand.
+OF_A_CALL: dict[str, dict[str, Any]] = {
+    "chosen blocks, as many as an input has": {
+        "inputs": {
+            "chosen": {**_tensor("batch", "heads", "(kv_len + 7) // 8", "top", dtype="int32"), "range": [-1, 9]}
+        },
+        "align": "top_left",
+        "mask": "any(i, top, chosen[b, h, q // 8, i] == k // 8)",
+    },
+    "products of parts, as many as a call says": {
+        "params": {"r": _runtime(3)},
+        "inputs": {
+            "qr": _tensor("batch", "heads", "kv_len", "r"),
+            "kr": _tensor("batch", "kv_len", "r"),
+            "gain": _tensor("heads", grad=True),
+        },
+        "causal": True,
+        "score": "score + gain[h] * sum(i, r, qr[b, h, q, i] * kr[b, k, i])",
+    },
+    "reductions in reductions": {
+        "params": {"n": _runtime(2)},
+        "inputs": {"a": {**_tensor("batch", "kv_len", "m", dtype="int8"), "range": [0, 3]}},
+        "let": {"hits": "sum(i, m, any(j, n, a[b, q, i] == a[b, k, j]))"},
+        "score": "score + 0.5 * tanh(score) * hits",
+        "mask": "(hits > 0) | all(i, n - 2, k == q)",
+    },
+    "reductions of rows, of columns and of neither": {
+        "params": {"n": _runtime(3)},
+        "inputs": {
+            "t": {**_tensor("batch", "kv_len", "n", dtype="int32"), "range": [-2, 2]},
+            "w": _tensor("heads", "n"),
+        },
+        "score": "score * sum(i, n, w[h, i] * w[h, i]) + 0.1 * sum(i, n, t[b, k, i] * (i + 1)) + sum(i, n, cos(q * i))",
+        "mask": "(k <= q + sum(i, n, t[b, q, i])) & any(i, n, t[b, k, i] > 0)",
+    },
+    "more terms than are written out": {
+        "score": "score + 0.01 * sum(i, 300, (q + i) % 7 == k % 7)",
+        "mask": "all(i, 20, all(j, 20, q - k != 2 * i + j - 5))",
+    },
+}
+
+_GROUPS = (NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL)
 SPECS = {name: {"name": "hard", **spec} for group in _GROUPS for name, spec in group.items()}

@@ -7,7 +7,8 @@ from collections.abc import Collection, Generator, Sequence
 from weakref import WeakKeyDictionary
 
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Op, Type, Var, const, long_parts, op, transform, walk
+from flashgen.lang.long import long_parts
+from flashgen.lang.nodes import Const, Expr, Index, Op, Type, Var, const, indices, op, transform, var, walk
 from flashgen.lang.recursion import Recursion
 
 Level = frozenset[str]
@@ -24,6 +25,8 @@ _VARIABLES = {
 _WITHOUT_ROUNDING = frozenset({"add", "sub", "neg", "abs", "min", "max"})
 # A text that would name more values than this is taken apart.
 LONGEST = 40
+# Of which tiles of keys each has one.
+_K_FIRST = var("k_first", Type.INT)
 _known: WeakKeyDictionary[Expr, Level] = WeakKeyDictionary()
 
 
@@ -57,10 +60,36 @@ def shared(
     nodes = list(walk(*roots, to=given))
     uses = Counter(child for node in nodes for child in node.children)
     named = {expr for _, expr in lets}
-    within = [node for node in nodes if level(node) & walked and not isinstance(node, Const | Var)]
+    within = [n for n in nodes if level(n) & walked and not indices(n) and not isinstance(n, Const | Var)]
     worthy = {node for node in within if uses[node] > 1 or node in named}
     worthy |= {*long_parts(within, worthy, LONGEST)}
     return [node for node in within if node in worthy and node not in roots and node not in given]
+
+
+def shared_by_turn(term: Expr, counters: Collection[Index], counter: Index) -> list[Expr]:
+    """The nodes of a reduction's term that deserve a name in each turn of its loop: `counter` is that of the loop,
+    `counters` are those of the loops around it too.
+    """
+    nodes = list(walk(term))
+    uses = Counter(child for node in nodes for child in node.children)
+    within = [n for n in nodes if counter in indices(n) and indices(n) <= {*counters} and not isinstance(n, Index)]
+    worthy = {node for node in within if uses[node] > 1}
+    worthy |= {*long_parts(within, worthy, LONGEST)}
+    return [node for node in within if node in worthy and node is not term]
+
+
+def places_of(term: Expr) -> list[Expr]:
+    """Variables that together differ along the axes of the tile that the term differs along."""
+    leaves: list[Expr] = [n for n in walk(term, to=_tile_ends(term)) if isinstance(n, Var) and level(n)]
+    whole = [leaf for leaf in leaves if level(leaf) == level(term)]
+    if whole:
+        return whole[:1]
+    along = {axis: next((leaf for leaf in leaves if level(leaf) == axis), _K_FIRST) for axis in (ROW, COL)}
+    return [along[axis] for axis in (ROW, COL) if axis <= level(term)]
+
+
+def _tile_ends(term: Expr) -> list[Expr]:
+    return [node for node in walk(term) if is_reduction(node)]
 
 
 def floats_at_leaves(root: Expr, ranges: Ranges) -> Expr:

@@ -10,7 +10,7 @@ from flashgen.analysis.packed import begin_of
 from flashgen.codegen.words import words
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.prologue import Prologue
-from flashgen.emit.writer import Tensor
+from flashgen.emit.setting import Tensor
 from flashgen.lang.nodes import Type
 from flashgen.spec.variant import Variant
 

@@ -88,7 +88,7 @@ def _preamble(variant: Variant) -> list[str]:
 def _body(variant: Variant, root: Expr) -> list[str]:
     wraps = facts_of(variant).ranges.may_wrap
     emission = emit((root,), variant.lets, _guard(variant), taken={"q_idx", "kv_idx", *SIZES}, wraps=wraps)
-    used = variables(root)
+    used = {*variables(root), *emission.reads}
     lines = []
     if "kv_h" in used:
         lines.append("kv_h = h // (heads // kv_heads)")

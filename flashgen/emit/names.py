@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flashgen.analysis.levels import ONCE, ROW, Level, is_reduction, level
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, variables
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Var, variables
 
 # The first and the last query of the tile at hand where the loop walks along queries, and the head of each row where
 # heads share a tile: the kernel calls them as it does elsewhere.
@@ -18,8 +18,9 @@ IS_PACKED = "PACKED"
 # What values without a telling name are called: one number, one a row, one a pair.
 _PLAIN: dict[Level, str] = {ONCE: "c", ROW: "r"}
 _OF_PAIRS = "t"
+_OF_REDUCTIONS = {"any": "found", "all": "holds", "sum": "total"}
 # The names that the emitter itself gives, which templates leave to it.
-EMITTED = frozenset({QK_SCALE, IS_PACKED, _OF_PAIRS, *_PLAIN.values()})
+EMITTED = frozenset({QK_SCALE, IS_PACKED, _OF_PAIRS, *_PLAIN.values(), *_OF_REDUCTIONS.values()})
 
 
 def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
@@ -33,7 +34,10 @@ def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
         if not expr.indices:
             return expr.input
         names = [SPELLED.get(i.name, i.name) for i in expr.indices if isinstance(i, Var)]
+        names += [i.word for i in expr.indices if isinstance(i, Index)]
         return f"{expr.input}_{'_'.join(names) or 'at'}"
+    if isinstance(expr, Reduction):
+        return _OF_REDUCTIONS[expr.name]
     if isinstance(expr, Op):
         inner = expr.args[0]
         if is_reduction(expr):
@@ -64,11 +68,20 @@ class Statements:
 
         `kind` annotates the name, such as what is known when the kernel is compiled.
         """
+        name = self.new(value, preferred)
+        self.lines.append(f"{name}{': ' if kind else ''}{kind} = {text}")
+        return name
+
+    def new(self, value: Expr | str, preferred: str) -> str:
+        """A new name like `preferred` for a value that other statements give it."""
         name, number = preferred, 2
         while name in self.taken or name in self.reads:
             name, number = f"{preferred}_{number}", number + 1
         self.taken.add(name)
         self.names[value] = name
         self.defines.append(name)
-        self.lines.append(f"{name}{': ' if kind else ''}{kind} = {text}")
         return name
+
+    def block(self) -> Statements:
+        """Statements of a block among these: its names and theirs are never the same, and it reads what they read."""
+        return Statements(self.taken, self.reads, defines=self.defines)

@@ -15,8 +15,9 @@ from types import MappingProxyType
 from flashgen.analysis.levels import COL, Level, floats_at_leaves, shared
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment
-from flashgen.emit.names import EMITTED, SPELLED, Statements, suggest
-from flashgen.emit.writer import PairWriter, PrologueWriter, Setting, Tensor
+from flashgen.emit.names import EMITTED, SPELLED, Statements
+from flashgen.emit.setting import Setting, Tensor
+from flashgen.emit.writer import PairWriter, PrologueWriter
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr
 
@@ -108,7 +109,7 @@ class Prologue:
         itself, where they must hide nothing, nor take a name that is `hidden` from the prologue: one that other inlined
         statements made.
         """
-        setting = self._setting if inlined else replace(self._setting, dialect=TRITON)
+        setting = self._setting if inlined else _of_functions(self._setting)
         roots = tuple(floats_at_leaves(setting.plain(root), self.ranges) for root in roots)
         given = {setting.plain(expr): name for expr, name in given.items()}
         # Written twice: once all that the body takes from the prologue has a name, none of its own may hide it.
@@ -135,7 +136,7 @@ class Prologue:
         statements = Statements(taken={*setting.words, *avoid})
         writer = PairWriter(setting, statements, self._writer, given)
         for node in shared(roots, setting.lets, setting.walked, given):
-            statements.assign(node, suggest(node, setting.lets), str(writer.spelled_out(node)))
+            writer.assign(node)
         results = tuple(str(writer.text(root)) for root in roots)
         return Fragment(
             tuple(statements.lines),
@@ -143,3 +144,8 @@ class Prologue:
             tuple(sorted(statements.reads)),
             tuple(statements.defines),
         )
+
+
+def _of_functions(setting: Setting) -> Setting:
+    """The same for functions: no letter alone is a function that they call."""
+    return replace(setting, dialect=TRITON, words=frozenset(word for word in setting.words if len(word) > 1))

@@ -7,14 +7,30 @@ division by zero, is a tensor, which follows IEEE 754; an integer that may pass 
 
 from __future__ import annotations
 
+import keyword as keyword_of_python
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 from flashgen.emit.fragments import Fragment
+from flashgen.lang.fold import nothing
 from flashgen.lang.infix import Text, binary, call, conditional, element, keyword, method, number, prefix, read
-from flashgen.lang.nodes import COMPARISONS, FLOAT_FUNCTIONS, Const, Expr, Gather, Op, Type, Var, long_parts, walk
+from flashgen.lang.long import long_parts
+from flashgen.lang.nodes import (
+    COMPARISONS,
+    FLOAT_FUNCTIONS,
+    Const,
+    Expr,
+    Gather,
+    Index,
+    Op,
+    Reduction,
+    Type,
+    Var,
+    indices,
+    walk,
+)
 from flashgen.lang.show import BITWISE, SYMBOLS
 from flashgen.lang.vocabulary import VARYING
 
@@ -24,7 +40,8 @@ Guard = Callable[[Gather, int], tuple[bool, bool]]
 Wraps = Callable[[Expr], bool]
 
 _POSITIVE_SIZES = frozenset({"batch", "heads", "kv_heads", "head_dim"})
-_OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float"})
+_OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float", "range"})
+_STEPS = {"any": "|", "all": "&", "sum": "+"}
 _LARGEST = (2 - 2.0**-23) * 2.0**127  # of float32
 # A text that would name more values than this is taken apart.
 _LONGEST = 40
@@ -52,21 +69,61 @@ def emit(
     `wraps` says which integers may pass 64 bits.
     """
     writer = _Writer(guard or (lambda node, axis: (True, True)), wraps, raises=inlined)
-    names = {} if inlined else _names(roots, lets, taken)
-    lines: list[str] = []
-    defines: list[str] = []
-    reads: set[str] = set()
+    statements = _Statements(writer, {} if inlined else _names(roots, lets, taken))
     used = set(walk(*roots))
-    for node in walk(*(node for _, node in lets if node in used), *roots):
-        text = writer.write(node)
-        if node in names:
-            lines.append(f"{names[node]} = {text}")
-            reads |= text.reads - {*defines}
-            defines.append(names[node])
-            writer.name(node, names[node])
+    lines = statements.write(walk(*(node for _, node in lets if node in used), *roots), frozenset())
     results = [writer.texts[root] for root in roots]
-    reads = reads.union(*(text.reads - {*defines} for text in results))
-    return Fragment(tuple(lines), tuple(map(str, results)), tuple(sorted(reads)), tuple(defines))
+    for text in results:
+        statements.read(text)
+    defines = tuple(dict.fromkeys(statements.defines))
+    return Fragment(tuple(lines), tuple(map(str, results)), tuple(sorted(statements.reads)), defines)
+
+
+class _Statements:
+    """Assignments to names, and loops, in the order of the nodes; `reads` and `defines` as in a Fragment."""
+
+    def __init__(self, writer: _Writer, names: Mapping[Expr, str]) -> None:
+        self._writer, self._names = writer, names
+        self._written: set[Expr] = set()
+        self.defines: list[str] = []
+        self.reads: set[str] = set()
+
+    def read(self, text: Text) -> Text:
+        """A text of the statements, or of what follows them."""
+        self.reads |= text.reads - {*self.defines}
+        return text
+
+    def write(self, nodes: Iterable[Expr], counters: frozenset[Index]) -> list[str]:
+        """Statements for those of the nodes that have a value inside the loops of these indices."""
+        lines: list[str] = []
+        for node in nodes:
+            if node in self._written or not indices(node) <= counters:
+                continue
+            self._written.add(node)
+            if isinstance(node, Reduction):
+                lines += self._loop(node, counters | {node.index})
+            elif not isinstance(node, Index):
+                text = self._writer.write(node)
+                if node in self._names:
+                    lines.append(f"{self._names[node]} = {self.read(text)}")
+                    self._define(node)
+        return lines
+
+    def _define(self, node: Expr) -> None:
+        self.defines.append(self._names[node])
+        self._writer.name(node, self._names[node])
+
+    def _loop(self, node: Reduction, counters: frozenset[Index]) -> list[str]:
+        """What another loop with this index has computed is to be computed again."""
+        name, length = read(self._names[node]), self.read(self._writer.texts[node.index.length])
+        start, counter = self.read(self._writer.start(node)), self._names[node.index]
+        self._define(node.index)
+        self._written -= {known for known in self._written if node.index in indices(known)}
+        lines = self.write(walk(node.term), counters)
+        self._define(node)
+        whole = binary(_STEPS[node.name], name, self.read(self._writer.texts[node.term]))
+        lines.append(f"{name} = {whole}")
+        return [f"{name} = {start}", f"for {counter} in range({length}):", *(f"    {line}" for line in lines)]
 
 
 def literal(value: bool | int | float) -> Text:
@@ -83,24 +140,35 @@ def _names(roots: Sequence[Expr], lets: Sequence[tuple[str, Expr]], taken: Colle
     present = set(nodes)
     occupied = _OWN_NAMES | {*taken} | {n.name for n in nodes if isinstance(n, Var)}
     occupied |= {n.input for n in nodes if isinstance(n, Gather)}
+    named = [(name, node) for name, node in lets if node in present and isinstance(node, Op | Gather | Reduction)]
+    counters = [node for node in nodes if isinstance(node, Index)]
     names: dict[Expr, str] = {}
-    for name, node in lets:
-        if node in present and node not in names and isinstance(node, Op | Gather):
-            while name in occupied:
-                name += "_"
-            names[node] = name
-            occupied = occupied | {name}
+    for name, let in named:
+        if let not in names:
+            names[let] = _unlike(occupied, name)
+            occupied = occupied | {names[let]}
+    # Loops in each other have indices of different words.
+    of_words = {word: _unlike(occupied, word) for word in dict.fromkeys(node.word for node in counters)}
+    names |= {node: of_words[node.word] for node in counters}
+    occupied = occupied | {*of_words.values()}
     fresh = (name for name in map("t{}".format, count()) if name not in occupied)
     uses = Counter(child for node in nodes for child in node.children)
     uses.update(child for node in nodes for child in _read_again(node))
     uses.update(roots)
     for node in nodes:
-        if node not in names and uses[node] > 1 and not _is_trivial(node):
+        if node not in names and (uses[node] > 1 or isinstance(node, Reduction)) and not _is_trivial(node):
             names[node] = next(fresh)
     for node in long_parts(nodes, names, _LONGEST):
         if node not in names:
             names[node] = next(fresh)
     return names
+
+
+def _unlike(occupied: Collection[str], name: str) -> str:
+    """The name, with underscores after it while it is taken, or a word of Python's."""
+    while name in occupied or keyword_of_python.iskeyword(name):
+        name += "_"
+    return name
 
 
 def _read_again(node: Expr) -> Iterator[Expr]:
@@ -152,6 +220,14 @@ class _Writer:
         self.texts[node] = read(name)
         self._uncast.pop(node, None)
         self._raised.pop(node, None)
+
+    def start(self, node: Reduction) -> Text:
+        """A reduction of no terms; it is a tensor."""
+        self._tensors.add(node)
+        value, kind = literal(nothing(node.name, node.type).value), keyword("dtype", read("torch.bool"))
+        if node.type is Type.FLOAT:
+            return call(read("score.new_tensor"), value)
+        return call(read("q.new_tensor"), value, *([kind] if node.type is Type.BOOL else []))
 
     def write(self, node: Expr) -> Text:
         is_leaf = isinstance(node, Gather) or (isinstance(node, Var) and node.name in VARYING)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
-from flashgen.analysis.levels import COL, LONGEST, Level, is_reduction, level
+from flashgen.analysis.levels import COL, LONGEST, is_reduction, level, places_of, shared_by_turn
 from flashgen.analysis.packed import BATCH, PACKED, along_batch
-from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.names import IS_PACKED, Statements, suggest
 from flashgen.emit.operators import Operators
-from flashgen.lang.extrema import without_negated_operands
-from flashgen.lang.infix import Text, binary
+from flashgen.emit.setting import Setting
+from flashgen.lang.fold import nothing
+from flashgen.lang.infix import Text, binary, call
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, const, long_parts, walk
+from flashgen.lang.long import long_parts
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, indices, walk
 from flashgen.lang.parse import BINDING
 
 _HAS_CU_SEQLENS = "cu_seqlens_q_ptr is not None"
@@ -24,50 +24,24 @@ _LOADED_AS = {
 }
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """How a kernel reads an input: the size of each dimension, and its dtype.
-
-    `begin` is what a kernel that serves packed sequences counts by along the batch in the place of b.
-    """
-
-    sizes: tuple[Expr, ...]
-    dtype: str
-    begin: Expr | None = None
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all text of one kernel is written from: what is known of values, the inputs, the spec's `let` names.
-
-    `walked` is the axis along which the kernel's loop goes: COL where a program owns queries, ROW where it owns keys.
-    `approximate` is for Operators; `words` are those of the kernel's template. `spelled` has what the kernel calls a
-    variable otherwise than the language does.
-    """
-
-    ranges: Ranges
-    tensors: Mapping[str, Tensor]
-    dialect: Dialect = TRITON
-    lets: Sequence[tuple[str, Expr]] = ()
-    walked: Level = COL
-    approximate: bool = False
-    words: frozenset[str] = frozenset()
-    spelled: Mapping[str, str] = field(default_factory=dict)
-    _plain: dict[Expr, Expr] = field(default_factory=dict)
-
-    def plain(self, expr: Expr) -> Expr:
-        """The expression as kernels compute it, without what an assembler gets wrong."""
-        if expr not in self._plain:
-            self._plain[expr] = without_negated_operands(expr, self.ranges.fits_int32)
-        return self._plain[expr]
-
-
 class Writer(ABC):
     """Writes expressions, and the statements before them."""
 
     def __init__(self, setting: Setting, statements: Statements) -> None:
         self.setting, self.statements = setting, statements
         self._operators = Operators(setting.dialect, setting.ranges, setting.walked == COL, setting.approximate)
+
+    @property
+    def counters(self) -> frozenset[Index]:
+        """The indices of the loops that these statements stand in."""
+        return frozenset()
+
+    def assign(self, expr: Expr, preferred: str | None = None) -> str:
+        """Compute a value under a new name."""
+        preferred = preferred or suggest(expr, self.setting.lets)
+        if isinstance(expr, Reduction):
+            return write_loop(self, expr, preferred)
+        return self.statements.assign(expr, preferred, str(self.spelled_out(expr)))
 
     def text(self, expr: Expr) -> Text:
         """The text of an expression: a literal, a name, or the expression written out."""
@@ -84,6 +58,11 @@ class Writer(ABC):
             return Text(self._read_variable(expr))
         if isinstance(expr, Gather):
             return self._load(expr)
+        if isinstance(expr, Reduction):
+            return Text(self.assign(expr))
+        if isinstance(expr, Index):
+            # Under the interpreter it is a number of Python's.
+            return self.setting.dialect.call("cast", self._counter(expr), self.setting.dialect.name("int32"))
         assert isinstance(expr, Op)
         if expr.name == "tanh" or (expr.name == "softcap" and not self.setting.approximate):
             self._read("PRECISE")
@@ -105,6 +84,14 @@ class Writer(ABC):
     def _packed(self) -> str:
         """The name of whether sequences are packed, in a kernel that serves such too."""
 
+    def _counter(self, expr: Index) -> str:
+        """The name of the index of a loop."""
+        raise KeyError(f"{expr.word} counts for no loop here")
+
+    def _varies(self, expr: Expr) -> bool:
+        """Whether the value changes along the loop of the kernel, or in one of these statements."""
+        return bool(level(expr) & self.setting.walked or indices(expr))
+
     def _read(self, name: str) -> str:
         self.statements.reads.add(name)
         return name
@@ -121,10 +108,9 @@ class Writer(ABC):
         base = [Text(f"{name}_ptr")]
         varying: list[Text] = []
         for axis, index in enumerate(expr.indices):
-            in_loop = level(index) & self.setting.walked
-            term = self.offset(expr, axis) if in_loop else self._offset_before_loop(expr, axis)
+            term = self.offset(expr, axis) if self._varies(index) else self._offset_before_loop(expr, axis)
             if term is not None:
-                (varying if level(index) else base).append(term)
+                (varying if level(index) or indices(index) else base).append(term)
         if varying:
             base = [self._base(base, f"{name}_base")]
         else:
@@ -142,6 +128,8 @@ class Writer(ABC):
         index = self.setting.plain(kept)
         if index is const(0):
             return None
+        if isinstance(index, Index) and axis == len(expr.indices) - 1:
+            return Text(self._counter(index))
         text = self.text(index)
         if axis == len(expr.indices) - 1:
             return text
@@ -160,19 +148,17 @@ class PrologueWriter(Writer):
         if known is not None:
             return known
         self.take_apart(expr)
-        text = str(self.spelled_out(expr))
-        return self.statements.assign(expr, preferred or suggest(expr, self.setting.lets), text)
+        return self.assign(expr, preferred)
 
     def take_apart(self, expr: Expr) -> None:
         """Compute parts of a long expression first, so that its text is not."""
         names = {node for node in self.statements.names if isinstance(node, Expr)}
         if expr in names:
             return
-        nodes = [node for node in walk(expr, to=names) if not level(node) & self.setting.walked]
+        nodes = [node for node in walk(expr, to=names) if not self._varies(node)]
         for node in long_parts(nodes, names, LONGEST):
             if node is not expr:
-                text = str(self.spelled_out(node))
-                self.statements.assign(node, suggest(node, self.setting.lets), text)
+                self.assign(node)
 
     def name_of_sum(self, terms: Sequence[Text], preferred: str) -> str:
         """The name of a pointer, or an offset, computed once."""
@@ -226,6 +212,87 @@ class PairWriter(Writer):
 
     def _packed(self) -> str:
         return self._read(self._prologue._packed())
+
+
+class LoopWriter(Writer):
+    """Writes what differs in each turn of a reduction's loop; the rest it takes from the writer around it."""
+
+    def __init__(self, around: Writer, counter: Index) -> None:
+        super().__init__(around.setting, around.statements.block())
+        self._around, self._own = around, counter
+        self.name = self._named(counter.word)
+
+    @property
+    def counters(self) -> frozenset[Index]:
+        return self._around.counters | {self._own}
+
+    def _name_at_hand(self, expr: Expr) -> str | None:
+        if self._own in indices(expr):
+            return None if isinstance(expr, Index) else self.statements.names.get(expr)
+        name = self._around._name_at_hand(expr)
+        if name is None and isinstance(expr, Gather | Reduction):
+            # Once, in front of the loop.
+            return self._around.assign(expr)
+        return name
+
+    def _named(self, word: str) -> str:
+        """The name of the index: loops one after the other share that of their word, those in each other do not."""
+        known, above = self._around.statements.names, self._around
+        name = known.get(_INDEX + word)
+        while isinstance(above, LoopWriter):
+            name = None if above.name == name else name
+            above = above._around
+        return name or self._around.statements.new(_INDEX + word, word)
+
+    def _counter(self, expr: Index) -> str:
+        return self.name if expr is self._own else self._around._counter(expr)
+
+    def _base(self, terms: Sequence[Text], preferred: str) -> Text:
+        return self._around._base(terms, preferred)
+
+    def _offset_before_loop(self, expr: Gather, axis: int) -> Text | None:
+        return self._around._offset_before_loop(expr, axis)
+
+    def _packed(self) -> str:
+        return self._around._packed()
+
+
+# Before the word of an index: no text of a pointer begins like this.
+_INDEX = "index "
+_STEPS = {"any": "|=", "all": "&=", "sum": "+="}
+
+
+def write_loop(around: Writer, expr: Reduction, preferred: str) -> str:
+    """Statements that compute a reduction, and the name of its value."""
+    length = around.text(expr.index.length)
+    inner = LoopWriter(around, expr.index)
+    for node in shared_by_turn(expr.term, inner.counters, expr.index):
+        inner.assign(node)
+    term = inner.text(expr.term)
+    start = _start(around, expr)
+    name = around.statements.assign(expr, preferred, str(start))
+    around.statements.lines += [
+        f"for {inner.name} in range({length}):",
+        *(f"    {line}" for line in inner.statements.lines),
+        f"    {name} {_STEPS[expr.name]} {term}",
+    ]
+    return name
+
+
+def _start(around: Writer, expr: Reduction) -> Text:
+    """What a reduction of no terms is, for each pair where terms differ from pair to pair."""
+    value = around.text(nothing(expr.name, expr.type))
+    if expr.type is Type.INT and not _adds_up_in_32_bits(expr, around.setting.ranges):
+        value = around.setting.dialect.call("cast", value, around.setting.dialect.name("int64"))
+    places = [around.text(place) for place in places_of(expr.term)]
+    return call("spread_over", value, _total(places)) if places else value
+
+
+def _adds_up_in_32_bits(expr: Reduction, ranges: Ranges) -> bool:
+    """Whether the sum and all that its terms are made of are integers of 32 bits, as Triton has them."""
+    whole = [node for node in walk(expr) if node.type is Type.INT and not isinstance(node, Const)]
+    is_wide = any(isinstance(node, Op) and node.name == "floor" for node in whole)
+    return not is_wide and all(map(ranges.fits_int32, whole))
 
 
 def _total(terms: Sequence[Text]) -> Text:

@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flashgen.errors import ExpressionError, Location
-from flashgen.lang.fold import fold, simplify
+from flashgen.lang.fold import fold, nothing, simplify
 from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Op, Type, const, gather, op
 from flashgen.lang.parse import parse
+from flashgen.lang.reductions import MAX_TERMS, TooLong, joined, over, provisional, reads_of_length
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax
 from flashgen.lang.vocabulary import FUNCTIONS, REDUCTIONS, expected_function, expected_name, listed, near
 
 _ARITY = dict.fromkeys(FUNCTIONS, (1, 1)) | {"min": (2, None), "max": (2, None), "clamp": (3, 3), "where": (3, 3)}
 _ARITY |= dict.fromkeys(REDUCTIONS, (3, 3))
-_JOINED = {"any": "or", "all": "and", "sum": "add"}
-# More terms than this, those of reductions in each other multiplied, are no short axis.
-MAX_TERMS = 256
 _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
 _BITWISE = {"&": "and", "|": "or", "^": "xor"}
 _SHIFTS = {"<<": "shl", ">>": "shr"}
@@ -188,43 +186,53 @@ class _Checker:
         return _apply_function(name, [self.check(argument) for argument in syntax.arguments])
 
     def _reduction(self, syntax: Call) -> Expr:
-        """any, all and sum, written out: term after term, from the left."""
-        index, length, term = syntax.arguments
+        """any, all and sum: written out where they are short, else with an index."""
+        index, length, _ = syntax.arguments
         taken = {*self._scope.names, *self._scope.tensors, *FUNCTIONS}
         if not isinstance(index, Name) or index.id in taken:
             found = f"'{index.id}', which has a meaning," if isinstance(index, Name) else "an expression"
             expected = f"a new name, as in '{syntax.function}(i, 4, ...)'"
             raise ExpressionError(index.at, f"{found} as the index of '{syntax.function}'", expected)
-        count = self._count(length, syntax.function)
+        count = self._length(length, syntax.function)
+        if isinstance(count, Const):
+            try:
+                return self._written_out(syntax, index.id, max(int(count.value), 0))
+            except TooLong:
+                if self._terms > 1:
+                    raise
+        counter = provisional(index.id, count)
+        (term,) = self._terms_of(syntax, [self._with_index(index.id, counter).check(syntax.arguments[2])])
+        return over(syntax.function, counter, term, taken)
+
+    def _written_out(self, syntax: Call, index: str, count: int) -> Expr:
+        """Term after term, from the left."""
+        if count * self._terms > MAX_TERMS:
+            raise TooLong
         # One more than there are, so that the type of no terms is known too.
-        terms = [self._term(term, index.id, i, max(count, 1)) for i in range(count + 1)]
-        kind = Type.INT if syntax.function == "sum" else Type.BOOL
-        if syntax.function != "sum":
-            terms = [self._as_it_stands(term, node, f"the test of '{syntax.function}'", Type.BOOL) for node in terms]
-        *terms, beyond = _common(terms, kind)
-        if not terms:
-            return const(syntax.function == "all") if kind is Type.BOOL else promote(const(0), beyond.type)
-        whole = terms[0]
-        for node in terms[1:]:
-            whole = simplify(op(_JOINED[syntax.function], whole, node))
-        return whole
+        checkers = [self._with_index(index, const(i), max(count, 1)) for i in range(count + 1)]
+        *terms, beyond = self._terms_of(syntax, [checker.check(syntax.arguments[2]) for checker in checkers])
+        return joined(syntax.function, terms) if terms else nothing(syntax.function, beyond.type)
 
-    def _term(self, term: Syntax, name: str, value: int, count: int) -> Expr:
-        """A term of a reduction, at this value of its index."""
-        scope = Scope({**self._scope.names, name: const(value)}, self._scope.tensors)
-        return _Checker(scope, self._terms * count).check(term)
+    def _with_index(self, name: str, value: Expr, count: int = 1) -> _Checker:
+        """What checks terms of a reduction, `count` of them, at a value of its index."""
+        return _Checker(Scope({**self._scope.names, name: value}, self._scope.tensors), self._terms * count)
 
-    def _count(self, length: Syntax, function: str) -> int:
+    def _terms_of(self, syntax: Call, terms: list[Expr]) -> list[Expr]:
+        """The terms in the one type that they have."""
+        if syntax.function == "sum":
+            return _common(terms, Type.INT)
+        what = f"the test of '{syntax.function}'"
+        return [self._as_it_stands(syntax.arguments[2], term, what, Type.BOOL) for term in terms]
+
+    def _length(self, length: Syntax, function: str) -> Expr:
         """How many terms a reduction has."""
         node = self._typed(length, f"the length of '{function}'", Type.INT)
-        if not isinstance(node, Const):
-            found = f"the length of '{function}', which each call decides"
-            raise ExpressionError(length.at, found, "an integer, or an expression of baked params")
-        count = max(int(node.value), 0)
-        if count * self._terms > MAX_TERMS:
-            found = f"'{function}' of {count * self._terms} terms"
-            raise ExpressionError(length.at, found, f"at most {MAX_TERMS}, those of one inside another multiplied")
-        return count
+        read = reads_of_length(node)
+        if read:
+            found = f"the length of '{function}' with {read} in it"
+            expected = "an integer expression of params, heads, batch, head_dim and named dimensions of inputs"
+            raise ExpressionError(length.at, found, expected)
+        return node
 
     def _chain(self, syntax: Chain) -> Expr:
         operands = [self.check(operand) for operand in syntax.operands]

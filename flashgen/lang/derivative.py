@@ -14,7 +14,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flashgen.lang.fold import fold, simplify
-from flashgen.lang.nodes import FALSE, TRUE, Expr, Gather, Op, Type, const, inputs, op, var, variables, walk
+from flashgen.lang.nodes import (
+    FALSE,
+    TRUE,
+    Expr,
+    Gather,
+    Index,
+    Op,
+    Reduction,
+    Type,
+    const,
+    indices,
+    inputs,
+    op,
+    reduction,
+    var,
+    variables,
+    walk,
+)
 from flashgen.lang.products import ONE, Product, in_common, product, total
 from flashgen.lang.vocabulary import VARYING
 
@@ -54,7 +71,8 @@ def derivatives(expr: Expr, wrt: Sequence[Expr]) -> tuple[Expr, ...]:
     """d expr / d node for each FLOAT node of `wrt`: variables or gathers of float inputs, usually.
 
     One sweep finds them all. They are folded, and read what `expr` computes: that of softcap(x) is 1 - t * t
-    of the same node t. 0.0 where `expr` does not depend on the node, or nowhere smoothly.
+    of the same node t. 0.0 where `expr` does not depend on the node, or nowhere smoothly. None of the nodes has another
+    value for each term of a reduction.
     """
     active: set[Expr] = set()
     order: list[Expr] = []
@@ -68,8 +86,11 @@ def derivatives(expr: Expr, wrt: Sequence[Expr]) -> tuple[Expr, ...]:
     for node in reversed(order):
         if node in found:
             found[node] = fold(_value(shares[node]).expression())
+        if not shares[node]:
+            # What is read inside a reduction alone has its share from there.
+            continue
         share = _as_one(shares[node])
-        for part in _parts(node):
+        for part in _of_sum(node, wrt) if isinstance(node, Reduction) else _parts(node):
             further = share.through(part)
             if part.operand in active and further is not None:
                 shares[part.operand].append(further)
@@ -195,6 +216,23 @@ def _parts(node: Expr) -> Sequence[_Part]:
     """How a node depends on each of its operands."""
     rule = _RULES.get(node.name) if isinstance(node, Op) else None
     return rule(node, *node.children) if rule else ()
+
+
+def _of_sum(node: Reduction, wrt: Sequence[Expr]) -> Sequence[_Part]:
+    """How a sum depends on what is asked for: by the sum of the derivatives of its term."""
+    inside = set(walk(node.term))
+    leaves = [leaf for leaf in wrt if leaf in inside]
+    assert not any(node.index in indices(leaf) for leaf in leaves), "a derivative by what differs from term to term"
+    slopes = zip(leaves, derivatives(node.term, leaves), strict=True)
+    return [_Part(leaf, product(_added(node.index, slope))) for leaf, slope in slopes if slope is not ZERO]
+
+
+def _added(index: Index, term: Expr) -> Expr:
+    """The sum of a term, in any order."""
+    if index in indices(term):
+        return reduction("sum", index, term)
+    count = simplify(op("to_float", simplify(op("max", index.length, const(0)))))
+    return simplify(op("mul", term, count))
 
 
 def _by_factor(factor: Callable[[Expr, Expr], Product]) -> Callable[..., Sequence[_Part]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, indices, walk
 
 Value = bool | int | float
 _MASK, _SIGN = 2**64 - 1, 2**63
@@ -28,10 +28,17 @@ def evaluate(expr: Expr, variables: Mapping[str, Value], tensors: Mapping[str, S
 
 def evaluator(expr: Expr) -> Callable[[Mapping[str, Value], Mapping[str, Sequence]], Value]:
     """`evaluate` of one expression, for many places."""
-    place = {node: index for index, node in enumerate(walk(expr))}
-    steps = [(_CASTS[node.type], _step(node, [place[child] for child in node.children])) for node in place]
+    return _evaluator(expr, frozenset())
 
-    def at(variables: Mapping[str, Value], tensors: Mapping[str, Sequence]) -> Value:
+
+def _evaluator(expr: Expr, given: frozenset[Index]) -> Callable[[Mapping, Mapping[str, Sequence]], Value]:
+    """The same inside reductions, whose indices are `given` among the variables."""
+    if not indices(expr) <= given:
+        raise KeyError("an index outside of its reduction")
+    place = {node: number for number, node in enumerate(node for node in walk(expr) if indices(node) <= given)}
+    steps = [(_CASTS[node.type], _step(node, place, given)) for node in place]
+
+    def at(variables: Mapping, tensors: Mapping[str, Sequence]) -> Value:
         values: list[Value] = []
         with np.errstate(all="ignore"):
             for cast, step in steps:
@@ -41,10 +48,15 @@ def evaluator(expr: Expr) -> Callable[[Mapping[str, Value], Mapping[str, Sequenc
     return at
 
 
-def _step(node: Expr, operands: Sequence[int]) -> Callable[..., Any]:
+def _step(node: Expr, place: Mapping[Expr, int], given: frozenset[Index]) -> Callable[..., Any]:
     """A node's value from those of the nodes before it, of variables and of tensors."""
+    if isinstance(node, Reduction):
+        return _reduction(node, _evaluator(node.index.length, given), _evaluator(node.term, given | {node.index}))
+    operands = [place[child] for child in node.children]
     if isinstance(node, Const):
         return lambda values, variables, tensors: node.value
+    if isinstance(node, Index):
+        return lambda values, variables, tensors: variables[node]
     if isinstance(node, Var):
         return lambda values, variables, tensors: variables[node.name]
     if isinstance(node, Gather):
@@ -52,6 +64,17 @@ def _step(node: Expr, operands: Sequence[int]) -> Callable[..., Any]:
     assert isinstance(node, Op)
     meaning = _SEMANTICS[node.name]
     return lambda values, variables, tensors: meaning(*[values[i] for i in operands])
+
+
+def _reduction(node: Reduction, length: Callable[..., Any], term: Callable[..., Any]) -> Callable[..., Any]:
+    def reduced(values: Sequence[Value], variables: Mapping, tensors: Mapping[str, Sequence]) -> Any:
+        count = range(length(variables, tensors))
+        terms = (term({**variables, node.index: i}, tensors) for i in count)
+        if node.name == "sum":
+            return sum(terms, 0.0 if node.type is Type.FLOAT else 0)
+        return any(terms) if node.name == "any" else all(terms)
+
+    return reduced
 
 
 def apply(name: str, *operands: Value) -> Value:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from flashgen.lang.evaluate import apply
-from flashgen.lang.nodes import FALSE, TRUE, Const, Expr, Op, Type, const, op, transform
+from flashgen.lang.nodes import FALSE, TRUE, Const, Expr, Op, Reduction, Type, const, indices, op, transform
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 
@@ -22,6 +22,8 @@ def fold(expr: Expr) -> Expr:
 
 def simplify(node: Expr) -> Expr:
     """One node whose operands are already simple."""
+    if isinstance(node, Reduction):
+        return _reduction(node, node.index.length)
     if not isinstance(node, Op):
         return node
     operands = [argument.value for argument in node.args if isinstance(argument, Const)]
@@ -31,6 +33,26 @@ def simplify(node: Expr) -> Expr:
         return const(value) if representable(value) else node
     rule = _RULES.get(node.name)
     return rule(node, *node.args) if rule else node
+
+
+def _reduction(node: Reduction, length: Expr) -> Expr:
+    """One of no terms, or of terms that are all the same, but for floats: these are added up one by one."""
+    if isinstance(length, Const) and length.value <= 0:
+        return nothing(node.name, node.type)
+    if node.index in indices(node.term) or node.type is Type.FLOAT:
+        return node
+    if node.name == "sum":
+        return simplify(op("mul", simplify(op("max", length, const(0))), node.term))
+    if node.name == "any":
+        return simplify(op("and", simplify(op("gt", length, const(0))), node.term))
+    return simplify(op("or", simplify(op("le", length, const(0))), node.term))
+
+
+def nothing(name: str, kind: Type) -> Const:
+    """What a reduction of no terms is."""
+    found = const(name == "all") if kind is Type.BOOL else const(0.0 if kind is Type.FLOAT else 0)
+    assert isinstance(found, Const)
+    return found
 
 
 def representable(value: bool | int | float) -> bool:

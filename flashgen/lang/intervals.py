@@ -14,7 +14,7 @@ from typing import Any
 
 from flashgen.lang.fold import simplify
 from flashgen.lang.linear import linear
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, const, op, var, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, op, var, walk
 
 # The longest sequence that attention() accepts: the integers that float32 holds exactly.
 MAX_LENGTH = 2**24 - 1
@@ -88,7 +88,7 @@ class Ranges:
 
     def may_wrap(self, expr: Expr) -> bool:
         """Whether an INT expression may pass 64 bits, so that its value is what they hold of it."""
-        if not isinstance(expr, Op) or expr.type is not Type.INT:
+        if not isinstance(expr, Op | Reduction) or expr.type is not Type.INT:
             return False
         return not self._exact(expr).within(INT64.low, INT64.high)
 
@@ -113,6 +113,8 @@ class Ranges:
         if size in _TOTALS:
             return False, False
         if size is _Q_LEN and linear(index) == linear(self._row):
+            return False, False
+        if isinstance(index, Index) and index.length is size:
             return False, False
         if isinstance(index, Var) and isinstance(size, Var):
             runs_over = {"b": "batch", "h": "heads", "row_h": "heads", "kv_h": "kv_heads", "k": "kv_len"}
@@ -141,15 +143,20 @@ class Ranges:
             return _KNOWN.get(expr.name, INT32 if expr.type is Type.INT else ANYTHING)
         if isinstance(expr, Gather):
             return _INTEGER_RANGES.get(self.dtypes[expr.input], ANYTHING)
-        assert isinstance(expr, Op)
+        if isinstance(expr, Index):
+            return Interval(0, max(self.of(expr.length).high - 1, 0))
+        assert isinstance(expr, Op | Reduction)
         if expr.type is not Type.INT:
             return BOOLEAN if expr.type is Type.BOOL else ANYTHING
         found = self._exact(expr)
         # What may pass 64 bits wraps, to any value.
         return found if found.within(INT64.low, INT64.high) else INT64
 
-    def _exact(self, expr: Op) -> Interval:
-        """The interval of an INT operation if integers had no end."""
+    def _exact(self, expr: Op | Reduction) -> Interval:
+        """The interval of an INT operation, or of a sum and all that it comes to on the way, if integers had no end."""
+        if isinstance(expr, Reduction):
+            most, term = max(self.of(expr.index.length).high, 0), self.of(expr.term)
+            return Interval(min(term.low * most, 0), max(term.high * most, 0))
         rule = _RULES.get(expr.name)
         return rule(*(self.of(arg) for arg in expr.args)) if rule else INT64
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from flashgen.lang.intervals import assumed
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, Var, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, walk
 from flashgen.lang.vocabulary import MEANINGS
 
 _SCORE, _ONE_NUMBER, _INTEGER = 1e4, 1e3, 2.0**31
@@ -65,8 +65,12 @@ def _bound(node: Expr, parts: list[_Size]) -> float:
         return 1.0
     if isinstance(node, Var):
         return _OF_NAMES.get(node.name, math.inf)
-    if isinstance(node, Gather):
+    if isinstance(node, Index):
+        return _INTEGER
+    if isinstance(node, Gather) or (isinstance(node, Reduction) and node.type is Type.FLOAT):
         return math.inf
+    if isinstance(node, Reduction):
+        return _INTEGER if parts[1].bound < math.inf else math.inf
     assert isinstance(node, Op)
     bounds = [part.bound for part in parts]
     if node.type is Type.INT:

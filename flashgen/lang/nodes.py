@@ -7,7 +7,7 @@ subexpressions stay shared, and any pass may memoise on the node itself. Build t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -86,6 +86,44 @@ class Op(Expr):
         return op, (self.name, *self.args)
 
 
+@dataclass(frozen=True, eq=False)
+class Index(Expr):
+    """What counts the terms of a reduction, from 0 to below `length`; `word` is what its author called it.
+
+    It is no variable: it has a value only inside the reductions that it counts for.
+    """
+
+    word: str
+    length: Expr
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.length,)
+
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple]:
+        return index, (self.word, self.length)
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction(Expr):
+    """any, all or sum of a term, from the first on, over an index whose length a call decides.
+
+    Of no terms, any is false, all is true and a sum is 0. Short ones of a known length have no node: the checker writes
+    them out.
+    """
+
+    name: str
+    index: Index
+    term: Expr
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.index, self.term)
+
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple]:
+        return reduction, (self.name, self.index, self.term)
+
+
 # name -> number of operands. Semantics where they could surprise:
 #   floordiv, mod   round toward minus infinity, on ints and floats; a zero int divisor gives 0
 #   truediv         float operands only; pow: float ** float, or int ** non-negative constant int
@@ -138,6 +176,16 @@ def gather(input: str, indices: tuple[Expr, ...], type: Type) -> Expr:
     return _intern(("gather", input, indices, type), lambda: Gather(type, input, indices))
 
 
+def index(word: str, length: Expr) -> Index:
+    node = _intern(("index", word, length), lambda: Index(Type.INT, word, length))
+    assert isinstance(node, Index)
+    return node
+
+
+def reduction(name: str, index: Index, term: Expr) -> Expr:
+    return _intern(("reduction", name, index, term), lambda: Reduction(term.type, name, index, term))
+
+
 def op(name: str, *args: Expr) -> Expr:
     """An operator node; its type follows from the operator and the operands."""
     if len(args) != OPERATORS[name]:
@@ -174,21 +222,39 @@ def walk(*roots: Expr, to: Collection[Expr] = ()) -> Iterator[Expr]:
             stack.extend((child, False) for child in reversed(node.children) if node not in to)
 
 
-# What each node reads: its variables, and its input tensors.
-_reads: WeakKeyDictionary[Expr, tuple[frozenset[str], frozenset[str]]] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class _Reads:
+    """What a node reads: its variables, its input tensors, and the indices of reductions that it stands inside."""
+
+    variables: frozenset[str] = frozenset()
+    inputs: frozenset[str] = frozenset()
+    indices: frozenset[Index] = frozenset()
+
+
+_reads: WeakKeyDictionary[Expr, _Reads] = WeakKeyDictionary()
 
 
 def variables(*roots: Expr) -> frozenset[str]:
     """The names of the variables that the expressions read."""
-    return frozenset().union(*(_read(root)[0] for root in roots))
+    return frozenset().union(*(_read(root).variables for root in roots))
 
 
 def inputs(*roots: Expr) -> frozenset[str]:
     """The names of the input tensors that the expressions read."""
-    return frozenset().union(*(_read(root)[1] for root in roots))
+    return frozenset().union(*(_read(root).inputs for root in roots))
 
 
-def _read(root: Expr) -> tuple[frozenset[str], frozenset[str]]:
+def indices(*roots: Expr) -> frozenset[Index]:
+    """The indices that the expressions read, but for those of reductions within them: empty where they have a value."""
+    return _own_index(*roots).union(*(_read(root).indices for root in roots))
+
+
+def _own_index(*nodes: Expr) -> frozenset[Index]:
+    """Those that are indices: what is kept of an index does not name it, and so does not keep it."""
+    return frozenset(node for node in nodes if isinstance(node, Index))
+
+
+def _read(root: Expr) -> _Reads:
     if root not in _reads:
         for node in walk(root, to=_reads):
             if node not in _reads:
@@ -196,28 +262,17 @@ def _read(root: Expr) -> tuple[frozenset[str], frozenset[str]]:
     return _reads[root]
 
 
-def _own_reads(node: Expr) -> tuple[frozenset[str], frozenset[str]]:
+def _own_reads(node: Expr) -> _Reads:
     """Those of a node whose children have theirs."""
     named = frozenset([node.name]) if isinstance(node, Var) else frozenset()
     read = frozenset([node.input]) if isinstance(node, Gather) else frozenset()
     below = [_reads[child] for child in node.children]
-    return named.union(*(names for names, _ in below)), read.union(*(tensors for _, tensors in below))
-
-
-def long_parts(nodes: Iterable[Expr], named: Collection[Expr], longest: int) -> list[Expr]:
-    """Those of some nodes, operands first, that are to have a name lest a text without them names more than `longest`.
-
-    What is `named` counts as one, however often it is read: written as a tree, a graph may be of any size.
-    """
-    found: list[Expr] = []
-    lengths: dict[Expr, int] = {}
-    for node in nodes:
-        length = 1 if node in named else 1 + sum(lengths.get(child, 1) for child in node.children)
-        if length > longest:
-            found.append(node)
-            length = 1
-        lengths[node] = length
-    return found
+    open_ = _own_index(*node.children).union(*(each.indices for each in below))
+    return _Reads(
+        named.union(*(each.variables for each in below)),
+        read.union(*(each.inputs for each in below)),
+        open_ - {node.index} if isinstance(node, Reduction) else open_,
+    )
 
 
 def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
@@ -228,6 +283,12 @@ def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
         return gather(node.input, children, node.type)
     if isinstance(node, Op):
         return op(node.name, *children)
+    if isinstance(node, Index):
+        return index(node.word, *children)
+    if isinstance(node, Reduction):
+        counter, term = children
+        assert isinstance(counter, Index), "an index gives way to nothing but an index"
+        return reduction(node.name, counter, term)
     return node
 
 

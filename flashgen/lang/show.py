@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flashgen.lang.infix import Text, binary, call, number, prefix
-from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Gather, Op, Type, Var, const, walk
+from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, walk
 
 SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
@@ -26,7 +26,7 @@ def show(expr: Expr, lets: Sequence[tuple[str, Expr]] = ()) -> str:
 
     A part of more than LONGEST characters is left out, as "...".
     """
-    names: dict[Expr, str] = {node: name for name, node in reversed(lets) if isinstance(node, Op | Gather)}
+    names: dict[Expr, str] = {node: name for name, node in reversed(lets) if isinstance(node, Op | Gather | Reduction)}
     texts: dict[Expr, Text] = {}
     for node in walk(expr):
         text = Text(names[node]) if node in names else _text(node, texts, names)
@@ -40,6 +40,10 @@ def _text(node: Expr, texts: dict[Expr, Text], names: dict[Expr, str]) -> Text:
         return _number(node)
     if isinstance(node, Var):
         return Text(node.name)
+    if isinstance(node, Index):
+        return Text(node.word)
+    if isinstance(node, Reduction):
+        return call(node.name, node.index.word, texts[node.index.length], texts[node.term])
     if isinstance(node, Gather):
         indices = ", ".join(str(texts[_bare(index, names)]) for index in node.indices)
         return Text(f"{node.input}[{indices}]" if indices else node.input)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Generator, Sequence
 
 from flashgen.lang.derivative import SCORE, ZERO, derivatives
-from flashgen.lang.nodes import Const, Expr, Gather, Op, op, rebuild, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Op, indices, op, rebuild, walk
 from flashgen.lang.products import Product, product
 from flashgen.lang.recursion import Recursion
 
@@ -23,7 +23,7 @@ _STEEPEST = 1.0 + 1e-6
 def with_softcaps(score: Expr, learned: Sequence[str], *others: Expr) -> tuple[Expr, ...]:
     """The score, and other expressions of its parts, with `softcap` in place of each tanh that only caps."""
     leaves = [SCORE, *(node for node in walk(score) if isinstance(node, Gather) and node.input in learned)]
-    tanhs = [node for node in walk(score) if isinstance(node, Op) and node.name == "tanh"]
+    tanhs = [node for node in walk(score) if isinstance(node, Op) and node.name == "tanh" and not indices(node)]
     outer = dict(zip(tanhs, derivatives(score, tanhs), strict=True)) if tanhs else {}
     caps = {node for node in tanhs if _only_caps(outer[node], derivatives(node.args[0], leaves))}
     done: dict[Expr, Expr] = {}

@@ -21,10 +21,12 @@ from flashgen.lang.nodes import (
     Expr,
     Gather,
     Op,
+    Reduction,
     Type,
     const,
     gather,
     op,
+    reduction,
     var,
     variables,
     walk,
@@ -91,9 +93,11 @@ class _Tiles:
             return UNKNOWN
         if isinstance(expr, Gather):
             return self._gather(expr)
-        assert isinstance(expr, Op), name
         if self.ranges.may_wrap(expr):
             return UNKNOWN
+        if isinstance(expr, Reduction):
+            return self._reduction(expr)
+        assert isinstance(expr, Op), name
         if expr.type is Type.INT and expr.name in ("add", "sub", "neg", "mul"):
             form = linear(expr)
             if form.terms != {expr: 1}:
@@ -107,7 +111,9 @@ class _Tiles:
     def _needs_reduction(self, expr: Expr) -> bool:
         """Along one axis a reduction is exact, and needed wherever corners alone do not give the range."""
         for n in walk(expr, to=self._reduced):
-            needed = isinstance(n, Gather) or (isinstance(n, Op) and (not _monotone(n) or self.ranges.may_wrap(n)))
+            needed = isinstance(n, Gather | Reduction) or (
+                isinstance(n, Op) and (not _monotone(n) or self.ranges.may_wrap(n))
+            )
             self._reduced[n] = needed or any(self._reduced[child] for child in n.children)
         return self._reduced[expr]
 
@@ -133,6 +139,12 @@ class _Tiles:
                 same = op("and", same, op("eq", r.low, r.high))  # type: ignore[arg-type]
         element = gather(expr.input, tuple(r.low for r in ranges), expr.type)  # type: ignore[misc]
         return Range(fold(op("and", same, element)), fold(op("or", op("not", same), element)))
+
+    def _reduction(self, expr: Reduction) -> Range:
+        """Of the least terms, and of the greatest: any, all and sum never fall where a term rises."""
+        term = self.of(expr.term)
+        low, high = (end and simplify(reduction(expr.name, expr.index, end)) for end in (term.low, term.high))
+        return Range(low, high)
 
     def _compare(self, expr: Op) -> Range:
         left, right = (self.of(arg) for arg in expr.args)

@@ -29,6 +29,8 @@ MEANINGS: Mapping[str, str] = {
 
 # Those whose value differs from pair to pair of one call, unlike sizes and params.
 VARYING = frozenset({"b", "h", "kv_h", "q", "k", "score"})
+# Those that differ from sequence to sequence where these are packed.
+PER_SEQUENCE = frozenset({"q_len", "kv_len"})
 
 # What others call them, by what they are here.
 _ALSO: Mapping[tuple[str, ...], str] = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flashgen.errors import SpecError
 from flashgen.lang.check import Scope, TensorType, expression, meaning
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, var
+from flashgen.lang.nodes import Const, Expr, Op, Reduction, Type, const, var, walk
 from flashgen.lang.parse import parse
 from flashgen.lang.syntax import Name
 from flashgen.lang.written import written
@@ -99,6 +99,8 @@ class Declarations:
             self._dims[name] = var(name, Type.INT)
             return Dim(name, self._dims[name], binds=name)
         size = meaning(syntax, scope, at, want=Type.INT, what="a dimension")
+        if any(isinstance(node, Reduction) for node in walk(size)):
+            raise SpecError(at, "a dimension that a reduction over an index comes to", "a sum of integers and sizes")
         if isinstance(size, Const) and size.value < 1:
             raise SpecError(at, f"a dimension of size {size.value}", "at least 1")
         if isinstance(size, Op) and size.name == "or":

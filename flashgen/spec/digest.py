@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Var, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Var, walk
 from flashgen.spec.variant import Variant
 
 _FORMAT = 1
@@ -57,6 +57,10 @@ def _line(node: Expr, children: list[int]) -> list[Any]:
             return ["var", node.type.value, name]
         case Gather(input=tensor):
             return ["gather", tensor, *children]
+        case Index():
+            return ["index", *children]
+        case Reduction(name=name):
+            return ["reduction", name, *children]
         case Op(name=name):
             # What caps a score is told from the rest of the expressions: it is a tanh as others are.
             return ["op", "tanh" if name == "softcap" else name, *children]

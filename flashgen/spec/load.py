@@ -10,8 +10,9 @@ from flashgen.errors import ExpressionError, SpecError
 from flashgen.lang.check import Scope, meaning
 from flashgen.lang.doubts import doubts
 from flashgen.lang.fold import fold
-from flashgen.lang.nodes import TRUE, Const, Expr, Type, inputs, op, substitute, variables
+from flashgen.lang.nodes import TRUE, Const, Expr, Gather, Type, indices, inputs, op, substitute, variables, walk
 from flashgen.lang.parse import parse as parse_expression
+from flashgen.lang.reductions import MAX_TERMS
 from flashgen.lang.softcaps import with_softcaps
 from flashgen.lang.syntax import Name, pieces
 from flashgen.spec import sugar
@@ -38,6 +39,7 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
     lets = reading.lets()
     score, mask = reading.score(), reading.mask()
     learned = [tensor.name for tensor in declared.inputs if tensor.grad]
+    _refuse_learned_by_turn(document, score, learned)
     score, *meanings = with_softcaps(score, learned, *(node for _, node in lets))
     lets = tuple((name, node) for (name, _), node in zip(lets, meanings, strict=True))
     variant = Variant(
@@ -171,6 +173,16 @@ def _refuse_unused(document: Document, variant: Variant) -> None:
         if param.name not in named:
             found = f"the runtime param {param.name!r}, which nothing reads"
             raise SpecError(document.key(("params", param.name)), found, "an expression with it, or no such param")
+
+
+def _refuse_learned_by_turn(document: Document, score: Expr, learned: list[str]) -> None:
+    """Kernels add up the gradients of what a pair reads at one place, or at places that are written out."""
+    for node in walk(score):
+        if isinstance(node, Gather) and node.input in learned and indices(node):
+            word = min(index.word for index in indices(node))
+            found = f"a gradient of {node.input!r}, read at an index {word!r} whose length a call decides"
+            expected = f"no gradient, or a length of integers and baked params, of at most {MAX_TERMS}"
+            raise SpecError(document.at(("inputs", node.input, "grad")), found, expected)
 
 
 def _refuse_many_sizes(document: Document, variant: Variant) -> None:

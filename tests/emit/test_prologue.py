@@ -16,12 +16,12 @@ from flashgen.codegen.imports import defined_names
 from flashgen.emit.dialects import GLUON, TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
+from flashgen.emit.setting import Tensor
 from flashgen.emit.torch import emit
-from flashgen.emit.writer import Tensor
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.log2 import of_qk
 from flashgen.lang.nodes import Expr, Type, var
-from flashgen.runtime.device import arithmetic, waves
+from flashgen.runtime.device import arithmetic, loops, waves
 
 TENSORS = {
     "doc": Tensor((var("batch", Type.INT), var("kv_len", Type.INT)), "int32"),
@@ -33,9 +33,9 @@ TENSORS = {
 }
 DTYPES = {name: tensor.dtype for name, tensor in TENSORS.items()}
 # Of a kernel, not of the caller: what Triton and Python have.
-BUILT_IN = {"tl", "gl", "float", "min", "max", "abs", "int"}
+BUILT_IN = {"tl", "gl", "float", "min", "max", "abs", "int", "range"}
 # Functions of the device.
-CALLED = {name for module in (arithmetic, waves) for name in defined_names(inspect.getsource(module))}
+CALLED = {name for module in (arithmetic, loops, waves) for name in defined_names(inspect.getsource(module))}
 
 
 def prologue(dialect: Dialect = TRITON, walked: Level = COL, **spelled: str) -> Prologue:

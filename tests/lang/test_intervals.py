@@ -11,7 +11,7 @@ from mask_strategies import drawn
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.intervals import MAX_LENGTH, Ranges
-from flashgen.lang.nodes import Expr, Gather, Type, const, var, walk
+from flashgen.lang.nodes import Expr, Gather, Type, const, indices, var, walk
 
 DTYPES = {"doc": "int32", "off": "int64", "rel": "float32", "keep": "bool", "gain": "float32", "shift": "int16"}
 DIMS = {
@@ -37,7 +37,7 @@ def holds(found: Ranges, expr: Expr, at: dict) -> bool:
 @given(kind=st.sampled_from(list(Type)), data=st.data(), at=st.lists(pairs(), min_size=1, max_size=5))
 def test_every_value_lies_in_its_interval(kind: Type, data: st.DataObject, at: list[dict]) -> None:
     expr, found = compile(data.draw(expressions(kind, SCOPE, 4)), kind), ranges()
-    assert all(holds(found, node, row) for row in at for node in walk(expr))
+    assert all(holds(found, node, row) for row in at for node in walk(expr) if not indices(node))
 
 
 @given(
@@ -55,7 +55,7 @@ def test_every_position_lies_in_its_interval(
     at = {**SIZES, **RUNTIME, "b": 1, "h": 3, "kv_h": 1, "q_len": q_len, "kv_len": kv_len, "k": key}
     at["q"] = row + kv_len - q_len if bottom_right else row
     expr, found = compile(text, Type.INT), ranges(bottom_right)
-    assert all(holds(found, node, at) for node in walk(expr))
+    assert all(holds(found, node, at) for node in walk(expr) if not indices(node))
 
 
 EXTREMES = [-(2**63), -(2**63) + 1, -(2**31), -1, 0, 1, 2**31 - 1, 2**62, 2**63 - 1]
@@ -70,6 +70,9 @@ EXTREMES = [-(2**63), -(2**63) + 1, -(2**31), -1, 0, 1, 2**31 - 1, 2**62, 2**63 
 def test_integers_that_wrap_lie_in_their_interval_too(text: str, off: list[int], n: int, at: dict) -> None:
     expr, found, row = compile(f"off[n] * ({text}) - abs(off[h])", Type.INT), ranges(), {**at, "n": n}
     for node in walk(expr):
+        if indices(node):
+            # Inside a reduction it has a value for each term.
+            continue
         interval = found.of(node)
         assert interval.low <= evaluate(node, row, {**TENSORS, "off": off}) <= interval.high
 

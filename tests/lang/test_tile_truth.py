@@ -9,7 +9,9 @@ from mask_strategies import drawn
 
 from flashgen.lang.check import Scope
 from flashgen.lang.evaluate import evaluate
-from flashgen.lang.nodes import Expr, Op, Type, const, transform, variables
+from flashgen.lang.fold import nothing
+from flashgen.lang.nodes import Expr, Op, Reduction, Type, const, substitute, transform, variables
+from flashgen.lang.reductions import joined
 from flashgen.lang.tiles import tile_truth
 
 MASK_SCOPE = Scope({name: node for name, node in SCOPE.names.items() if name != "score"}, SCOPE.tensors)
@@ -25,6 +27,19 @@ def tiles(draw: st.DrawFn) -> Tile:
     return range(q_first, q_last + 1), range(k_first, k_last + 1)
 
 
+def written_out(expr: Expr, at: dict) -> Expr:
+    """The expression without reductions, whose lengths are known here."""
+
+    def out(node: Expr) -> Expr:
+        if not isinstance(node, Reduction):
+            return node
+        count = int(evaluate(node.index.length, at, TENSORS))
+        terms = [substitute(node.term, {node.index: const(i)}) for i in range(count)]
+        return joined(node.name, terms) if terms else nothing(node.name, node.type)
+
+    return transform(expr, out)
+
+
 def at_corners(expr: Expr, tile: Tile, at: dict) -> bool | int | float:
     """What the kernel would find: reductions over the tile's rows or columns, corners elsewhere."""
 
@@ -35,7 +50,7 @@ def at_corners(expr: Expr, tile: Tile, at: dict) -> bool | int | float:
         return const(min(values) if node.name == "tile_min" else max(values))
 
     corners = {"q_first": tile[0][0], "q_last": tile[0][-1], "k_first": tile[1][0], "k_last": tile[1][-1]}
-    plain = transform(expr, reduced)
+    plain = transform(written_out(expr, at), reduced)
     assert not variables(plain) & {"q", "k"}
     return evaluate(plain, {**at, **corners}, TENSORS)
 

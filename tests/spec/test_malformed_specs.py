@@ -121,6 +121,15 @@ FORM = {
         "name: a\ninputs: {keep: {shape: [2], grad: true, dtype: bool}}\n",
         ":2:35: true; expected grad: true only with dtype float16, bfloat16, float32",
     ),
+    "gradient in a loop": (
+        "name: a\ninputs: {w: {shape: [heads, n], dtype: float32, grad: true}}\nscore: score + sum(i, n, w[h, i])\n",
+        ":2:55: a gradient of 'w', read at an index 'i' whose length a call decides; expected no gradient, or a length "
+        "of integers and baked params, of at most 256",
+    ),
+    "a dimension that a loop computes": (
+        "name: a\nparams: {n: {value: 3, runtime: true}}\ninputs: {w: {shape: ['sum(i, n, i)'], dtype: int32}}\n",
+        ":3:21: a dimension that a reduction over an index comes to; expected a sum of integers and sizes",
+    ),
     "gradient of an integer": (
         "name: a\ninputs: {doc: {shape: [2], dtype: int32, grad: true}}\n",
         ":2:48: true; expected grad: true only with dtype float16, bfloat16, float32",

@@ -18,7 +18,7 @@ from flashgen.emit.dialects import GLUON
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.log2 import K, affine_in_k
-from flashgen.lang.nodes import Expr, Gather, op, substitute, walk
+from flashgen.lang.nodes import Expr, Gather, indices, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
 from flashgen.spec.variant import Variant
 
@@ -223,7 +223,7 @@ def _columns(facts: Facts, prologue: Prologue) -> Columns:
     ends = []
     for expr in (facts.logits.pair, facts.variant.mask):
         for node in walk(expr):
-            if isinstance(node, Gather) and level(node) == COL and node not in given:
+            if isinstance(node, Gather) and level(node) == COL and not indices(node) and node not in given:
                 given[node] = per_tile.name(node)
         ends.append(len(per_tile.lines))
     first, lines = ends[0], per_tile.lines

@@ -16,7 +16,7 @@ from flashgen.codegen.pairs import Function, named_apart
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange, Q
-from flashgen.lang.nodes import TRUE, Expr, Gather, walk
+from flashgen.lang.nodes import TRUE, Expr, Gather, indices, walk
 from flashgen.lang.show import show
 
 # What asks whether a row exists, by its place in the tile or by its number.
@@ -78,7 +78,7 @@ def seen_rows_of(facts: Facts, score: Function | None, prologue: Prologue, known
 
 
 def _row_loads(expr: Expr) -> list[Expr]:
-    return [node for node in walk(expr) if isinstance(node, Gather) and level(node) == ROW]
+    return [node for node in walk(expr) if isinstance(node, Gather) and level(node) == ROW and not indices(node)]
 
 
 def _bounds(lower: Expr | None, upper: Expr | None, prologue: Prologue, end: Fragment | None) -> Fragment:

@@ -14,7 +14,20 @@ from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import one_place, steps_with_each
 from flashgen.lang.log2 import K
-from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, op, substitute, transform, var, variables, walk
+from flashgen.lang.nodes import (
+    TRUE,
+    Expr,
+    Gather,
+    Type,
+    indices,
+    inputs,
+    op,
+    substitute,
+    transform,
+    var,
+    variables,
+    walk,
+)
 from flashgen.lang.show import show
 from flashgen.spec.variant import Variant
 
@@ -59,7 +72,7 @@ def uniform_score(
     variant, pair = facts.variant, facts.logits.pair
     reads = [node for node in walk(pair) if isinstance(node, Gather) and {"q", "k"} <= variables(node)]
     places = [one_place(_indices(read, variant, prologue.ranges)) for read in reads]
-    if not reads or any(steps_with_each(read) for read in reads):
+    if not reads or any(steps_with_each(read) or indices(read) for read in reads):
         return None
     condition: Expr = TRUE
     for place in places:

@@ -101,15 +101,41 @@ def mask_stages(s: Builder) -> None:
 
 def mask_chosen(s: Builder) -> None:
     """Blocks of keys that each block of queries has chosen, as of native sparse attention."""
-    n, top = s.pick(4, 8, 16), s.param(s.pick(1, 2, 3, 5), "top", runtime=False)
+    n, top = s.pick(4, 8, 16), _count(s, s.pick(1, 2, 3, 5), "top")
     blocks = s.sizes["kv_len"] // n
     recipe = Recipe("uniform", -1 if s.roll(0.3) else 0, blocks, s.pick(*LAYOUTS))
     shape: list[str | int] = ["batch", "heads", f"(q_len + {n - 1}) // {n}", top]
     chosen = s.input(shape, s.pick("int32", "int64", "int16"), recipe, "chosen", "picked")
+    _named(s, top)
     i, row = s.name("i", "j"), "q" if s.align == "top_left" else "(q - kv_len + q_len)"
     s.masks.append(s.pick(f"any({i}, {top}, {chosen}[b, h, {row} // {n}, {i}] == k // {n})",
                           f"~all({i}, {top}, {chosen}[b, h, {row} // {n}, {i}] != k // {n})",
                           f"sum({i}, {top}, {chosen}[b, h, {row} // {n}, {i}] == k // {n}) > 0"))  # fmt: skip
+
+
+def _count(s: Builder, value: int, *like: str) -> str:
+    """How many there are of something: a param, baked or of the call, or what an input has of it."""
+    return s.dim(value, *like) if s.roll(0.4) else s.param(value, *like, runtime=s.roll(0.5))
+
+
+def _named(s: Builder, count: str) -> None:
+    """From here on a count may be read, if it is a dimension."""
+    if count in s.dims:
+        s.named(count)
+
+
+def _of_call(s: Builder, count: str) -> bool:
+    """Whether a call decides how many there are."""
+    return count in s.dims or count in s.values
+
+
+def mask_steps(s: Builder) -> None:
+    """Every so many keys, of several distances, of which there may be none."""
+    n = s.param(s.pick(-1, 0, 1, 2, 4), "n", "steps", runtime=s.roll(0.8))
+    i = s.name("i", "j")
+    s.masks.append(s.pick(f"all({i}, {n}, (q - k) % ({i} + 2) != 1)", f"any({i}, {n}, abs(q - k) == 3 * {i} + 1)",
+                          f"k <= q + sum({i}, {n}, {i} * {i})",
+                          f"sum({i}, {n}, (k % ({i} + 2) == 0)) <= {n} // 2"))  # fmt: skip
 
 
 def mask_limit(s: Builder) -> None:
@@ -209,12 +235,24 @@ def score_scaled(s: Builder) -> None:
 
 def score_parts(s: Builder) -> None:
     """Products of short vectors beside those of the heads, as MLA's with positions turned into them."""
-    size = s.param(s.pick(1, 2, 4), "R", "rope", runtime=False)
-    grad, recipe = s.roll(0.7), Recipe("normal", 0, 0.7, s.pick(*LAYOUTS))
+    size = _count(s, s.pick(1, 2, 4), "R", "rope")
+    grad, recipe = s.roll(0.7) and not _of_call(s, size), Recipe("normal", 0, 0.7, s.pick(*LAYOUTS))
     qr = s.input(["batch", "heads", "q_len", size], s.pick(*FLOATS), recipe, "qr", grad=grad, exact=False)
     kr = s.input(["batch", "kv_len", size], s.pick(*FLOATS), recipe, "kr", grad=grad, exact=False)
     i, row = s.name("i", "j"), "q" if s.align == "top_left" else "q - kv_len + q_len"
     s.scores.append(f"{{}} + sum({i}, {size}, {qr}[b, h, {row}, {i}] * {kr}[b, k, {i}])")
+
+
+def score_mixture(s: Builder) -> None:
+    """Several functions of one score, each with a weight of its own."""
+    n = _count(s, s.pick(0, 1, 3) if s.roll(0.3) else 2, "n", "parts")
+    weight = s.input(["heads", s.pick(n, 2)], "float32", Recipe("normal", 0, 0.7), "w", exact=False)
+    gain = s.input(["heads"], "float32", Recipe("uniform", 0.2, 2.0), "gain", grad=s.roll(0.6), exact=False)
+    _named(s, n)
+    i, j = s.name("i"), s.name("j")
+    s.scores.append(s.pick(f"{{}} + sum({i}, {n}, {weight}[h, {i}] * tanh({{}} * ({i} + 1)))",
+                           f"{{}} * {gain}[h] + sum({i}, {n}, {weight}[h, {i}] * {gain}[h] * cos(0.1 * {i} * (q - k)))",
+                           f"{{}} + 0.1 * {gain}[h] * sum({i}, {n}, any({j}, {n}, (k + {i}) % 4 == {j}))"))  # fmt: skip
 
 
 def score_rows(s: Builder) -> None:
@@ -228,8 +266,10 @@ def score_rows(s: Builder) -> None:
 MASKS: Mapping[Callable[[Builder], None], int] = {
     mask_documents: 4, mask_offsets: 3, mask_prefix: 3, mask_lengths: 3, mask_neighbourhood: 5, mask_dilated: 3,
     mask_global: 3, mask_per_head: 3, mask_table: 3, mask_stages: 3, mask_limit: 2, mask_chosen: 2,
+    mask_steps: 2,
 }  # fmt: skip
 SCORES: Mapping[Callable[[Builder], None], int] = {
     score_additive: 5, score_pairs: 3, score_relative: 4, score_buckets: 2, score_forget: 3, score_tanh: 4,
     score_kerple: 3, score_scaled: 2, score_rows: 2, score_limited: 3, score_parts: 2,
+    score_mixture: 2,
 }  # fmt: skip
