@@ -74,7 +74,7 @@ def kernels(module: Path) -> Iterator[str]:
     for file in sorted(module.glob("*.py")):
         text = file.read_text(encoding="utf-8")
         inside = "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())
-        yield f'??? note "{file.name}, {len(text.splitlines())} lines"\n\n    ```python\n{inside}    ```\n'
+        yield f'??? note "`{file.name}`, {len(text.splitlines())} lines"\n\n    ```python\n{inside}    ```\n'
 
 
 def specs() -> list[Path]:

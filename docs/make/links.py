@@ -1,7 +1,7 @@
 """A hook of mkdocs: what the pages say for readers of the repository, said for readers of the site.
 
 A link to a file outside of docs/ leads to the page that shows it. A picture that has a version for dark backgrounds,
-`NAME_dark.png` beside `NAME.png`, gets it.
+`NAME_dark.png` beside `NAME.png`, gets it; a wide one is marked, so that a narrow page scrolls it (css/site.css).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ PICTURE = re.compile(r"!\[([^\]]*)\]\((?!\w+:)([^)#\s]+)\.png\)")
 # Files that have pages of their own.
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 FOLDERS = {"variants": "gallery/index.md", "generated": "gallery/index.md"}
+# Pixels from which on a picture has several plots beside each other: on a telephone nobody could read them.
+WIDE = 1000
 
 
 def page_for(target: str) -> str:
@@ -47,15 +49,23 @@ def mended(markdown: str, folder: str, page: str) -> str:
     return LINK.sub(link, markdown)
 
 
+def width(png: bytes) -> int:
+    """Pixels in a row, as the header of a PNG file has them."""
+    return int.from_bytes(png[16:20], "big")
+
+
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
     source = page.file.src_uri
     folder = posixpath.join("docs", posixpath.dirname(source))
 
     def picture(match: re.Match[str]) -> str:
-        twin = posixpath.normpath(posixpath.join(posixpath.dirname(source), f"{match[2]}_dark.png"))
-        if files.get_file_from_path(twin) is None:
-            return match[0]
-        return f"![{match[1]}]({match[2]}.png#only-light)![{match[1]}]({match[2]}_dark.png#only-dark)"
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
+        shown, twin = (files.get_file_from_path(f"{name}{suffix}.png") for suffix in ("", "_dark"))
+        mark = "{ .wide }" if shown is not None and width(shown.content_bytes) >= WIDE else ""
+        if twin is None:
+            return f"{match[0]}{mark}"
+        light, dark = f"{match[2]}.png#only-light", f"{match[2]}_dark.png#only-dark"
+        return f"![{match[1]}]({light}){mark}![{match[1]}]({dark}){mark}"
 
     if page.file.generated_by is None and (Path("docs") / source).exists():
         markdown = mended(markdown, folder, source)

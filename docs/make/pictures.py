@@ -91,7 +91,7 @@ def draw_lines(right: torch.Tensor, wrong: torch.Tensor, title: str, path: Path,
     with plain_figures(dark):
         from matplotlib import pyplot
 
-        figure, place = pyplot.subplots(figsize=(8, 2.4), layout="constrained")
+        figure, place = pyplot.subplots(figsize=(6, 2.4), layout="constrained")
         most = 1.4 * float(right.abs().max())
         lost = ~torch.isfinite(wrong)
         place.plot(wrong, color="#d9731a", linewidth=1.2, label="with the mistake")
@@ -102,8 +102,8 @@ def draw_lines(right: torch.Tensor, wrong: torch.Tensor, title: str, path: Path,
             )
         place.set_ylim(-most, most)
         place.set_title(title, fontsize=9)
-        place.set_xlabel("query", fontsize=8)
-        place.legend(fontsize=7, frameon=False, ncols=3, loc="upper right")
+        place.set_xlabel("query", fontsize=9)
+        place.legend(fontsize=9, frameon=False, ncols=3, loc="upper right")
         write_file(path, png_of(figure, dpi=130))
         pyplot.close(figure)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
+import yaml
 
 from flashgen.cli.app import app
 from flashgen.lang.vocabulary import MEANINGS
@@ -65,7 +67,7 @@ def keys() -> str:
 def _keys(part: Mapping[str, Any]) -> Iterator[str]:
     yield "| key | type | what it says |\n| --- | --- | --- |"
     for name, entry in part["properties"].items():
-        examples = ", ".join(f"`{_cell(str(each))}`" for each in entry.get("examples", ())[:2])
+        examples = ", ".join(f"`{_cell(_yaml(each))}`" for each in entry.get("examples", ())[:2])
         said = _cell(entry.get("description", "")) + (f" Such as {examples}." if examples else "")
         need = " (needed)" if name in part.get("required", ()) else ""
         yield f"| `{name}`{need} | {_cell(_type(entry))} | {said} |"
@@ -73,14 +75,25 @@ def _keys(part: Mapping[str, Any]) -> Iterator[str]:
 
 def _type(entry: Mapping[str, Any]) -> str:
     if "$ref" in entry:
-        return str(entry["$ref"].rsplit("/", 1)[-1])
+        name = str(entry["$ref"].rsplit("/", 1)[-1])
+        return f"[{name}](#{name.lower()})"
     if "enum" in entry:
         return " or ".join(f"`{each}`" for each in entry["enum"])
     if "anyOf" in entry:
         return " or ".join(dict.fromkeys(_type(each) for each in entry["anyOf"]))
     if entry.get("type") == "array" and isinstance(entry.get("items"), dict):
         return f"list of {_type(entry['items'])}"
+    if entry.get("type") == "object":
+        below = entry.get("additionalProperties")
+        return f"mapping of names to {_type(below)}" if isinstance(below, dict) else "mapping"
+    if isinstance(entry.get("type"), list):
+        return " or ".join(entry["type"])
     return str(entry.get("type", f"`{entry['const']}`" if "const" in entry else "any"))
+
+
+def _yaml(value: object) -> str:
+    """A value as a spec has it, in one line."""
+    return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n").removesuffix("\n...")
 
 
 def _cell(text: str) -> str:
@@ -96,14 +109,20 @@ def commands() -> str:
 def _command(command: Any, name: str) -> Iterator[str]:
     children: Mapping[str, Any] = getattr(command, "commands", {})
     if not children:
-        yield f"## {name}\n\n{(command.help or '').strip()}\n"
-        yield "| | |\n| --- | --- |"
-        for param in command.params:
-            if not getattr(param, "hidden", False):
-                yield f"| {_call(param)} | {_cell(getattr(param, 'help', '') or '')} |"
+        yield f"## {name}\n\n{_plain(command.help or '').strip()}\n"
+        params = [param for param in command.params if not getattr(param, "hidden", False)]
+        if params:
+            yield "| argument or option | what it says |\n| --- | --- |"
+        for param in params:
+            yield f"| {_call(param)} | {_cell(_plain(getattr(param, 'help', '') or ''))} |"
         yield ""
     for child, below in children.items():
         yield from _command(below, f"{name} {child}")
+
+
+def _plain(text: str) -> str:
+    """What was written for a terminal, where a star is a star."""
+    return re.sub(r"([*_<])", r"\\\1", text)
 
 
 def _call(param: Any) -> str:
@@ -112,28 +131,28 @@ def _call(param: Any) -> str:
     return ", ".join(f"`{option}`" for option in (*param.opts, *param.secondary_opts))
 
 
-PYTHON = """# Python
+def _documented(path: str, name: str) -> str:
+    """A function by where it is defined and by how users name it."""
+    return f"::: {path}\n    options:\n      heading: {name}\n"
+
+
+_VARIANT = ("attention", "attention_varlen", "attention_paged", "plan_paged", "reference")
+
+PYTHON = f"""# Python
 
 ## The package
 
-::: flashgen.api.build
-::: flashgen.spec.load
-
+{_documented("flashgen.api.build", "flashgen.build")}
+{_documented("flashgen.spec.load.load", "flashgen.spec.load")}
 ## FlexAttention's signature
 
-::: flashgen.flex.attention.flex_attention
-::: flashgen.flex.spec.to_spec
-
+{_documented("flashgen.flex.attention.flex_attention", "flashgen.flex.flex_attention")}
+{_documented("flashgen.flex.spec.to_spec", "flashgen.flex.to_spec")}
 ## A generated variant
 
 Every module has these functions; alibi's, as an example.
 
-::: generated.alibi
-    options:
-      members_order: source
-      show_root_heading: false
-      show_root_toc_entry: false
-
+{"".join(_documented(f"generated.alibi.{name}", name) for name in _VARIANT)}
 ## Serving
 
 ::: flashgen.runtime.serving
