@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +22,9 @@ LAYOUTS = ("bhsd", "bshd")
 class Problem:
     """The sizes of one call. `dtype` is that of q, k and v.
 
-    `mode` is the form of call: "dense", "decode" (few queries) or "paged". A paged cache has `block_size` keys a page,
-    and `cache` is its dtype, "" for that of q.
+    `mode` is the form of call: "dense", "decode" (few queries), "paged" or "varlen" (packed sequences). A paged cache
+    has `block_size` keys a page, and `cache` is its dtype, "" for that of q. Packed sequences have from `min_len` to
+    `q_len` queries, and as many keys.
     """
 
     batch: int
@@ -36,13 +38,47 @@ class Problem:
     mode: str = "dense"
     block_size: int = 0
     cache: str = ""
+    min_len: int = 0
+
+    @property
+    def packed(self) -> bool:
+        """Whether sequences are packed."""
+        return self.mode == "varlen"
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """The numbers of queries and keys of each packed sequence.
+
+        Their logarithms are spread evenly, from the longest to the shortest: log-uniform, and the same for every batch
+        of this size. Their order is random, and the same every time.
+        """
+        ratio, steps = self.min_len / self.q_len, max(1, self.batch - 1)
+        found = [round(self.q_len * ratio ** (step / steps)) for step in range(self.batch)]
+        random.Random(0).shuffle(found)
+        return tuple((length, length) for length in found)
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The queries and the keys of all sequences."""
+        if not self.packed:
+            return self.batch * self.q_len, self.batch * self.kv_len
+        queries, keys = zip(*self.lengths, strict=True)
+        return sum(queries), sum(keys)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key of one sequence, visible or not, of a head."""
+        if not self.packed:
+            return self.batch * self.q_len * self.kv_len
+        return sum(queries * keys for queries, keys in self.lengths)
 
     def __str__(self) -> str:
         heads = f"{self.heads}/{self.kv_heads}" if self.heads != self.kv_heads else f"{self.heads}"
         dims = f"{self.head_dim}" if self.head_dim == self.v_head_dim else f"{self.head_dim}/{self.v_head_dim}"
         pages = f", pages of {self.block_size}" if self.block_size else ""
         cache = f" in {self.cache}" if self.cache else ""
-        return f"B{self.batch} H{heads} S{self.q_len}x{self.kv_len} D{dims} {self.dtype}{pages}{cache}"
+        lengths = f"packed S{self.min_len}-{self.q_len}" if self.packed else f"S{self.q_len}x{self.kv_len}"
+        return f"B{self.batch} H{heads} {lengths} D{dims} {self.dtype}{pages}{cache}"
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,8 @@ def traced(
     found = []
     for workload in workloads(asked, own, device, kernels):
         key = workload.key
-        default = default_of(variant, key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
+        sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
+        default = default_of(variant, key.kernel, key.bucket.packed)(*sizes)
         with warnings.catch_warnings():
             # What a lookup warns of is what is said here.
             warnings.simplefilter("ignore")

@@ -79,7 +79,7 @@ def compiler(module_path: str, variant: Variant) -> Callable[[CompileRequest | W
         types, constants = storage_of(p)
         return compile_kernel(
             path, request.kernel, request.target, p.dtype, p.head_dim, p.v_head_dim, config, grouped > 1, odd, learned,
-            types=types, constants=constants,
+            types=types, constants=constants, packed=p.packed,
         )  # fmt: skip
 
     return answer
