@@ -52,6 +52,11 @@ def make_packed(variant: Variant, problem: Problem, device: str | torch.device =
     return PackedCall(problem, Call(q, k, v, _packed_inputs(variant, own.inputs, p.lengths), own.params), own)
 
 
+def ends_of(lengths: Sequence[int], device: str | torch.device) -> torch.Tensor:
+    """Where sequences of these lengths begin, and where the last ends, as attention_varlen() takes it."""
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+
+
 def packed_call(variant: Variant, call: Call, lengths: Lengths) -> Call:
     """A call with a sequence in each batch element, cut down to these lengths and packed: [1, heads, total, dim]."""
 
@@ -171,8 +176,7 @@ class PackedModule:
 
     def _ends_on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         if device not in self._known_ends:
-            ends = tuple(torch.tensor(each, dtype=torch.int32, device=device) for each in self._ends)
-            self._known_ends[device] = ends
+            self._known_ends[device] = tuple(ends_of([own[side] for own in self.lengths], device) for side in (0, 1))
         return self._known_ends[device]
 
     @cached_property
