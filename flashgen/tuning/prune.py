@@ -108,7 +108,7 @@ def input_strides(variant: Variant, problem: Problem) -> dict[str, int]:
     A packed input has no axis of sequences: what kernels count by along these are tokens.
     """
     sizes = input_sizes(variant, problem)
-    found = {}
+    found: dict[str, int] = {}
     for tensor in variant.inputs:
         names = [dim.size for dim in tensor.dims]
         length = length_along(tensor) if problem.packed else None
