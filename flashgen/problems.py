@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from flashgen.errors import UsageError
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import COMPARISONS, Expr, Gather, Op, Var, variables, walk
+from flashgen.lengths import spread
 from flashgen.positive import LEAST, drawn_positive
 from flashgen.spec.variant import Input, Sample, Variant
 
@@ -47,15 +47,8 @@ class Problem:
 
     @property
     def lengths(self) -> tuple[tuple[int, int], ...]:
-        """The numbers of queries and keys of each packed sequence.
-
-        Their logarithms are spread evenly, from the longest to the shortest: log-uniform, and the same for every batch
-        of this size. Their order is random, and the same every time.
-        """
-        ratio, steps = self.min_len / self.q_len, max(1, self.batch - 1)
-        found = [round(self.q_len * ratio ** (step / steps)) for step in range(self.batch)]
-        random.Random(0).shuffle(found)
-        return tuple((length, length) for length in found)
+        """The numbers of queries and keys of each packed sequence."""
+        return tuple((length, length) for length in spread(self.batch, self.q_len, self.min_len))
 
     @property
     def tokens(self) -> tuple[int, int]:
@@ -64,13 +57,6 @@ class Problem:
             return self.batch * self.q_len, self.batch * self.kv_len
         queries, keys = zip(*self.lengths, strict=True)
         return sum(queries), sum(keys)
-
-    @property
-    def pairs(self) -> int:
-        """Pairs of a query and a key of one sequence, visible or not, of a head."""
-        if not self.packed:
-            return self.batch * self.q_len * self.kv_len
-        return sum(queries * keys for queries, keys in self.lengths)
 
     def __str__(self) -> str:
         heads = f"{self.heads}/{self.kv_heads}" if self.heads != self.kv_heads else f"{self.heads}"
@@ -110,13 +96,9 @@ class Call:
 
 
 def make_inputs(
-    variant: Variant,
-    problem: Problem,
-    device: str | torch.device = "cpu",
-    seed: int = 0,
-    layout: str = "bhsd",
+    variant: Variant, problem: Problem, device: str | torch.device = "cpu", seed: int = 0, layout: str = "bhsd",
     params: dict[str, bool | int | float] | None = None,
-) -> Call:
+) -> Call:  # fmt: skip
     """Draw the arguments of one call; the same seed on the same device gives the same values.
 
     q, k and v are standard normal, so that scores are too. With layout "bshd" they are views

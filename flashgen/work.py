@@ -25,7 +25,7 @@ def visible_share(variant: Variant, problem: Problem, arguments: Mapping[str, An
     """
     if not problem.packed:
         return density(make(variant, _sizes(problem), arguments), problem, device)
-    return sum(_visible(variant, problem, b, arguments, device) for b in range(problem.batch)) / problem.pairs
+    return sum(_visible(variant, problem, b, arguments, device) for b in range(problem.batch)) / _pairs(problem)
 
 
 def _visible(variant: Variant, problem: Problem, b: int, arguments: Mapping[str, Any], device: str) -> float:
@@ -35,6 +35,13 @@ def _visible(variant: Variant, problem: Problem, b: int, arguments: Mapping[str,
     pairwise = make(variant, {**_sizes(alone), "batch": problem.batch}, arguments)
     own = replace(pairwise, mask=lambda first, h, q, k: pairwise.mask(first + b, h, q, k))
     return density(own, alone, device) * q_len * kv_len
+
+
+def _pairs(problem: Problem) -> int:
+    """Pairs of a query and a key of one sequence, visible or not, a head's."""
+    if problem.packed:
+        return sum(queries * keys for queries, keys in problem.lengths)
+    return problem.batch * problem.q_len * problem.kv_len
 
 
 def _sizes(problem: Problem) -> dict[str, int]:
@@ -71,7 +78,7 @@ def useful_flops(problem: Problem, density: float, kernel: str = "forward") -> f
 
     "backward_kv" stands for the whole backward, dQ included.
     """
-    pairs = problem.heads * problem.pairs * density
+    pairs = problem.heads * _pairs(problem) * density
     along, along_v = PRODUCTS[kernel]
     return 2 * pairs * (along * problem.head_dim + along_v * problem.v_head_dim)
 

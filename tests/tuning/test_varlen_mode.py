@@ -16,6 +16,7 @@ from test_tune import PretendedMachine, pretended  # noqa: F401 - a fixture
 
 from flashgen.codegen import generate, load_module
 from flashgen.errors import SpecError, UsageError
+from flashgen.explain.configs import used_configs
 from flashgen.packed import make_packed
 from flashgen.problems import Problem
 from flashgen.runtime import Config, choosing
@@ -123,6 +124,13 @@ def test_what_a_spec_names_is_tuned_and_found_by_packed_calls_alone(built: Path)
             near = module.VARLEN.configs[key.kernel].find(*sizes, replace(key.bucket, tokens=65536))
             dense = module.VARIANT.configs[key.kernel].find(*sizes, replace(key.bucket, tokens=0))
         assert (near.config, near.source, dense.source) == (found.config, "nearest", "default")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has records of the GPU at hand")
+def test_explain_shows_the_portable_configs_that_packed_calls_have(built: Path) -> None:
+    used = [each for each in used_configs(load(SPEC), built.parent) if each.problem.packed]
+    assert {each.kernel for each in used} == {*KERNELS}
+    assert {(each.config.backend, each.source) for each in used} == {("portable", "default")}
 
 
 @pytest.mark.usefixtures("pretended")
