@@ -134,6 +134,15 @@ def test_explain_shows_the_portable_configs_that_packed_calls_have(built: Path) 
 
 
 @pytest.mark.usefixtures("pretended")
+def test_what_wins_both_dense_and_packed_is_proven_both(built: Path) -> None:
+    # Of float32 there are portable kernels alone.
+    outcomes = tune(load({**SPEC, "dtype": "float32"}), built, kernels=["forward"], preset="quick")
+    dense, packed = (outcome.record for outcome in outcomes)
+    assert (dense.key.bucket.packed, packed.key.bucket.packed) == (False, True)
+    assert PretendedMachine.last.proven == [dense.config, packed.config] == [dense.config] * 2
+
+
+@pytest.mark.usefixtures("pretended")
 def test_records_of_dense_calls_say_nothing_of_packed_ones(built: Path) -> None:
     tune(load(SPEC), built, modes=["dense"], preset="quick")
     configs = load_module(built).VARLEN.configs["forward"]
