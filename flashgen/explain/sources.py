@@ -128,8 +128,13 @@ def _miss(source: str, key: Key, folders: list[Path]) -> Step:
 
 
 def differences(key: Key, record: Record, tolerated: tuple[str, ...] = ()) -> tuple[Difference, ...]:
-    """The fields in which a record's key is another one, beside those that are tolerated."""
+    """The fields in which a record's key is another one, beside those that are tolerated.
+
+    A bucket of packed sequences never stands in for one of others.
+    """
     names = [field.name for field in fields(Key) if field.name not in tolerated]
+    if "bucket" in tolerated and key.bucket.packed != record.key.bucket.packed:
+        names.append("bucket")
     pairs = [(name, str(getattr(key, name)), str(getattr(record.key, name))) for name in names]
     return tuple(Difference(name, wanted, found) for name, wanted, found in pairs if wanted != found)
 

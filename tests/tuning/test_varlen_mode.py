@@ -17,6 +17,7 @@ from test_tune import PretendedMachine, pretended  # noqa: F401 - a fixture
 from flashgen.codegen import generate, load_module
 from flashgen.errors import SpecError, UsageError
 from flashgen.explain.configs import used_configs
+from flashgen.explain.sources import traced
 from flashgen.packed import make_packed
 from flashgen.problems import Problem
 from flashgen.runtime import Config, choosing
@@ -149,6 +150,16 @@ def test_records_of_dense_calls_say_nothing_of_packed_ones(built: Path) -> None:
     with pytest.warns(UserWarning, match="using the built-in default .* --mode varlen` finds"):
         found = configs.find(DEVICE, "bfloat16", 64, 64, Bucket.of(64, 1, 1024, 1024, tokens=4096))
     assert (found.source, found.config.backend) == ("default", "portable")
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_trace_says_that_the_nearest_record_is_one_of_dense_calls(built: Path) -> None:
+    tune(load(SPEC), built, modes=["dense"], preset="quick")
+    asked = problems(load(SPEC), modes=["varlen"])
+    (found,) = traced(load(SPEC), built.parent, asked, DEVICE, ["forward"])
+    assert [step.source for step in found.steps if step.used] == ["default"]
+    nearest = next(step for step in found.steps if step.source == "nearest")
+    assert [each.field for each in nearest.differences] == ["bucket"]
 
 
 @pytest.mark.usefixtures("pretended")
