@@ -66,6 +66,12 @@ class Batch:
         return {"cu_seqlens_q": self.cu_seqlens_q, "max_seqlen_q": max(1, *self.q_lens)}
 
     @property
+    def planning(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        """The arguments of plan_paged() for a call of attention_paged(), in their order and by name."""
+        given = (self.q, self.k_cache, self.block_table, self.seq_lens)
+        return given, {**self.queries, "v_head_dim": self.v_cache.shape[3]}
+
+    @property
     def options(self) -> dict[str, Any]:
         """The further arguments of attention_paged()."""
         return {**self.queries, **self.scales}

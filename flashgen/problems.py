@@ -11,6 +11,7 @@ import torch
 from flashgen.errors import UsageError
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import COMPARISONS, Expr, Gather, Op, Var, variables, walk
+from flashgen.lengths import spread
 from flashgen.positive import LEAST, drawn_positive
 from flashgen.spec.variant import Input, Sample, Variant
 
@@ -21,8 +22,9 @@ LAYOUTS = ("bhsd", "bshd")
 class Problem:
     """The sizes of one call. `dtype` is that of q, k and v.
 
-    `mode` is the form of call: "dense", "decode" (few queries) or "paged". A paged cache has `block_size` keys a page,
-    and `cache` is its dtype, "" for that of q.
+    `mode` is the form of call: "dense", "decode" (few queries), "paged" or "varlen" (packed sequences). A paged cache
+    has `block_size` keys a page, and `cache` is its dtype, "" for that of q. Packed sequences have from `min_len` to
+    `q_len` queries, and as many keys.
     """
 
     batch: int
@@ -36,13 +38,33 @@ class Problem:
     mode: str = "dense"
     block_size: int = 0
     cache: str = ""
+    min_len: int = 0
+
+    @property
+    def packed(self) -> bool:
+        """Whether sequences are packed."""
+        return self.mode == "varlen"
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """The numbers of queries and keys of each packed sequence."""
+        return tuple((length, length) for length in spread(self.batch, self.q_len, self.min_len))
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The queries and the keys of all sequences."""
+        if not self.packed:
+            return self.batch * self.q_len, self.batch * self.kv_len
+        queries, keys = zip(*self.lengths, strict=True)
+        return sum(queries), sum(keys)
 
     def __str__(self) -> str:
         heads = f"{self.heads}/{self.kv_heads}" if self.heads != self.kv_heads else f"{self.heads}"
         dims = f"{self.head_dim}" if self.head_dim == self.v_head_dim else f"{self.head_dim}/{self.v_head_dim}"
         pages = f", pages of {self.block_size}" if self.block_size else ""
         cache = f" in {self.cache}" if self.cache else ""
-        return f"B{self.batch} H{heads} S{self.q_len}x{self.kv_len} D{dims} {self.dtype}{pages}{cache}"
+        lengths = f"packed S{self.min_len}-{self.q_len}" if self.packed else f"S{self.q_len}x{self.kv_len}"
+        return f"B{self.batch} H{heads} {lengths} D{dims} {self.dtype}{pages}{cache}"
 
 
 @dataclass(frozen=True)
@@ -74,13 +96,9 @@ class Call:
 
 
 def make_inputs(
-    variant: Variant,
-    problem: Problem,
-    device: str | torch.device = "cpu",
-    seed: int = 0,
-    layout: str = "bhsd",
+    variant: Variant, problem: Problem, device: str | torch.device = "cpu", seed: int = 0, layout: str = "bhsd",
     params: dict[str, bool | int | float] | None = None,
-) -> Call:
+) -> Call:  # fmt: skip
     """Draw the arguments of one call; the same seed on the same device gives the same values.
 
     q, k and v are standard normal, so that scores are too. With layout "bshd" they are views

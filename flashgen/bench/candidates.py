@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from flashgen.bench.flex import OPTIONS, Attend, flex_attention
+from flashgen.bench.flex import OPTIONS, Attend, described, flex_attention
 from flashgen.bench.passes import FORWARD, Forward
 from flashgen.codegen.pairwise import Pairwise
 from flashgen.lang.nodes import TRUE, Expr, Type, op, var
@@ -37,11 +37,7 @@ def ways(
         yield "", prepare(name, variant, module, problem, call, pairwise, step)
         return
     for options in OPTIONS:
-        note = ", ".join(f"{option}={value}" for option, value in options.items())
-        yield (
-            note and f"with {note}: torch's own choice does not fit",
-            flex_attention(variant, problem, call, pairwise, options=options),
-        )
+        yield described(options), flex_attention(variant, problem, call, pairwise, options=options)
 
 
 def prepare(

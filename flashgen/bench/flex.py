@@ -48,18 +48,19 @@ def flex_attention(
 
 def flex_function(
     variant: Variant, problem: Problem, pairwise: Pairwise, sinks: Tensor | None, device: str, compiled: bool = True,
-    options: Options | None = None,
+    options: Options | None = None, masked: bool | None = None,
 ) -> Attend:  # fmt: skip
     """FlexAttention as a function of q, k, v of the problem's sizes on `device`; `sinks` float32 [heads], if any.
 
-    `options` are those of its kernels (`kernel_options`) that are not left to torch.
+    `options` are those of its kernels (`kernel_options`) that are not left to torch. `masked`: `pairwise` masks also
+    where the variant does not.
     """
     import torch
     from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
     from torch.nn.attention.flex_attention import flex_attention as flex
 
     block_mask = None
-    if variant.mask is not TRUE:
+    if masked or variant.mask is not TRUE:
         used = variables(variant.mask)
         # Compiled, or it would hold the whole mask in memory.
         block_mask = (compile_apart(create_block_mask) if compiled else create_block_mask)(
@@ -88,6 +89,12 @@ def flex_function(
         return (out * kept[..., None]).to(q.dtype)
 
     return compile_apart(attend, fullgraph=True, dynamic=False) if compiled else attend
+
+
+def described(options: Options) -> str:
+    """What a row says of a candidate that takes these; nothing where the kernels are torch's own choice."""
+    note = ", ".join(f"{option}={value}" for option, value in options.items())
+    return note and f"with {note}: torch's own choice does not fit"
 
 
 def compile_apart(function: Any, **options: Any) -> Any:

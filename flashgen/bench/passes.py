@@ -67,7 +67,7 @@ def run_of(step: str, forward: Forward, variant: Variant, call: Call) -> Run:
     named = {"q": call.q, "k": call.k, "v": call.v, **call.inputs}
     wanted = [named[name] for name in leaves(variant, call)]
     generator = torch.Generator(call.q.device).manual_seed(0)
-    shape = (*call.q.shape[:3], call.v.shape[3])
+    shape = (*call.q.shape[:-1], call.v.shape[-1])
     d_out = torch.randn(shape, generator=generator, device=call.q.device).to(call.q.dtype)
     if step == BOTH:
         return lambda: torch.autograd.grad(forward(), wanted, d_out)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CEILING = "matrix product"
+# What makes the forward passes of a candidate to try one after the other, each with a note.
+Ways = Callable[[], Iterable[tuple[str, Forward]]]
 
 
 @dataclass(frozen=True)
@@ -37,17 +40,18 @@ class Bench:
 
     @classmethod
     def choose(
-        cls, candidates: Sequence[str] | None, passes: Sequence[str] | None, rounds: int, seconds: float | None
-    ) -> Bench:
-        """The candidates of these names, all of them for None; the generated kernel always takes part.
+        cls, candidates: Sequence[str] | None, passes: Sequence[str] | None, rounds: int, seconds: float | None,
+        known: Sequence[str] = CANDIDATES,
+    ) -> Bench:  # fmt: skip
+        """The candidates of these names, all that are `known` for None; the generated kernel always takes part.
 
         The passes of these names, forward alone for None.
         """
-        for kind, given, known in (("candidate", candidates, CANDIDATES), ("pass", passes, PASSES)):
-            unknown = [name for name in given or () if name not in known]
+        for kind, given, names in (("candidate", candidates, known), ("pass", passes, PASSES)):
+            unknown = [name for name in given or () if name not in names]
             if unknown:
-                raise UsageError(f"no {kind} {unknown[0]!r}; expected one of {', '.join(known)}")
-        chosen = tuple(n for n in CANDIDATES if n == FLASHGEN or not candidates or n in candidates)
+                raise UsageError(f"no {kind} {unknown[0]!r}; expected one of {', '.join(names)}")
+        chosen = tuple(n for n in known if n == FLASHGEN or not candidates or n in candidates)
         return cls(chosen, tuple(passes or (FORWARD,)), rounds, seconds)
 
     def candidates_of(self, step: str) -> tuple[str, ...]:
@@ -126,12 +130,17 @@ def ready_candidates(
     step: str,
 ) -> tuple[dict[str, Run], dict[str, str]]:  # fmt: skip
     """The candidates whose pass ran once, compiled and planned; notes, also why the others did not."""
+    found = {name: partial(ways, name, variant, module, problem, call, pairwise, step) for name in names}
+    return ran(found, variant, call, step)
+
+
+def ran(makers: Mapping[str, Ways], variant: Variant, call: Call, step: str) -> tuple[dict[str, Run], dict[str, str]]:
+    """The same of candidates by what makes their forward passes."""
     ready: dict[str, Run] = {}
     notes: dict[str, str] = {}
-    for name in names:
+    for name, make_ways in makers.items():
         try:
-            forwards = ways(name, variant, module, problem, call, pairwise, step)
-            notes[name], ready[name] = _first_that_fits(forwards, variant, call, step)
+            notes[name], ready[name] = _first_that_fits(make_ways(), variant, call, step)
         except Unavailable as reason:
             notes[name] = str(reason)
         except (RuntimeError, ValueError) as error:

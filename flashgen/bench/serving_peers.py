@@ -44,7 +44,7 @@ def flex(variant: Variant, problem: Problem, call: Call) -> Run:
 
 def flash_attention(variant: Variant, problem: Problem, call: Call) -> Run:
     """FlashAttention-2 with a cache that is no paged one."""
-    attend = _imported("flash_attn", "flash_attn_with_kvcache")
+    attend = imported("flash_attn", "flash_attn_with_kvcache")
     q, k, v = (each.transpose(1, 2).contiguous() for each in (call.q, call.k, call.v))
     return lambda: attend(q, k, v, causal=True)
 
@@ -53,7 +53,7 @@ def flash_attention_paged(variant: Variant, problem: Problem, call: PagedCall) -
     """The same with pages, of which it takes those of 256 keys and multiples of it."""
     if problem.block_size % 256 or problem.cache:
         raise Unavailable("takes pages of multiples of 256 keys in the dtype of q")
-    attend = _imported("flash_attn", "flash_attn_with_kvcache")
+    attend = imported("flash_attn", "flash_attn_with_kvcache")
     batch = call.batch
     q = batch.q.unflatten(0, (problem.batch, problem.q_len))
     options = {"cache_seqlens": batch.seq_lens, "block_table": batch.block_table, "causal": True}
@@ -66,7 +66,7 @@ def flashinfer(variant: Variant, problem: Problem, call: PagedCall) -> Run:
 
     if problem.q_len > 1 or problem.cache == "int8":
         raise Unavailable("decodes one query a sequence, from caches of 16 bits or float8")
-    wrapper = _imported("flashinfer", "BatchDecodeWithPagedKVCacheWrapper")
+    wrapper = imported("flashinfer", "BatchDecodeWithPagedKVCacheWrapper")
     batch, pages = call.batch, -(-problem.kv_len // problem.block_size)
     like: dict[str, Any] = {"dtype": torch.int32, "device": batch.q.device}
     ends = torch.arange(problem.batch + 1, **like) * pages
@@ -85,7 +85,7 @@ def vllm(variant: Variant, problem: Problem, call: PagedCall) -> Run:
 
     if problem.cache:
         raise Unavailable("is measured with caches in the dtype of q")
-    attend = _imported("vllm.v1.attention.ops.triton_unified_attention", "unified_attention")
+    attend = imported("vllm.v1.attention.ops.triton_unified_attention", "unified_attention")
     batch = call.batch
     starts = torch.arange(problem.batch + 1, dtype=torch.int32, device=batch.q.device) * problem.q_len
     out, lengths = torch.empty_like(batch.q), batch.seq_lens
@@ -105,7 +105,8 @@ PEERS: Mapping[str, Mapping[str, Peer]] = {
 }
 
 
-def _imported(module: str, name: str) -> Any:
+def imported(module: str, name: str) -> Any:
+    """What a module has by this name; Unavailable where it is not installed."""
     from importlib import import_module
 
     try:

@@ -87,7 +87,8 @@ def _paged(variant: Variant, module: ModuleType, call: PagedCall) -> Run:
     """With a plan that was made before, as for all layers of a step."""
     batch = call.batch
     arguments, keywords = batch.arguments, packed_keywords(variant, batch, call.own)
-    plan = module.plan_paged(batch.q, batch.k_cache, batch.block_table, arguments[4], **batch.queries)
+    given, told = batch.planning
+    plan = module.plan_paged(*given, **told)
     options = {**batch.options, **keywords, "plan": plan}
     return lambda: module.attention_paged(*arguments, **options)
 

@@ -17,12 +17,15 @@ from flashgen.errors import UsageError
 from flashgen.files import check_target
 
 if TYPE_CHECKING:
+    from flashgen.bench import Session
     from flashgen.bench.rows import Row
     from flashgen.bench.serving_rows import ServingRow
     from flashgen.spec.variant import TuneShape
 
 COLUMNS = ("variant", "problem", "pass", "candidate", "ms", "±%", "TFLOP/s", "ceiling", "share", "peak MiB", "")
 
+# The forms of call that have gradients.
+TRAINED = frozenset({"dense", "varlen"})
 SERVING_COLUMNS = ("variant", "problem", "candidate", "us", "±%", "GB/s", "of the copy", "")
 
 
@@ -37,7 +40,11 @@ def bench(
     ] = None,
     passes: Annotated[
         list[str] | None,
-        typer.Option("--pass", metavar="PASS", help="forward (the default), backward or forward+backward; repeatable."),
+        typer.Option(
+            "--pass",
+            metavar="PASS",
+            help="forward, backward or forward+backward; repeatable. By default forward, with --mode varlen both.",
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Interleaved rounds of measurement.")] = 15,
     rows_file: Annotated[
@@ -51,8 +58,10 @@ def bench(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
-    """Measure generated kernels beside eager PyTorch, torch's flash and cuDNN attention and compiled FlexAttention."""
-    from flashgen.bench import Bench, Session
+    """Measure generated kernels beside eager PyTorch, torch's flash and cuDNN attention and compiled FlexAttention.
+
+    With --mode varlen, decode or paged beside what others have for packed sequences, few queries and paged caches.
+    """
     from flashgen.bench.picture import draw
     from flashgen.tuning.workloads import problems
 
@@ -66,19 +75,21 @@ def bench(
     output = Output.choose(json)
     modes = chosen_modes(mode) or ("dense",)
     shapes, dtypes = chosen_shapes(shape, modes), chosen_dtypes(dtype)
-    if modes != ("dense",):
-        if "dense" in modes or candidate or passes or png is not None or seconds is not None:
+    if not TRAINED.issuperset(modes):
+        if not TRAINED.isdisjoint(modes) or candidate or passes or png is not None or seconds is not None:
             raise UsageError(
-                "--mode decode or paged was given with --mode dense, --candidate, --pass, --seconds or --png; "
-                "expected it without"
+                "--mode decode or paged was given with --mode dense or varlen, --candidate, --pass, --seconds or "
+                "--png; expected it without"
             )
         serving(specs, shapes, dtypes, modes, rounds, rows_file, resume, out, output)
         return
-    session = Session(Bench.choose(candidate, passes, rounds, seconds), out, rows_file, resume)
+    if len(modes) > 1:
+        raise UsageError("--mode dense was given with --mode varlen; expected one of them")
+    session = trained(modes[0], candidate, passes, rounds, seconds, out, rows_file, resume)
 
     def one(spec: str) -> None:
         variant = read(spec, output)
-        for rows in session.run(variant, problems(variant, shapes, dtypes, ("dense",))):
+        for rows in session.run(variant, problems(variant, shapes, dtypes, modes)):
             show(rows, output)
 
     for_each(specs, one)
@@ -87,6 +98,21 @@ def bench(
     if png is not None and session.rows:
         draw(session.rows, png)
         output.line(f"saved {png}")
+
+
+def trained(
+    mode: str, candidates: list[str] | None, passes: list[str] | None, rounds: int, seconds: float | None, out: Path,
+    rows_file: Path | None, resume: bool,
+) -> Session:  # fmt: skip
+    """What measures calls that have gradients, of dense or of packed sequences."""
+    from flashgen.bench import Bench, Session
+    from flashgen.bench.packed import PACKED_CANDIDATES, measure_packed
+    from flashgen.bench.passes import BACKWARD, FORWARD
+
+    if mode == "dense":
+        return Session(Bench.choose(candidates, passes, rounds, seconds), out, rows_file, resume)
+    chosen = Bench.choose(candidates, passes or (FORWARD, BACKWARD), rounds, seconds, PACKED_CANDIDATES)
+    return Session(chosen, out, rows_file, resume, measure_packed)
 
 
 def serving(

@@ -21,7 +21,7 @@ Shapes = Annotated[
         "--shape",
         metavar="SIZES",
         help="Sizes such as batch=2,heads=16,q_len=8192,head_dim=128, instead of the spec's; also kv_heads, kv_len, "
-        "v_head_dim and, with --mode paged, block_size and cache. Repeatable.",
+        "v_head_dim, with --mode paged block_size and cache, with --mode varlen max_len and min_len alone. Repeatable.",
     ),
 ]
 Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="DTYPE", help="Only these dtypes; repeatable.")]
@@ -30,13 +30,13 @@ Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="DTYPE", he
 MAX_LENGTH = 2**24 - 1
 LARGEST = {
     **dict.fromkeys(("batch", "heads", "kv_heads"), 2**31 - 1),
-    **dict.fromkeys(("q_len", "kv_len"), MAX_LENGTH),
+    **dict.fromkeys(("q_len", "kv_len", "max_len", "min_len"), MAX_LENGTH),
     **dict.fromkeys(("head_dim", "v_head_dim"), MAX_HEAD_DIM),
     "block_size": 2**16,
 }
 Modes = Annotated[
     list[str] | None,
-    typer.Option("--mode", metavar="MODE", help="Only calls of this form: dense, decode or paged; repeatable."),
+    typer.Option("--mode", metavar="MODE", help="Only calls of this form: dense, decode, paged or varlen; repeatable."),
 ]
 
 

@@ -116,7 +116,7 @@ def compile_kernel(
     for beside in (*record.beside(config), *schedules(config)):
         if found.error is None and hasattr(module, beside.function):
             helper = getattr(module, beside.function)
-            other = _compile(helper, target, types, {**dense, **beside.constants}, beside.options, unaligned)
+            other = _compile(helper, target, types, {**dense, **fixed, **beside.constants}, beside.options, unaligned)
             if other.error is not None:
                 return other
             found = replace(found, lost_negations=found.lost_negations + other.lost_negations)

@@ -27,8 +27,13 @@ def scheduled_kernels(variant: Variant) -> frozenset[str]:
     return frozenset((*along_keys, *(("backward_kv",) if facts.rows_scheduled else ())))
 
 
-def default_of(variant: Variant, kernel: str) -> Default:
-    """The built-in default of a variant's kernel, as its module has it: by capability, dtype and head dimensions."""
+def default_of(variant: Variant, kernel: str, packed: bool = False) -> Default:
+    """The built-in default of a variant's kernel, as its module has it: by capability, dtype and head dimensions.
+
+    `packed`: that for packed sequences.
+    """
+    if packed:
+        return defaults.packed_default(kernel, kernel in scheduled_kernels(variant))
     default: Default = getattr(defaults, _default_name(variant, kernel))
     return defaults.unpipelined(default) if _reads_much(variant) else default
 

@@ -39,12 +39,11 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     asked = problems(variant)
     own = identity(variant)
     present = [kernel for kernel in TUNED if kernel in own.templates]
-    defaults = {kernel: default_of(variant, kernel) for kernel in present}
     if not torch.cuda.is_available():
         detail = "built-in default: no GPU here, so no record applies"
         return tuple(
-            Used(p, kernel, default("", p.dtype, p.head_dim, p.v_head_dim, bucket_of(p)), "default", detail)
-            for kernel, default in defaults.items()
+            Used(p, kernel, _default(variant, kernel, p), "default", detail)
+            for kernel in present
             for p in asked
             if kernel in MODES[p.mode]
         )
@@ -54,11 +53,16 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     with warnings.catch_warnings():
         # What a lookup warns of is what is shown here.
         warnings.simplefilter("ignore")
-        for kernel, default in defaults.items():
-            configs = Lookup(own, kernel, default, shipped)
+        for kernel in present:
             for p in asked:
                 if kernel not in MODES[p.mode]:
                     continue
+                configs = Lookup(own, kernel, default_of(variant, kernel, p.packed), shipped)
                 choice = configs.find(device, p.dtype, p.head_dim, p.v_head_dim, bucket_of(p))
                 found.append(Used(p, kernel, choice.config, choice.source, choice.detail))
     return tuple(found)
+
+
+def _default(variant: Variant, kernel: str, p: Problem) -> Config:
+    """The built-in config where the GPU is not known."""
+    return default_of(variant, kernel, p.packed)("", p.dtype, p.head_dim, p.v_head_dim, bucket_of(p))

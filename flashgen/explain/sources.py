@@ -85,7 +85,8 @@ def traced(
     found = []
     for workload in workloads(asked, own, device, kernels):
         key = workload.key
-        default = default_of(variant, key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
+        sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
+        default = default_of(variant, key.kernel, key.bucket.packed)(*sizes)
         with warnings.catch_warnings():
             # What a lookup warns of is what is said here.
             warnings.simplefilter("ignore")
@@ -127,8 +128,13 @@ def _miss(source: str, key: Key, folders: list[Path]) -> Step:
 
 
 def differences(key: Key, record: Record, tolerated: tuple[str, ...] = ()) -> tuple[Difference, ...]:
-    """The fields in which a record's key is another one, beside those that are tolerated."""
+    """The fields in which a record's key is another one, beside those that are tolerated.
+
+    A bucket of packed sequences never stands in for one of others.
+    """
     names = [field.name for field in fields(Key) if field.name not in tolerated]
+    if "bucket" in tolerated and key.bucket.packed != record.key.bucket.packed:
+        names.append("bucket")
     pairs = [(name, str(getattr(key, name)), str(getattr(record.key, name))) for name in names]
     return tuple(Difference(name, wanted, found) for name, wanted, found in pairs if wanted != found)
 

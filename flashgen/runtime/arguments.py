@@ -37,6 +37,11 @@ class Sizes:
         return False
 
     @property
+    def tokens(self) -> int:
+        """Queries of all packed sequences together; 0 where none are packed."""
+        return 0
+
+    @property
     def numbers(self) -> Mapping[str, int | None]:
         """All that kernels are told of them, by the names of their parameters."""
         return {**vars(self), **DENSE}

@@ -68,7 +68,9 @@ def choose_config(text: str | None, configs: Lookup, call: Call) -> Config:
     choice = choices.get((configs, call.layout))
     if choice is None:
         heads, group = s.batch * s.heads, s.heads // s.kv_heads
-        choice = configs(q.device.index, q.dtype, s.head_dim, s.v_head_dim, heads, group, s.q_len, s.kv_len)
+        choice = configs(
+            q.device.index, q.dtype, s.head_dim, s.v_head_dim, heads, group, s.q_len, s.kv_len, tokens=s.tokens
+        )  # fmt: skip
         remember(choices, (configs, call.layout), choice)
     return choice.config
 

@@ -35,6 +35,19 @@ def default_of_form(family: str, form: str = "") -> Default:
 
 
 @cache
+def packed_default(family: str, scheduled: bool) -> Default:
+    """The defaults of a family for packed sequences."""
+
+    def default(
+        capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None
+    ) -> Config:  # fmt: skip
+        sizes = (capability, dtype, head_dim, v_head_dim)
+        return serving(family, *sizes, packed=True).default("scheduled" if scheduled else "", *sizes)
+
+    return default
+
+
+@cache
 def unpipelined(default: Default) -> Default:
     """The same without a pipeline where a portable kernel serves: of a variant that reads much for each pair."""
 
@@ -67,8 +80,10 @@ default_decode_config = default_of_form("decode")
 default_decode_paged_config = default_of_form("decode_paged")
 
 
-def built_in(family: str, scheduled: bool) -> Default:
-    """The defaults of a family by its name."""
+def built_in(family: str, scheduled: bool, packed: bool = False) -> Default:
+    """The defaults of a family by its name, or those for packed sequences."""
+    if packed:
+        return packed_default(family, scheduled)
     return default_of_form(family, "scheduled" if scheduled else "")
 
 

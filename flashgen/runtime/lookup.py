@@ -112,9 +112,13 @@ class Choice:
 
 
 def neighbours(key: Key, folders: Iterable[Path]) -> list[Record]:
-    """Records that differ from `key` in the bucket or the GPU model alone, the nearest bucket first."""
+    """Records that differ from `key` in the bucket or the GPU model alone, the nearest bucket first.
+
+    None of packed sequences for others, and the other way round: what is fast for one is not for the other.
+    """
     found = [record for folder in folders for record in records_in(folder)]
     found = [r for r in found if r.key != key and r.key.in_bucket_of(key) == key]
+    found = [r for r in found if r.key.bucket.packed == key.bucket.packed]
     return sorted(found, key=lambda record: key.bucket.distance(record.key.bucket))
 
 
@@ -130,14 +134,15 @@ def lookup(key: Key, folders: Mapping[str, Path], default: Config, spec: str = "
             return Choice(record.config, source, f"tuned for {key}: {record.median_us:.1f} us")
     for folder in folders.values():
         report_old(folder, key.variant)
-    mend = f"`flashgen tune {shlex.quote(spec)}` finds the best config for it"
+    mode = " --mode varlen" if key.bucket.packed else ""
+    mend = f"`flashgen tune {shlex.quote(spec)}{mode}` finds the best config for it"
     near = neighbours(key, folders.values())
     same_gpu = [record for record in near if record.key.gpu == key.gpu]
     for source, records in (("nearest", same_gpu), ("same capability", near)):
         if records:
             nearest = records[0]
             detail = f"no record for {key}; using the one for {nearest.key.bucket} on {nearest.key.gpu}"
-            warn_once((source, key.gpu, key.variant, key.family), f"{detail}; {mend}")
+            warn_once((source, key.gpu, key.variant, key.family, mode), f"{detail}; {mend}")
             return Choice(nearest.config, source, detail)
     detail = f"no record for {key}; using the built-in default {default}"
     warn_once(("default", str(key), key.suffix), f"{detail}; {mend}")
@@ -170,19 +175,20 @@ class Lookup:
 
     def __call__(
         self, index: int, dtype: Any, head_dim: int, v_head_dim: int, batch_heads: int, group: int, q_len: int,
-        kv_len: int, block_size: int = 0, cache: str = "",
+        kv_len: int, block_size: int = 0, cache: str = "", tokens: int = 0,
     ) -> Choice:  # fmt: skip
         """The choice for GPU `index` and `dtype` (a torch dtype) at these sizes; it warns as the table above says.
 
-        `block_size` and `cache` are those of a paged cache, as in `Bucket`.
+        `block_size` and `cache` are those of a paged cache, `tokens` that of packed sequences, as in `Bucket`.
         """
         question = (
             self, index, dtype, head_dim, v_head_dim, (batch_heads - 1).bit_length(), (group - 1).bit_length(),
             (q_len - 1).bit_length(), (kv_len - 1).bit_length(), block_size, cache,
+            tokens and 1 + (tokens - 1).bit_length(),
         )  # fmt: skip
         choice = choices.get(question)
         if choice is None:
-            bucket = Bucket.of(batch_heads, group, q_len, kv_len, block_size, cache)
+            bucket = Bucket.of(batch_heads, group, q_len, kv_len, block_size, cache, tokens)
             choice = self.find(current_device(index), str(dtype).removeprefix("torch."), head_dim, v_head_dim, bucket)
             remember(choices, question, choice)
         return choice

@@ -25,6 +25,10 @@ class VarlenSizes(Sizes):
         return True
 
     @property
+    def tokens(self) -> int:
+        return max(1, self.total_q)
+
+    @property
     def numbers(self) -> Mapping[str, int | None]:
         return {**vars(self), "num_seqs": self.batch}
 

@@ -122,7 +122,7 @@ def _record(line: object, shared: Mapping[str, Any]) -> Record:
     fields["bucket"] = Bucket.parse(fields["bucket"])
     key = Key(**{name: fields.pop(name) for name in (*_KEY, *_DIGESTS)})
     try:
-        config = checked(key.kernel, Config.parse(fields.pop("config")))
+        config = checked(key.kernel, Config.parse(fields.pop("config")), key.bucket.packed)
     except TypeError as error:
         raise ValueError(str(error)) from error
     return Record(key=key, config=config, **fields)

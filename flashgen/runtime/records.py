@@ -11,7 +11,9 @@ from typing import Any
 from flashgen.runtime.config import Config
 
 _SIZE = r"(\d{1,15})"
-_BUCKET = re.compile(rf"bh{_SIZE}-g{_SIZE}-q{_SIZE}-k{_SIZE}(?:-p{_SIZE}(?:-([a-z0-9_]{{1,20}}))?)?", re.ASCII)
+_BUCKET = re.compile(
+    rf"bh{_SIZE}-g{_SIZE}-q{_SIZE}-k{_SIZE}(?:-t{_SIZE})?(?:-p{_SIZE}(?:-([a-z0-9_]{{1,20}}))?)?", re.ASCII
+)
 # In doublings: as far as a problem of 256 times the size.
 _OTHER_CACHE = 8
 
@@ -22,7 +24,8 @@ class Bucket:
 
     `batch_heads` is batch * heads, `group` heads // kv_heads. The text form is "bh32-g1-q8192-k8192". Of a paged
     cache `block_size` are the keys of a page, 0 for none, and `cache` the dtype, "" for that of q:
-    "bh2048-g4-q1-k8192-p16-int8".
+    "bh2048-g4-q1-k8192-p16-int8". Of packed sequences the lengths are the longest, and `tokens` the queries of all
+    together, 0 where sequences are not packed: "bh512-g1-q4096-k4096-t65536".
     """
 
     batch_heads: int
@@ -31,25 +34,35 @@ class Bucket:
     kv_len: int
     block_size: int = 0
     cache: str = ""
+    tokens: int = 0
 
     @classmethod
     def of(
-        cls, batch_heads: int, group: int, q_len: int, kv_len: int, block_size: int = 0, cache: str = ""
+        cls, batch_heads: int, group: int, q_len: int, kv_len: int, block_size: int = 0, cache: str = "",
+        tokens: int = 0,
     ) -> Bucket:  # fmt: skip
         batch_heads, group, q_len, kv_len = (1 << _exponent(size) for size in (batch_heads, group, q_len, kv_len))
-        return cls(batch_heads, group, q_len, kv_len, 1 << _exponent(block_size) if block_size else 0, cache)
+        block_size, tokens = (1 << _exponent(size) if size else 0 for size in (block_size, tokens))
+        return cls(batch_heads, group, q_len, kv_len, block_size, cache, tokens)
 
     @classmethod
     def parse(cls, text: str) -> Bucket:
         found = _BUCKET.fullmatch(text)
         if found is None:
-            raise ValueError(f"shape bucket {text!r}; expected the form bh32-g1-q8192-k8192, or with -p16 or -p16-int8")
-        batch_heads, group, q_len, kv_len, block_size = (int(size or 0) for size in found.groups()[:-1])
-        return cls.of(batch_heads, group, q_len, kv_len, block_size, found[6] or "")
+            raise ValueError(
+                f"shape bucket {text!r}; expected the form bh32-g1-q8192-k8192, or with -p16, -p16-int8 or -t65536"
+            )
+        batch_heads, group, q_len, kv_len, tokens, block_size = (int(size or 0) for size in found.groups()[:-1])
+        return cls.of(batch_heads, group, q_len, kv_len, block_size, found[7] or "", tokens)
+
+    @property
+    def packed(self) -> bool:
+        """Whether it is one of packed sequences: kernels of a family that serve these are not all that there are."""
+        return self.tokens > 0
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return self.batch_heads, self.group, self.q_len, self.kv_len, self.block_size
+        return self.batch_heads, self.group, self.q_len, self.kv_len, self.block_size, self.tokens
 
     def distance(self, other: Bucket) -> int:
         """How many doublings apart the sizes are, summed over all of them; a cache of another dtype is further."""
@@ -58,7 +71,8 @@ class Bucket:
 
     def __str__(self) -> str:
         pages = "".join(f"-{each}" for each in (f"p{self.block_size}", self.cache) if each) if self.block_size else ""
-        return f"bh{self.batch_heads}-g{self.group}-q{self.q_len}-k{self.kv_len}{pages}"
+        tokens = f"-t{self.tokens}" if self.packed else ""
+        return f"bh{self.batch_heads}-g{self.group}-q{self.q_len}-k{self.kv_len}{tokens}{pages}"
 
 
 @dataclass(frozen=True)

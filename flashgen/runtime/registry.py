@@ -39,8 +39,10 @@ MODES = {
     mode: tuple(dict.fromkeys(each.family for each in REGISTRY if each.tuned and each.mode == mode))
     for mode in dict.fromkeys(each.mode for each in REGISTRY)
 }
+# Packed sequences are served by some of the kernels of dense ones.
+MODES["varlen"] = tuple(dict.fromkeys(each.family for each in REGISTRY if each.tuned and each.packs))
 FAMILIES = MODES["dense"]
-TUNED = tuple(family for families in MODES.values() for family in families)
+TUNED = tuple(dict.fromkeys(family for families in MODES.values() for family in families))
 
 
 def register(kernel: Kernel) -> None:
@@ -73,10 +75,12 @@ def backends() -> tuple[str, ...]:
     return tuple(dict.fromkeys(kernel.backend for kernel in REGISTRY))
 
 
-def serving(family: str, capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Kernel:
-    """The kernel of a family whose built-in config such calls have."""
+def serving(
+    family: str, capability: str, dtype: str, head_dim: int, v_head_dim: int, packed: bool = False
+) -> Kernel:  # fmt: skip
+    """The kernel of a family whose built-in config such calls have, or such calls of packed sequences."""
     sizes = (capability, dtype, head_dim, v_head_dim)
-    return next(kernel for kernel in reversed(kernels_of(family)) if not kernel.refuses(*sizes))
+    return next(kernel for kernel in reversed(kernels_of(family, packed)) if not kernel.refuses(*sizes))
 
 
 @lru_cache(maxsize=1024)

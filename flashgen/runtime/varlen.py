@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
-from flashgen.runtime.config import Config
 from flashgen.runtime.declared import Input, Param
-from flashgen.runtime.lookup import Choice, current_device
-from flashgen.runtime.registry import kernels_of
+from flashgen.runtime.defaults import packed_default
+from flashgen.runtime.lookup import Lookup
+from flashgen.runtime.registry import MODES
 from flashgen.runtime.variant import Variant
 
 _ENDS = tuple(
@@ -18,39 +18,20 @@ _ENDS = tuple(
 _LONGEST = tuple(Param(name, int, changing=True) for name in ("max_seqlen_q", "max_seqlen_k"))
 
 
-@dataclass(frozen=True)
-class BuiltIn:
-    """What answers for the configs of packed sequences, which are not tuned, as a `Lookup` does for what is."""
-
-    kernel: str
-    form: str
-
-    def default(self, capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
-        """The built-in config."""
-        sizes = (capability, dtype, head_dim, v_head_dim)
-        kernel = next(each for each in reversed(kernels_of(self.kernel, packed=True)) if not each.refuses(*sizes))
-        return kernel.default(self.form, *sizes)
-
-    def __call__(self, gpu: int, dtype: torch.dtype, head_dim: int, v_head_dim: int, *_: int) -> Choice:
-        """The same for a GPU by its index."""
-        name = str(dtype).removeprefix("torch.")
-        config = self.default(current_device(gpu).capability, name, head_dim, v_head_dim)
-        return Choice(config, "default", f"{self.kernel} of packed sequences is not tuned")
-
-
 def packed_variant(variant: Variant) -> Variant:
     """The variant for packed sequences, by the kernels that serve them too.
 
-    Where the sequences end are two inputs in front of its own, and the longest lengths two params.
+    Where the sequences end are two inputs in front of its own, and the longest lengths two params. Configs have records
+    of their own, by the buckets of packed sequences.
     """
 
-    def configs(family: str) -> BuiltIn:
-        return BuiltIn(family, "scheduled" if variant.is_scheduled(family) else "")
+    def configs(family: str) -> Lookup:
+        return replace(variant.configs[family], default=packed_default(family, variant.is_scheduled(family)))
 
     return Variant(
         variant.identity,
         variant.kernels,
-        {family: configs(family) for family in ("forward", "backward_q", "backward_kv")},
+        {family: configs(family) for family in MODES["varlen"]},
         inputs=(*_ENDS, *map(_packed, variant.inputs)),
         params=(*_LONGEST, *variant.params),
         sums=variant.sums,

@@ -144,7 +144,7 @@ class InputForm(_Form):
 class ShapeForm(_Form):
     """A problem size to tune for."""
 
-    mode: Annotated[str, choice(*MODES)] = Field("dense", description="dense, decode (few queries) or paged.")
+    mode: Annotated[str, choice(*MODES)] = Field("dense", description="dense, decode (few queries), paged or varlen.")
     batch: Count = Field(description="Sequences in the batch.")
     heads: Count = Field(description="Query heads.")
     kv_heads: Count | None = Field(None, description="Key and value heads; as many as query heads when absent.")
@@ -153,6 +153,10 @@ class ShapeForm(_Form):
     block_size: Count | None = Field(None, description="With mode paged: keys of a page; 16 when absent.")
     cache: Annotated[str | None, choice(*CACHES)] = Field(
         None, description="With mode paged: the dtype of the cache; that of q when absent."
+    )
+    max_len: Count | None = Field(None, description="With mode varlen: queries and keys of the longest sequence.")
+    min_len: Count | None = Field(
+        None, description="With mode varlen: those of the shortest sequence; a 32nd of max_len when absent."
     )
     head_dim: HeadDim | None = Field(None, description="Head dimension; each of the spec's when absent.")
     v_head_dim: HeadDim | None = Field(None, description="Head dimension of v; that of q when absent.")

@@ -13,14 +13,14 @@ from flashgen.spec.variant import TuneShape, Variant
 class Mode:
     """`needs` are the sizes that a shape must have beside batch and heads, `has` those that it may have too.
 
-    `defaults` are further sizes of shapes that do not say them, `usual` batch and kv_len of those that are tuned where
-    a spec names none.
+    `defaults` are further sizes of shapes that do not say them, `usual` those of shapes that are tuned where a spec
+    names none.
     """
 
     needs: tuple[str, ...]
     has: tuple[str, ...] = ()
     defaults: tuple[tuple[str, int], ...] = ()
-    usual: tuple[tuple[int, int], ...] = ()
+    usual: tuple[Mapping[str, int], ...] = ()
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -28,19 +28,28 @@ class Mode:
         return ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", *self.needs, *self.has)
 
 
-_DECODED = ((1, 131072), (16, 8192), (64, 4096))
+# Heads of the usual shapes.
+_SERVED = {"heads": 32, "kv_heads": 8}
+_DECODED = tuple(
+    {**_SERVED, "batch": batch, "kv_len": kv_len} for batch, kv_len in ((1, 131072), (16, 8192), (64, 4096))
+)
+# What a batch of documents looks like in training.
+_PACKED = ({"batch": 32, "heads": 16, "kv_heads": 16, "max_len": 4096},)
 MODES = {
     "dense": Mode(("q_len",), ("kv_len",)),
     "decode": Mode(("kv_len",), ("q_len",), (("q_len", 1),), _DECODED),
     "paged": Mode(
         ("kv_len",), ("q_len", "block_size", "cache"), (("q_len", 1), ("block_size", 16)), _DECODED
     ),
+    "varlen": Mode(("max_len",), ("min_len",), usual=_PACKED),
 }  # fmt: skip
-# Heads of the usual shapes.
-USUAL_HEADS, USUAL_KV_HEADS = 32, 8
 # What the decode kernel takes of a dense call.
 MOST_QUERIES = 16
 BLOCK_SIZES = 16
+# A packed batch has all its lengths drawn at once.
+MOST_SEQUENCES = 65536
+# How many times the shortest sequence of a packed batch the longest is, where a shape does not say.
+SPREAD = 32
 CACHES = ("float8_e4m3fn", "float8_e5m2", "int8")
 
 
@@ -55,14 +64,24 @@ def misfit(mode: str, sizes: Mapping[str, Any]) -> tuple[str, str] | None:
             return name, f"{', '.join(about.sizes)} with mode {mode}"
     if mode == "decode" and sizes.get("q_len", 1) > MOST_QUERIES:
         return "q_len", f"1 to {MOST_QUERIES} with mode decode"
+    if mode == "varlen" and sizes["batch"] > MOST_SEQUENCES:
+        return "batch", f"1 to {MOST_SEQUENCES} with mode varlen"
+    if sizes.get("min_len", 1) > sizes.get("max_len", 1):
+        return "min_len", f"1 to max_len, {sizes['max_len']}"
     if sizes.get("block_size", BLOCK_SIZES) % BLOCK_SIZES:
         return "block_size", f"a multiple of {BLOCK_SIZES}"
     return None
 
 
 def tune_shape(mode: str, given: Mapping[str, Any]) -> TuneShape:
-    """A shape of sizes that fit their mode: heads share no KV head and keys are as many as queries where not said."""
+    """A shape of sizes that fit their mode: heads share no KV head and keys are as many as queries where not said.
+
+    Packed sequences have as many keys as queries, the longest max_len.
+    """
     sizes = {**dict(MODES[mode].defaults), **given}
+    if mode == "varlen":
+        sizes["q_len"] = sizes.pop("max_len")
+        sizes.setdefault("min_len", max(1, sizes["q_len"] // SPREAD))
     sizes.setdefault("kv_heads", sizes["heads"])
     sizes.setdefault("kv_len", sizes.get("q_len"))
     return TuneShape(**sizes, mode=mode)
@@ -75,7 +94,5 @@ def shapes_of(variant: Variant, modes: Collection[str] | None = None) -> tuple[T
     found: list[TuneShape] = []
     for mode in modes:
         own = [shape for shape in variant.tune_shapes if shape.mode == mode]
-        heads = {"heads": USUAL_HEADS, "kv_heads": USUAL_KV_HEADS}
-        usual = [{**heads, "batch": batch, "kv_len": kv_len} for batch, kv_len in MODES[mode].usual]
-        found += own or [tune_shape(mode, sizes) for sizes in usual]
+        found += own or [tune_shape(mode, sizes) for sizes in MODES[mode].usual]
     return tuple(found)

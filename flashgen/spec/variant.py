@@ -54,7 +54,7 @@ class Input:
 class TuneShape:
     """A problem size that build tunes for; head_dim None stands for each head_dim of the spec.
 
-    `mode`, `block_size` and `cache` as in `flashgen.problems.Problem`.
+    `mode`, `block_size`, `cache` and `min_len` as in `flashgen.problems.Problem`.
     """
 
     batch: int
@@ -67,6 +67,7 @@ class TuneShape:
     mode: str = "dense"
     block_size: int = 0
     cache: str = ""
+    min_len: int = 0
 
 
 @dataclass(frozen=True)

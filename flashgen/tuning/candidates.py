@@ -19,20 +19,21 @@ from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
 
 # What compiles alike: kernel, dtype, head_dim, v_head_dim. Lengths hardly matter to the compiler. A kernel whose cache
-# has a dtype of its own is another one.
+# has a dtype of its own is another one, and so is one of packed sequences.
 Group = tuple[str, str, int, int]
 
 
 class Candidates:
     """Chooses for one workload after another; what it is told of one helps the next.
 
-    `scheduled` are the kernels that walk a schedule of tiles, `default` gives a kernel's built-in default, `folders`
-    are those of the variant's records.
+    `scheduled` are the kernels that walk a schedule of tiles, `default` gives a kernel's built-in default, also that
+    for packed sequences, `folders` are those of the variant's records.
     """
 
     def __init__(
-        self, preset: Preset, folders: Sequence[Path], scheduled: frozenset[str], default: Callable[[str], Default]
-    ) -> None:
+        self, preset: Preset, folders: Sequence[Path], scheduled: frozenset[str],
+        default: Callable[[str, bool], Default],
+    ) -> None:  # fmt: skip
         self._preset, self._folders, self._scheduled, self._default = preset, folders, scheduled, default
         # What was chosen of a space, what the compiler said of it, the rankings of the searches, and the winners
         # whatever the dtype.
@@ -58,7 +59,7 @@ class Candidates:
         return search_space(
             Task(
                 key.kernel, key.capability, key.dtype, key.head_dim, key.v_head_dim, problem.q_len, problem.kv_len,
-                key.kernel in self._scheduled, problem.heads // problem.kv_heads,
+                key.kernel in self._scheduled, problem.heads // problem.kv_heads, problem.packed,
             )
         )  # fmt: skip
 
@@ -116,14 +117,14 @@ class Candidates:
         """The built-in config of the kernel in use, then that of the one that serves every call."""
         key, scheduled = workload.key, workload.key.kernel in self._scheduled
         sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
-        in_use = self._default(key.kernel)(*sizes, key.bucket)
+        in_use = self._default(key.kernel, key.bucket.packed)(*sizes, key.bucket)
         return list(dict.fromkeys([in_use, portable_default(key.kernel, scheduled, *sizes)]))
 
 
 def group(workload: Workload) -> Group:
     key = workload.key
-    cache = key.bucket.cache
-    return f"{key.kernel} {cache}" if cache else key.kernel, key.dtype, key.head_dim, key.v_head_dim
+    apart = "packed" if key.bucket.packed else key.bucket.cache
+    return f"{key.kernel} {apart}" if apart else key.kernel, key.dtype, key.head_dim, key.v_head_dim
 
 
 def _nearest(space: Sequence[Config], first: Sequence[Config], count: int | None) -> list[Config]:

@@ -11,6 +11,7 @@ import torch
 
 from flashgen import runtime
 from flashgen.codegen import inputs_summed_by_key
+from flashgen.packed import PackedCall, PackedModule
 from flashgen.paged import PagedCall, packed_keywords
 from flashgen.prepared import prepared
 from flashgen.problems import Call
@@ -67,7 +68,7 @@ class Launches:
     def _keywords(self, config: Config) -> dict[str, Any]:
         """The variant's own arguments, with the config and, of a variant that has them, a schedule."""
         keywords: dict[str, Any] = {**self._call.keywords, "config": config}
-        if hasattr(self._module, "plan"):
+        if self._variant.planned:
             keywords["plan"] = self._module.plan(self._call.q, self._call.k, self._call.v, **keywords)
         return keywords
 
@@ -128,6 +129,19 @@ class Launches:
         return (out, lse, torch.zeros_like(lse)) if self._variant.natural else (out, lse)
 
 
+class PackedLaunches(Launches):
+    """The same of packed sequences, told where they end."""
+
+    def __init__(self, module: ModuleType, variant: Variant, packed: PackedCall) -> None:
+        super().__init__(module, variant, packed.call)
+        self._variant = module.VARLEN
+        self._module = self._packed = PackedModule(module, variant, packed.problem, packed.problem.lengths)
+
+    @cached_property
+    def _prepared(self) -> PreparedCall:
+        return prepared(self._variant, self._packed.told(self._call))
+
+
 class PagedLaunches:
     """The launches of the paged kernel on one call, whose plan is made before, as for all layers of a step."""
 
@@ -138,8 +152,8 @@ class PagedLaunches:
 
     def of(self, kernel: str, config: Config) -> Launch:
         batch = self._batch
-        given = (batch.q, batch.k_cache, batch.block_table, batch.seq_lens)
-        plan = self._module.plan_paged(*given, **batch.queries, config=config)
+        given, told = batch.planning
+        plan = self._module.plan_paged(*given, **told, config=config)
         arguments, options = batch.arguments, {**batch.options, **self._keywords, "plan": plan}
         return lambda: self._module.attention_paged(*arguments, **options, return_lse=True)
 

@@ -7,7 +7,7 @@ cache is overwritten, as other kernels would between two attention layers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,20 +16,20 @@ from typing import Any
 import torch
 
 from flashgen.codegen import default_of, load_module
-from flashgen.codegen.pairwise import SIZES, make
+from flashgen.packed import PackedCall, make_packed
 from flashgen.paged import PagedCall, make_paged
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime.config import Config
 from flashgen.spec.variant import Variant
 from flashgen.tuning.concord import Results, outliers
-from flashgen.tuning.launches import Launches, PagedLaunches
+from flashgen.tuning.launches import Launches, PackedLaunches, PagedLaunches
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
 from flashgen.verify import rehearse_proof, verify_config
 from flashgen.verify.poison import poisoned
-from flashgen.work import CEILING_SIZE, density, least_bytes, useful_flops
+from flashgen.work import CEILING_SIZE, least_bytes, useful_flops, visible_share
 
 HOPELESS = 1.5  # times the best median known: what is slower after its first repetitions is not measured further
 FIRST_REPETITIONS = 3
@@ -39,6 +39,13 @@ DEFAULT_L2_BYTES = 64 << 20
 # The ceilings: for how long each is measured, and the bytes that the copy reads and writes.
 CEILING_MS = 30.0
 COPY_BYTES = 1 << 30
+# What draws the arguments of each form of call.
+_DRAW: Mapping[str, Callable[..., Call | PagedCall | PackedCall]] = {
+    "dense": make_inputs,
+    "decode": make_inputs,
+    "paged": make_paged,
+    "varlen": make_packed,
+}
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ class KernelBench:
         l2_bytes = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or DEFAULT_L2_BYTES
         self._scratch = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self._device)
         self._problem: Problem | None = None
-        self._call: Call | PagedCall | None = None
+        self._call: Call | PagedCall | PackedCall | None = None
         self._ready: Launches | PagedLaunches | None = None
         self._warm = False
         self._limits: dict[str, tuple[float, float]] = {}
@@ -144,7 +151,7 @@ class KernelBench:
     def _outliers(self, request: ConcordRequest) -> dict[Config, str]:
         key, launches = request.workload.key, self._launches(request.workload)
         sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
-        query_gradient = default_of(self._variant, "backward_q")(*sizes)
+        query_gradient = default_of(self._variant, "backward_q", request.workload.problem.packed)(*sizes)
 
         def run(config: Config) -> Results:
             # What a kernel leaves unwritten is not what another one has left there.
@@ -156,9 +163,8 @@ class KernelBench:
     def _work(self, workload: Workload) -> Work:
         """The ceilings are measured once in each dtype, warm as the kernel was."""
         problem, kernel = workload.problem, workload.key.kernel
-        sizes = {name: getattr(problem, name) for name in SIZES}
-        pairwise = make(self._variant, sizes, self._inputs(problem).keywords)
-        flops = useful_flops(problem, density(pairwise, problem, str(self._device)), kernel)
+        share = visible_share(self._variant, problem, self._inputs(problem).keywords, str(self._device))
+        flops = useful_flops(problem, share, kernel)
         if problem.dtype not in self._limits:
             product_us, copy_us = (
                 timed(run, self._scratch, CEILING_MS).median_us for run in self._ceilings(problem.dtype)
@@ -180,17 +186,18 @@ class KernelBench:
         if self._ready is None:
             if isinstance(call, PagedCall):
                 self._ready = PagedLaunches(self._module, self._variant, call)
+            elif isinstance(call, PackedCall):
+                self._ready = PackedLaunches(self._module, self._variant, call)
             else:
                 self._ready = Launches(self._module, self._variant, call)
         return self._ready
 
-    def _inputs(self, problem: Problem) -> Call | PagedCall:
+    def _inputs(self, problem: Problem) -> Call | PagedCall | PackedCall:
         """The arguments for a problem; those of the last one are kept."""
         if self._call is None or problem != self._problem:
             self._call = self._ready = None
             torch.cuda.empty_cache()
-            draw = make_paged if problem.mode == "paged" else make_inputs
-            self._call, self._problem = draw(self._variant, problem, self._device), problem
+            self._call, self._problem = _DRAW[problem.mode](self._variant, problem, self._device), problem
         return self._call
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from flashgen.analysis.packed import BATCH, length_along
 from flashgen.codegen.rehearsal import Wanted
+from flashgen.codegen.words import inner_name
 from flashgen.problems import Problem, input_sizes, shape_of
 from flashgen.runtime.config import Config
 from flashgen.runtime.gpus import shared_limit
@@ -73,13 +75,17 @@ def compiler(module_path: str, variant: Variant) -> Callable[[CompileRequest | W
     def answer(request: CompileRequest | Wanted) -> Compiled:
         if isinstance(request, Wanted):
             return compile_wanted(path, request)
-        p, odd = request.problem, odd_strides(variant, request.problem)
+        p, strides = request.problem, input_strides(variant, request.problem)
         grouped = p.heads // p.kv_heads
         config = kernel_of(request.kernel, request.config).as_launched(request.config, p.q_len * grouped)
         types, constants = storage_of(p)
+        odd = [name for name, stride in strides.items() if stride % 16]
+        # Triton takes a 1 as if it stood in the kernel's text.
+        ones = (name.split() for name in odd if strides[name] == 1)
+        constants |= {f"stride_{inner_name(name)}_{axis}": 1 for name, axis in ones}
         return compile_kernel(
             path, request.kernel, request.target, p.dtype, p.head_dim, p.v_head_dim, config, grouped > 1, odd, learned,
-            types=types, constants=constants,
+            types=types, constants=constants, packed=p.packed,
         )  # fmt: skip
 
     return answer
@@ -96,14 +102,22 @@ def storage_of(problem: Problem) -> tuple[dict[str, str], dict[str, int | None]]
     return types, {"BLOCK_SIZE": problem.block_size}
 
 
-def odd_strides(variant: Variant, problem: Problem) -> list[str]:
-    """The strides of a problem's inputs that are no multiple of 16, which makes another kernel of the same text."""
+def input_strides(variant: Variant, problem: Problem) -> dict[str, int]:
+    """The strides of a problem's inputs, "doc 0" for the first of `doc`: Triton asks which are 1 or multiples of 16.
+
+    A packed input has no axis of sequences: what kernels count by along these are tokens.
+    """
     sizes = input_sizes(variant, problem)
-    found = []
+    found: dict[str, int] = {}
     for tensor in variant.inputs:
-        shape = shape_of(tensor, sizes)
-        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)]
-        found += [f"{tensor.name} {axis}" for axis, stride in enumerate(strides) if stride % 16]
+        names = [dim.size for dim in tensor.dims]
+        length = length_along(tensor) if problem.packed else None
+        whole = zip(names, shape_of(tensor, sizes), strict=True)
+        shape = [1 if length and name is BATCH else size for name, size in whole]
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        if length:
+            strides[names.index(BATCH)] = strides[names.index(length)]
+        found |= {f"{tensor.name} {axis}": stride for axis, stride in enumerate(strides[:-1])}
     return found
 
 

@@ -54,9 +54,10 @@ class Options:
     storage: str | None = None
     force: bool = False
 
-    def default(self, kernel: str) -> Default:
-        """The built-in default of a kernel."""
-        return self.defaults.get(kernel) or built_in(kernel, kernel in self.scheduled)
+    def default(self, kernel: str, packed: bool = False) -> Default:
+        """The built-in default of a kernel, or that for packed sequences."""
+        own = None if packed else self.defaults.get(kernel)
+        return own or built_in(kernel, kernel in self.scheduled, packed)
 
 
 class Session:
@@ -174,7 +175,8 @@ class Session:
         key = workload.key
         if key.kernel != "backward_q":
             return []
-        config = self._options.default("backward_kv")(key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        default = self._options.default("backward_kv", key.bucket.packed)
+        config = default(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         return [CompileRequest("backward_kv", workload.problem, unfused(config), key.capability)]
 
     def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], budget: Budget) -> Searched:
@@ -215,7 +217,8 @@ class Session:
         if len(configs) < 2:
             return {}, ""
         key = workload.key
-        default = self._options.default(key.kernel)(key.capability, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
+        sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        default = self._options.default(key.kernel, key.bucket.packed)(*sizes, key.bucket)
         others = (default, *(trial.config for trial in searched.ranking))
         arbiter = next((config for config in others if config not in configs), default)
         try:
@@ -233,8 +236,8 @@ class Session:
         for config in finalists:
             # A proof is of this kernel at sizes cut down: it holds for the other shapes of a dtype too.
             group = problem.heads // problem.kv_heads
-            cache = (problem.block_size, problem.cache)
-            proof = (key.kernel, key.dtype, key.head_dim, key.v_head_dim, group, *cache, config)
+            form = (problem.mode, problem.block_size, problem.cache)
+            proof = (key.kernel, key.dtype, key.head_dim, key.v_head_dim, group, *form, config)
             if proof in self._right:
                 return config
             try:

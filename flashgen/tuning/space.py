@@ -26,7 +26,7 @@ class Space:
 def search_space(task: Task) -> Space:
     """The configs of every kernel of the family that serves the task, as far as they may run."""
     kept, dropped = list[Config](), Counter[str]()
-    serving = [kernel for kernel in kernels_of(task.kernel) if not kernel.refuses(*task.sizes)]
+    serving = [kernel for kernel in kernels_of(task.kernel, task.packed) if not kernel.refuses(*task.sizes)]
     for kernel, config in [(each, config) for each in serving for config in each.space(task)]:
         why = _hopeless(kernel, config, task)
         if why:

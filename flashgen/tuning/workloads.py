@@ -34,7 +34,7 @@ def problems(
     return [
         Problem(
             shape.batch, shape.heads, shape.kv_heads, shape.q_len, shape.kv_len, head_dim,
-            shape.v_head_dim or head_dim, dtype, shape.mode, shape.block_size, shape.cache,
+            shape.v_head_dim or head_dim, dtype, shape.mode, shape.block_size, shape.cache, shape.min_len,
         )
         for dtype in dtypes or variant.dtypes
         for shape in shapes or shapes_of(variant, modes)
@@ -46,7 +46,7 @@ def bucket_of(problem: Problem) -> Bucket:
     """The bucket in which a call of this size looks its config up."""
     return Bucket.of(
         problem.batch * problem.heads, problem.heads // problem.kv_heads, problem.q_len, problem.kv_len,
-        problem.block_size, problem.cache,
+        problem.block_size, problem.cache, problem.tokens[0] if problem.packed else 0,
     )  # fmt: skip
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from flashgen.packed import Module
 from flashgen.problems import Call
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict
 from flashgen.verify.cases import Backward, Case
 from flashgen.verify.eager_gradients import Loss, gradients_of, leaves_of
 from flashgen.verify.gradient_budget import judge_gradients
-from flashgen.verify.packing import Module
 from flashgen.verify.poison import poisoned
 
 

@@ -48,8 +48,8 @@ def _answer(
     how: dict[str, Any] = {"batch_invariant": case.batch_invariant, "config": case.config}
     with poisoned():
         if case.planned:
-            given = (batch.q, batch.k_cache, batch.block_table, batch.seq_lens)
-            how = {"plan": module.plan_paged(*given, **batch.queries, **how)}
+            given, told = batch.planning
+            how = {"plan": module.plan_paged(*given, **told, **how)}
         keywords = packed_keywords(variant, batch, own)
         out, lse = module.attention_paged(*batch.arguments, **batch.options, **keywords, **how, return_lse=True)
     return out, lse

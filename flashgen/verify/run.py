@@ -13,6 +13,7 @@ from types import ModuleType
 import torch
 
 from flashgen.codegen.rehearsal import Wanted, rehearsal
+from flashgen.packed import Module, PackedModule, packed_call
 from flashgen.positive import note_of
 from flashgen.prepared import prepared
 from flashgen.problems import Call, Problem, make_inputs
@@ -24,7 +25,6 @@ from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Backward, Case
 from flashgen.verify.gradients import launch_gradients, prove_gradients
-from flashgen.verify.packing import Module, PackedModule, packed_call
 from flashgen.verify.paged import launch_paged, prove_paged
 from flashgen.verify.paged_cases import PagedCase
 from flashgen.verify.poison import poisoned
@@ -117,11 +117,12 @@ def verify_config(
     can hold."""
     small = _cut_down(problem)
     name = f"{config} on {small}"
+    case = Case(name, small, lengths=_lengths(small) if small.packed else ())
     # Only the deterministic backward is sure to have dQ from a kernel of its own.
     cases: dict[str, Case | PagedCase] = {
-        "forward": Case(name, small, config),
-        "backward_q": Case(name, small, backward=Backward(q=config, deterministic=True)),
-        "backward_kv": Case(name, small, backward=Backward(kv=config)),
+        "forward": replace(case, config=config),
+        "backward_q": replace(case, backward=Backward(q=config, deterministic=True)),
+        "backward_kv": replace(case, backward=Backward(kv=config)),
         "decode": Case(name, small, config, decoded=True),
         "decode_paged": _paged_case(name, small, config),
     }
@@ -129,13 +130,22 @@ def verify_config(
 
 
 def _paged_case(name: str, problem: Problem, config: Config) -> PagedCase:
-    """Sequences of that length, of a part of it and of one key more than half of it."""
-    lengths, queries = (problem.kv_len, max(1, problem.kv_len // 7), problem.kv_len // 2 + 1), problem.q_len
+    lengths, queries = _several(problem.kv_len), problem.q_len
     return PagedCase(
         name, lengths, (queries,) * 3, problem.heads, problem.kv_heads, problem.head_dim, problem.v_head_dim,
         problem.block_size or 16, problem.dtype, problem.cache, "head" if problem.cache else "none", planned=True,
         config=config,
     )  # fmt: skip
+
+
+def _several(length: int) -> tuple[int, int, int]:
+    """That length, a part of it and one more than half of it."""
+    return length, max(1, length // 7), length // 2 + 1
+
+
+def _lengths(problem: Problem) -> tuple[tuple[int, int], ...]:
+    """Those of the packed sequences of a proof."""
+    return tuple(zip(_several(problem.q_len), _several(problem.kv_len), strict=True))
 
 
 def rehearse_proof(module: ModuleType, variant: Variant, problem: Problem, device: str) -> None:
@@ -149,11 +159,12 @@ def _cut_down(problem: Problem) -> Problem:
     kv_heads = min(problem.kv_heads, CONFIG_GROUPS)
     return replace(
         problem,
-        batch=1,
+        batch=len(_several(1)) if problem.packed else 1,
         heads=problem.heads // problem.kv_heads * kv_heads,
         kv_heads=kv_heads,
         q_len=min(problem.q_len, CONFIG_LENGTH),
         kv_len=min(problem.kv_len, CONFIG_LENGTH),
+        min_len=min(problem.min_len, CONFIG_LENGTH),
     )
 
 

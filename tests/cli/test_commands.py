@@ -226,6 +226,9 @@ def test_what_needs_a_gpu_says_so(run: Run, command: str) -> None:
     ("arguments", "message"),
     [
         (("bench", "band", "--resume"), "--resume was given without --rows"),
+        (("bench", "band", "--mode", "dense", "--mode", "varlen"), "--mode dense was given with --mode varlen"),
+        (("bench", "band", "--mode", "varlen", "--mode", "paged"), "paged was given with --mode dense or varlen"),
+        (("bench", "band", "--mode", "varlen", "--candidate", "eager"), "no candidate 'eager'; expected one of flash"),
         (("tune", "band", "--shape", "batch=1"), "heads, q_len not found"),
         (("tune", "band", "--dtype", "int8"), "--dtype 'int8'"),
         (("verify", "band", "--level", "medium"), "--level 'medium'; expected one of"),
@@ -351,3 +354,7 @@ def test_records_are_explained_for_one_form_of_call(run: Run) -> None:
     asked = ("--gpu", "NVIDIA H200", "--capability", "sm_90", "--json")
     documents = run("cache", "explain", "band", "--mode", "paged", *asked).documents
     assert {document["key"]["kernel"] for document in documents} == {"decode_paged"}
+    packed = run("cache", "explain", "band", "--mode", "varlen", "--kernel", "backward", *asked).documents
+    assert {document["key"]["kernel"] for document in packed} == {"backward_q", "backward_kv"}
+    assert {document["key"]["bucket"]["tokens"] for document in packed} == {65536}
+    assert all("backend" not in document["choice"]["config"] for document in packed)  # those of portable kernels

@@ -12,12 +12,13 @@ from triton.runtime import driver
 
 from flashgen.codegen import load_module, offline
 from flashgen.codegen.rehearsal import rehearsal
+from flashgen.packed import make_packed
 from flashgen.problems import make_inputs
 from flashgen.runtime import call as calls
 from flashgen.runtime import choosing, launching
 from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90
 from flashgen.runtime.registry import kernel_of
-from flashgen.tuning.launches import Launches
+from flashgen.tuning.launches import Launches, PackedLaunches
 from flashgen.tuning.prune import CompileRequest, compiler
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -76,7 +77,11 @@ def make(module_path, variant):
     def answer(request):
         kernel, problem, config = request
         asked.clear()
-        launched = Launches(module, variant, make_inputs(variant, problem)).of(kernel, config)
+        if problem.packed:
+            launches = PackedLaunches(module, variant, make_packed(variant, problem))
+        else:
+            launches = Launches(module, variant, make_inputs(variant, problem))
+        launched = launches.of(kernel, config)
         if kernel != "forward":
             asked.clear()  # of the forward pass that went before
         launched()

@@ -6,7 +6,7 @@ import ast
 import os
 import subprocess
 import sys
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +20,8 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.records import Bucket, Device, Key, Record
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
+from flashgen.verify import Case, PagedCase, run_case
+from flashgen.verify.cases import Backward
 
 GALLERY = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
 PROBLEM = Problem(1, 4, 2, 33, 47, 16, 16, "float32")
@@ -73,6 +75,23 @@ def test_it_computes_what_the_reference_does(path: Path, tmp_path: Path) -> None
     torch.testing.assert_close(out, module.reference(call.q, call.k, call.v, **call.keywords), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["document", "relative_bias"])
+def test_it_serves_packed_sequences_and_paged_caches(name: str, tmp_path: Path) -> None:
+    """A mask that needs a schedule and reads a packed input, and an input that is learned."""
+    variant = load(GALLERY[0].with_name(f"{name}.yaml"))
+    module = exported(variant, tmp_path)
+    lengths = ((33, 33), (1, 1), (20, 47))
+    problem = Problem(len(lengths), 4, 2, 33, 47, 16, 16, "float32")
+    result = run_case(module, variant, Case("packed", problem, lengths=lengths, return_max=True), "cpu")
+    assert result.ok, result
+    backward = Case("packed, backward", problem, lengths=lengths, backward=Backward(deterministic=True))
+    result = run_case(module, variant, backward, "cpu")
+    assert result.ok, result
+    paged = PagedCase("paged", (33, 20, 47), (1, 3, 20), head_dim=16, v_head_dim=32, dtype="float32", planned=True)
+    result = run_case(module, variant, paged, "cpu")
+    assert result.ok, result
+
+
 def test_it_runs_where_flashgen_cannot_be_imported(tmp_path: Path) -> None:
     export_module(load({"name": "alone", "causal": True}), (), tmp_path / "alone.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
@@ -97,9 +116,11 @@ def test_it_carries_the_records_of_its_own_kernel_alone(tmp_path: Path, monkeypa
     monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
     variant = load({"name": "plain"})
     bare = exported(variant, tmp_path)
-    records = (record(bare), record(bare, spec="0" * 12))
+    own = record(bare)
+    packed = replace(own, key=replace(own.key, bucket=replace(BUCKET, tokens=512)), config=Config(64, 32, 4, 2))
+    records = (own, packed, record(bare, spec="0" * 12))
     done = export_module(variant, records, tmp_path / "tuned.py")
-    assert done.records == 1
+    assert done.records == 2
     module = load_module(done.path)
     device = module.Device(*astuple(DEVICE))
     choice = module.VARIANT.configs["forward"].find(device, "float16", 64, 64, module.Bucket(*astuple(BUCKET)))
@@ -107,6 +128,9 @@ def test_it_carries_the_records_of_its_own_kernel_alone(tmp_path: Path, monkeypa
     with pytest.warns(module.RecordWarning, match="no record for"):
         near = module.VARIANT.configs["forward"].find(device, "float16", 64, 64, module.Bucket(64, 1, 64, 64))
     assert (near.config, near.source) == (choice.config, "nearest")
+    there = module.Bucket(*astuple(packed.key.bucket))
+    choice = module.VARLEN.configs["forward"].find(device, "float16", 64, 64, there)
+    assert (choice.config, choice.source) == (module.Config(64, 32, 4, 2), "shipped")
 
 
 def test_copies_in_one_process_share_an_operator(tmp_path: Path) -> None:

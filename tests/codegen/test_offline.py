@@ -36,6 +36,7 @@ FEW_SPILLS = {"block_sparse": 500, "relative_bias": 180}
 FASTEST = {("backward_kv", "sm_100", 128)}
 
 # Launches: a kernel, its config, and a problem with what may make it another kernel to Triton.
+PACKED = Problem(3, 4, 2, 256, 256, 64, 64, "bfloat16", "varlen", min_len=33)
 LAUNCHED = [
     ("forward", Config(64, 64, 4, 3), Problem(1, 4, 4, 256, 256, 64, 64, "bfloat16")),
     ("forward", Config(128, 64, 4, 2, "hopper", ping_pong=1), Problem(2, 4, 2, 512, 512, 128, 128, "float16")),
@@ -52,6 +53,10 @@ LAUNCHED = [
         Config(64, 64, 4, 2, "hopper", fuse_dq=0, delay_dq=0),
         Problem(1, 4, 2, 512, 768, 192, 128, "bfloat16"),
     ),
+    ("forward", Config(64, 64, 4, 2), PACKED),
+    ("backward_q", Config(64, 32, 8, 2), Problem(3, 4, 4, 200, 200, 64, 64, "float16", "varlen", min_len=1)),
+    ("backward_kv", Config(32, 64, 4, 1, fuse_dq=0), PACKED),
+    ("backward_kv", Config(64, 64, 4, 2, fuse_dq=1), PACKED),
 ]
 
 # Each variant once, each target at least twice, both head dims and two kernels for each target.

@@ -27,7 +27,7 @@ def workload(head_dim: int) -> Workload:
 def test_the_default_is_tried_in_both_orders_of_heads_where_there_are_two(
     head_dim: int, preset: str, tmp_path: Path
 ) -> None:
-    candidates = Candidates(PRESETS[preset], [tmp_path], frozenset(), lambda kernel: built_in(kernel, False))
+    candidates = Candidates(PRESETS[preset], [tmp_path], frozenset(), lambda kernel, _: built_in(kernel, False))
     default = built_in("backward_kv", False)("sm_90", "bfloat16", head_dim, head_dim)
     assert default.backend == "hopper"
     wanted = [default, replace(default, all_heads=1)] if head_dim <= 128 else [default]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +17,7 @@ from flashgen.codegen import generate, load_module
 from flashgen.errors import SpecError, UsageError
 from flashgen.paged import make_batch, make_paged
 from flashgen.problems import Problem, make_inputs
-from flashgen.runtime import Config, choosing
+from flashgen.runtime import Config, choosing, decoding_paged
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.paged import prepare_paged
 from flashgen.runtime.records import Bucket
@@ -163,6 +164,30 @@ def test_what_is_launched_is_the_kernel_in_that_config(gallery_module: Callable[
     found = PagedLaunches(module, CAUSAL, paged).results("decode_paged", OTHER, OTHER)
     wanted = module.attention_paged(*paged.batch.arguments, **paged.batch.options, return_lse=True)
     torch.testing.assert_close(found["out"].tensor, wanted[0])
+
+
+@pytest.fixture
+def by_widths(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """How many programs run at once depends on the widths of tiles, as it does on a GPU."""
+    monkeypatch.setattr(decoding_paged, "programs_at_once", lambda gpu, config, widths, *sizes: sum(widths))
+    decoding_paged._shape.cache_clear()
+    yield
+    decoding_paged._shape.cache_clear()
+
+
+@pytest.mark.usefixtures("by_widths")
+def test_a_plan_is_made_for_the_width_of_values(gallery_module: Callable[[str], ModuleType]) -> None:
+    module, problem = gallery_module("causal"), replace(SMALL_PAGED, v_head_dim=64)
+    batch = make_paged(CAUSAL, problem, "cpu").batch
+    given, told = batch.planning
+    for narrow in (None, 32):
+        plan = module.plan_paged(*given, **{**told, "v_head_dim": narrow})
+        with pytest.raises(ValueError, match=r"as plan_paged makes it for .* this v_head_dim"):
+            module.attention_paged(*batch.arguments, **batch.options, plan=plan)
+    wanted = module.attention_paged(*batch.arguments, **batch.options)
+    found = PagedLaunches(module, CAUSAL, make_paged(CAUSAL, problem, "cpu")).results("decode_paged", OTHER, OTHER)
+    torch.testing.assert_close(found["out"].tensor, wanted)
+    assert verify_config(module, CAUSAL, problem, OTHER, "cpu", "decode_paged").ok
 
 
 @pytest.mark.parametrize("cache", ["", "int8"])

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from flashgen.codegen import generate, load_module, uses_schedule
+from flashgen.packed import PackedModule
 from flashgen.problems import Problem
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.verify import Case, cases_for, gradient_cases_for, run_case
-from flashgen.verify.packing import PackedModule
 
 VARIANTS = Path(__file__).parent.parent.parent / "variants"
 Edit = Callable[[str, torch.Tensor], torch.Tensor]

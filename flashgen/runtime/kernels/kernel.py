@@ -39,6 +39,8 @@ class Task:
     scheduled: bool = False
     # Query heads that share a KV head.
     group: int = 1
+    # Whether sequences are packed.
+    packed: bool = False
 
     @property
     def rows(self) -> int:

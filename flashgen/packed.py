@@ -1,12 +1,13 @@
-"""Packed sequences as one call of a batch of one, so that they are proven as every other call is.
+"""Packed sequences as one call of a batch of one, so that they are proven, tuned and timed as every other call is.
 
 The truth is the dense formula sequence by sequence: gradients of what sequences share come out as their sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import Any, Protocol
@@ -15,11 +16,45 @@ import torch
 
 from flashgen.analysis.packed import is_packed
 from flashgen.lang.nodes import variables
-from flashgen.problems import Call, Problem, input_sizes, shape_of
+from flashgen.problems import Call, Own, Problem, draw_own, input_sizes, shape_of
 from flashgen.spec.variant import Input, Variant
 
 # The numbers of queries and of keys of each sequence.
 Lengths = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class PackedCall:
+    """The arguments of one call over packed sequences, `call`, and the variant's own as they are before packing."""
+
+    problem: Problem
+    call: Call
+    own: Own
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Inputs and params for the whole batch, none of it packed."""
+        return self.own.keywords
+
+
+def make_packed(variant: Variant, problem: Problem, device: str | torch.device = "cpu", seed: int = 0) -> PackedCall:
+    """Draw the arguments of a call for a problem of packed sequences."""
+    generator = torch.Generator(device).manual_seed(seed)
+    (total_q, total_k), p = problem.tokens, problem
+
+    def normal(total: int, heads: int, dim: int) -> torch.Tensor:
+        values = torch.randn((total, heads, dim), generator=generator, device=device)
+        return values.to(getattr(torch, p.dtype)).transpose(0, 1)[None]
+
+    q = normal(total_q, p.heads, p.head_dim)
+    k, v = (normal(total_k, p.kv_heads, dim) for dim in (p.head_dim, p.v_head_dim))
+    own = draw_own(variant, problem, generator, seed)
+    return PackedCall(problem, Call(q, k, v, _packed_inputs(variant, own.inputs, p.lengths), own.params), own)
+
+
+def ends_of(lengths: Sequence[int], device: str | torch.device) -> torch.Tensor:
+    """Where sequences of these lengths begin, and where the last ends, as attention_varlen() takes it."""
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
 
 def packed_call(variant: Variant, call: Call, lengths: Lengths) -> Call:
@@ -30,12 +65,19 @@ def packed_call(variant: Variant, call: Call, lengths: Lengths) -> Call:
         # Token by token in memory.
         return torch.cat(parts, 1).transpose(0, 1).contiguous().transpose(0, 1)[None]
 
-    inputs = {}
-    for tensor in variant.inputs:
-        if tensor.name in call.inputs:
-            whole = call.inputs[tensor.name]
-            inputs[tensor.name] = _packed_input(tensor, whole, lengths) if is_packed(tensor) else whole
+    inputs = _packed_inputs(variant, call.inputs, lengths)
     return replace(call, q=packed(call.q, 0), k=packed(call.k, 1), v=packed(call.v, 1), inputs=inputs)
+
+
+def _packed_inputs(
+    variant: Variant, inputs: Mapping[str, torch.Tensor], lengths: Lengths
+) -> dict[str, torch.Tensor]:  # fmt: skip
+    """Those of the whole batch as attention_varlen() takes them."""
+    found = dict(inputs)
+    for tensor in variant.inputs:
+        if tensor.name in inputs and is_packed(tensor):
+            found[tensor.name] = _packed_input(tensor, inputs[tensor.name], lengths)
+    return found
 
 
 def _packed_input(tensor: Input, whole: torch.Tensor, lengths: Lengths) -> torch.Tensor:
@@ -67,7 +109,10 @@ class Module(Protocol):
 
 @dataclass(frozen=True)
 class PackedModule:
-    """A generated module whose attention is that of packed sequences of these lengths; `problem` has the longest."""
+    """A generated module whose attention is that of packed sequences of these lengths; `problem` has the longest.
+
+    Where sequences end is copied to the GPU once: a graph may capture its calls.
+    """
 
     module: ModuleType
     variant: Variant
@@ -76,7 +121,10 @@ class PackedModule:
 
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
         """out, lse and what else is asked for of a packed call, by the kernels."""
-        out, *rows = self.module.attention_varlen(*self._arguments(q, k, v), **keywords)
+        found = self.module.attention_varlen(*self._arguments(q, k, v), **keywords)
+        if isinstance(found, torch.Tensor):
+            return found.transpose(0, 1)[None]
+        out, *rows = found
         return out.transpose(0, 1)[None], *(each[None] for each in rows)
 
     def plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
@@ -115,10 +163,25 @@ class PackedModule:
         q_slices, k_slices = ([slice(*ends) for ends in pairwise(each)] for each in self._ends)
         return q_slices, k_slices
 
+    def told(self, call: Call) -> Call:
+        """The call with what kernels are told of packed sequences among its inputs and params."""
+        q_ends, k_ends = self._ends_on(call.q.device)
+        longest = {"max_seqlen_q": self.problem.q_len, "max_seqlen_k": self.problem.kv_len}
+        ends = {"cu_seqlens_q": q_ends, "cu_seqlens_k": k_ends}
+        return replace(call, inputs={**call.inputs, **ends}, params={**call.params, **longest})
+
     def _arguments(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
-        ends = (torch.tensor(each, dtype=torch.int32, device=q.device) for each in self._ends)
         tensors = (each[0].transpose(0, 1) for each in (q, k, v))
-        return (*tensors, *ends, self.problem.q_len, self.problem.kv_len)
+        return (*tensors, *self._ends_on(q.device), self.problem.q_len, self.problem.kv_len)
+
+    def _ends_on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        if device not in self._known_ends:
+            self._known_ends[device] = tuple(ends_of([own[side] for own in self.lengths], device) for side in (0, 1))
+        return self._known_ends[device]
+
+    @cached_property
+    def _known_ends(self) -> dict[torch.device, tuple[torch.Tensor, ...]]:
+        return {}
 
     def _own(self, name: str, value: Any, b: int) -> Any:
         """A keyword argument of one sequence: an input cut down to its lengths, all else as it is."""
