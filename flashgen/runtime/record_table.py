@@ -15,7 +15,9 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.records import Bucket, Key, Record
 from flashgen.runtime.registry import checked
 
-TABLE_FORMAT = 2
+# That of every table that is read; where a record is of packed sequences, which readers of the first one take for
+# malformed, a table is of the second.
+TABLE_FORMAT, PACKED_FORMAT = 2, 3
 
 
 class NewerFormat(ValueError):
@@ -45,6 +47,8 @@ _MOST_LETTERS, _MOST_SIZE, _MOST_DEPTH = 2000, 1 << 20, 32
 
 def to_text(records: Iterable[Record]) -> str:
     """The table of these records, in an order that depends on nothing else; `parse` reads it."""
+    records = tuple(records)
+    version = PACKED_FORMAT if any(record.key.bucket.tokens for record in records) else TABLE_FORMAT
     rows = sorted((_row(record) for record in records), key=_order)
     shared = {name: rows[0][name] for name in _COLUMNS if rows and all(row[name] == rows[0][name] for row in rows)}
     # Those that tell records apart stay in their lines.
@@ -55,7 +59,7 @@ def to_text(records: Iterable[Record]) -> str:
     ]
     head = ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in shared.items() if value)
     body = ",\n".join(f"    {line}" for line in _aligned(lines))
-    return f'{{\n  "format": {TABLE_FORMAT},\n  "shared": {{\n{head}\n  }},\n  "records": [\n{body}\n  ]\n}}\n'
+    return f'{{\n  "format": {version},\n  "shared": {{\n{head}\n  }},\n  "records": [\n{body}\n  ]\n}}\n'
 
 
 def parse(text: str) -> tuple[Record, ...]:
@@ -64,11 +68,11 @@ def parse(text: str) -> tuple[Record, ...]:
         raise ValueError("JSON that is nested too deeply")
     table = json.loads(text, parse_constant=_no_number)
     written = table.get("format") if isinstance(table, dict) else None
-    if isinstance(written, int) and written > TABLE_FORMAT:
-        raise NewerFormat(f"its format is {_shown(written)}, of a newer flashgen; this one reads {TABLE_FORMAT}")
+    if isinstance(written, int) and written > PACKED_FORMAT:
+        raise NewerFormat(f"its format is {_shown(written)}, of a newer flashgen; this one reads {PACKED_FORMAT}")
     _expect(table, {"format": int, "shared": dict, "records": list}, "the table")
-    if table["format"] != TABLE_FORMAT:
-        raise ValueError(f"the table's format is not {TABLE_FORMAT}")
+    if table["format"] < TABLE_FORMAT:
+        raise ValueError(f"the table's format is not {TABLE_FORMAT} to {PACKED_FORMAT}")
     records = tuple(_record(line, table["shared"]) for line in table["records"])
     if len({record.key for record in records}) < len(records):
         raise ValueError("two records have one key")

@@ -137,8 +137,8 @@ MALFORMED_BYTES = {
 
 # What stays where it is: it cannot be read whole, or is not ours to judge.
 LEFT = {
-    "a newer format": lambda path: path.write_text(table(FIELDS, format=3)),
-    "a newer format with other fields": lambda path: path.write_text('{"format": 4, "rows": []}'),
+    "a newer format": lambda path: path.write_text(table(FIELDS, format=4)),
+    "a newer format with other fields": lambda path: path.write_text('{"format": 5, "rows": []}'),
     "too long": lambda path: path.write_text(TEXT + " " * (1 << 23)),
     "endless": lambda path: os.truncate(_touched(path), 1 << 40),
     "folder": lambda path: path.mkdir(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -172,6 +173,17 @@ def test_a_record_whose_kernel_serves_no_packed_sequences_is_refused(built: Path
     packed = replace(record, key=replace(record.key, bucket=replace(record.key.bucket, tokens=4096)))
     with pytest.raises(ValueError, match="as forward of packed sequences has it"):
         parse(to_text([packed]))
+
+
+@pytest.mark.usefixtures("pretended")
+def test_tables_of_dense_records_are_read_by_who_knows_no_packed_ones(built: Path) -> None:
+    dense, *_ = tune(load(SPEC), built, modes=["dense"], preset="quick")
+    key = replace(dense.record.key, bucket=replace(dense.record.key.bucket, tokens=4096))
+    packed = replace(dense.record, key=key, config=Config(64, 64, 4, 2))
+    assert json.loads(to_text([dense.record]))["format"] == 2
+    both = to_text([dense.record, packed])
+    assert json.loads(both)["format"] == 3
+    assert sorted(parse(both), key=lambda record: record.key.bucket.tokens) == [dense.record, packed]
 
 
 def test_a_packed_call_asks_for_its_bucket(
