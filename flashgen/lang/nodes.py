@@ -88,9 +88,7 @@ class Op(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Index(Expr):
-    """What counts the terms of reductions, from 0 to below `length`, and has no value outside of them; `word` is what its
-    author called it.
-    """
+    """What counts the terms of reductions, from 0 to below `length`; `word` is what its author called it."""
 
     word: str
     length: Expr

@@ -41,7 +41,7 @@ def by_score(text: str) -> str:
         ("q - k", "0.0"),
         ("sum(i, n, score * i)", "sum(i, n, i * 1.0)"),
         ("sum(i, n, score)", "max(n, 0) * 1.0"),
-        ("2 * sum(i, n, tanh(score * i))", "sum(i, n, sech2(score * i) * i) * 2.0"),
+        ("2 * sum(i, n, sin(score * i))", "sum(i, n, cos(score * i) * i) * 2.0"),
         ("sum(i, n, i * q * 1.0)", "0.0"),
         ("score ** 2", "score * 2.0"),
         ("score ** 3", "score * score * 3.0"),
