@@ -10,9 +10,10 @@ from __future__ import annotations
 import keyword as keyword_of_python
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 
+from flashgen.emit.eager import EagerStatements
 from flashgen.emit.fragments import Fragment
 from flashgen.lang.fold import nothing
 from flashgen.lang.infix import Text, binary, call, conditional, element, keyword, method, number, prefix, read
@@ -28,7 +29,6 @@ from flashgen.lang.nodes import (
     Reduction,
     Type,
     Var,
-    indices,
     walk,
 )
 from flashgen.lang.show import BITWISE, SYMBOLS
@@ -41,7 +41,6 @@ Wraps = Callable[[Expr], bool]
 
 _POSITIVE_SIZES = frozenset({"batch", "heads", "kv_heads", "head_dim"})
 _OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float", "range"})
-_STEPS = {"any": "|", "all": "&", "sum": "+"}
 _LARGEST = (2 - 2.0**-23) * 2.0**127  # of float32
 # A text that would name more values than this is taken apart.
 _LONGEST = 40
@@ -69,7 +68,7 @@ def emit(
     `wraps` says which integers may pass 64 bits.
     """
     writer = _Writer(guard or (lambda node, axis: (True, True)), wraps, raises=inlined)
-    statements = _Statements(writer, {} if inlined else _names(roots, lets, taken))
+    statements = EagerStatements(writer, {} if inlined else _names(roots, lets, taken))
     used = set(walk(*roots))
     lines = statements.write(walk(*(node for _, node in lets if node in used), *roots), frozenset())
     results = [writer.texts[root] for root in roots]
@@ -77,53 +76,6 @@ def emit(
         statements.read(text)
     defines = tuple(dict.fromkeys(statements.defines))
     return Fragment(tuple(lines), tuple(map(str, results)), tuple(sorted(statements.reads)), defines)
-
-
-class _Statements:
-    """Assignments to names, and loops, in the order of the nodes; `reads` and `defines` as in a Fragment."""
-
-    def __init__(self, writer: _Writer, names: Mapping[Expr, str]) -> None:
-        self._writer, self._names = writer, names
-        self._written: set[Expr] = set()
-        self.defines: list[str] = []
-        self.reads: set[str] = set()
-
-    def read(self, text: Text) -> Text:
-        """A text of the statements, or of what follows them."""
-        self.reads |= text.reads - {*self.defines}
-        return text
-
-    def write(self, nodes: Iterable[Expr], counters: frozenset[Index]) -> list[str]:
-        """Statements for those of the nodes that have a value inside the loops of these indices."""
-        lines: list[str] = []
-        for node in nodes:
-            if node in self._written or not indices(node) <= counters:
-                continue
-            self._written.add(node)
-            if isinstance(node, Reduction):
-                lines += self._loop(node, counters | {node.index})
-            elif not isinstance(node, Index):
-                text = self._writer.write(node)
-                if node in self._names:
-                    lines.append(f"{self._names[node]} = {self.read(text)}")
-                    self._define(node)
-        return lines
-
-    def _define(self, node: Expr) -> None:
-        self.defines.append(self._names[node])
-        self._writer.name(node, self._names[node])
-
-    def _loop(self, node: Reduction, counters: frozenset[Index]) -> list[str]:
-        """What another loop with this index has computed is to be computed again."""
-        name, length = read(self._names[node]), self.read(self._writer.texts[node.index.length])
-        start, counter = self.read(self._writer.start(node)), self._names[node.index]
-        self._define(node.index)
-        self._written -= {known for known in self._written if node.index in indices(known)}
-        lines = self.write(walk(node.term), counters)
-        self._define(node)
-        whole = binary(_STEPS[node.name], name, self.read(self._writer.texts[node.term]))
-        lines.append(f"{name} = {whole}")
-        return [f"{name} = {start}", f"for {counter} in range({length}):", *(f"    {line}" for line in lines)]
 
 
 def literal(value: bool | int | float) -> Text:

@@ -31,10 +31,8 @@ class Writer(ABC):
         self.setting, self.statements = setting, statements
         self._operators = Operators(setting.dialect, setting.ranges, setting.walked == COL, setting.approximate)
 
-    @property
-    def counters(self) -> frozenset[Index]:
-        """The indices of the loops that these statements stand in."""
-        return frozenset()
+    # The indices of the loops that these statements stand in.
+    counters: frozenset[Index] = frozenset()
 
     def assign(self, expr: Expr, preferred: str | None = None) -> str:
         """Compute a value under a new name."""
@@ -220,11 +218,8 @@ class LoopWriter(Writer):
     def __init__(self, around: Writer, counter: Index) -> None:
         super().__init__(around.setting, around.statements.block())
         self._around, self._own = around, counter
+        self.counters = around.counters | {counter}
         self.name = self._named(counter.word)
-
-    @property
-    def counters(self) -> frozenset[Index]:
-        return self._around.counters | {self._own}
 
     def _name_at_hand(self, expr: Expr) -> str | None:
         if self._own in indices(expr):

@@ -88,10 +88,7 @@ class Op(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Index(Expr):
-    """What counts the terms of a reduction, from 0 to below `length`; `word` is what its author called it.
-
-    It is no variable: it has a value only inside the reductions that it counts for.
-    """
+    """What counts the terms of reductions, from 0 to below `length`; `word` is what its author called it."""
 
     word: str
     length: Expr
@@ -108,8 +105,7 @@ class Index(Expr):
 class Reduction(Expr):
     """any, all or sum of a term, from the first on, over an index whose length a call decides.
 
-    Of no terms, any is false, all is true and a sum is 0. Short ones of a known length have no node: the checker writes
-    them out.
+    Of no terms, any is false, all is true and a sum is 0. The checker writes out short ones of a known length.
     """
 
     name: str
@@ -267,12 +263,9 @@ def _own_reads(node: Expr) -> _Reads:
     named = frozenset([node.name]) if isinstance(node, Var) else frozenset()
     read = frozenset([node.input]) if isinstance(node, Gather) else frozenset()
     below = [_reads[child] for child in node.children]
-    open_ = _own_index(*node.children).union(*(each.indices for each in below))
-    return _Reads(
-        named.union(*(each.variables for each in below)),
-        read.union(*(each.inputs for each in below)),
-        open_ - {node.index} if isinstance(node, Reduction) else open_,
-    )
+    counted = _own_index(*node.children).union(*(each.indices for each in below))
+    counted -= {node.index} if isinstance(node, Reduction) else set()
+    return _Reads(named.union(*(b.variables for b in below)), read.union(*(b.inputs for b in below)), counted)
 
 
 def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
@@ -286,9 +279,8 @@ def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
     if isinstance(node, Index):
         return index(node.word, *children)
     if isinstance(node, Reduction):
-        counter, term = children
-        assert isinstance(counter, Index), "an index gives way to nothing but an index"
-        return reduction(node.name, counter, term)
+        assert isinstance(children[0], Index), "an index gives way to nothing but an index"
+        return reduction(node.name, children[0], children[1])
     return node
 
 

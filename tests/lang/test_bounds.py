@@ -51,6 +51,8 @@ def test_the_range_and_the_residual_are_the_mask(text: str, rows: list[dict]) ->
         ("where(flag, k <= q, k <= n)", None, "where(flag, q, n)"),
         ("where(flag, k >= n, k <= q)", "where(flag, n, 0)", "where(flag, kv_len - 1, q)"),
         ("flag | (k <= q)", None, "where(flag, kv_len - 1, q)"),
+        ("any(i, n, off[i] == q)", None, "where(any(i, n, off[i] == q), kv_len - 1, -1)"),
+        ("k <= q + sum(i, n, off[i])", None, "q + sum(i, n, off[i])"),
         ("max(k, n) <= q", None, "min(q, where(n <= q, kv_len - 1, -1))"),
     ],
 )

@@ -128,7 +128,7 @@ FORM = {
     ),
     "a dimension that a loop computes": (
         "name: a\nparams: {n: {value: 3, runtime: true}}\ninputs: {w: {shape: ['sum(i, n, i)'], dtype: int32}}\n",
-        ":3:21: a dimension that a reduction over an index comes to; expected a sum of integers and sizes",
+        ":3:23: a dimension that a reduction over an index comes to; expected a sum of integers and sizes",
     ),
     "gradient of an integer": (
         "name: a\ninputs: {doc: {shape: [2], dtype: int32, grad: true}}\n",

@@ -16,16 +16,18 @@ from flashgen.verify import PagedCase, paged_cases_for, run_case, verify
 from flashgen.verify.paged import judge_sequences
 
 CAUSAL = load(Path(__file__).parents[2] / "variants" / "causal.yaml")
-# Which sequence of how many one is, inputs along queries, along keys and along both, and a dimension with a name.
+# Which sequence of how many one is, inputs along queries, along keys and along both, a dimension's name in two of them.
 EVERY_FORM = {
     "name": "every_form",
-    "score": "score + on_q[b, h, q - kv_len + q_len] + on_k[b, k] + both[q - kv_len + q_len, k] + b / batch + at[0]",
+    "score": "score + on_q[b, h, q - kv_len + q_len] + on_k[b, k] + both[q - kv_len + q_len, k] + b / batch"
+    " + sum(i, places, at[i] * along[b, k, i])",
     "mask": "(k <= q + 30) & ((k + b) % 7 != 3)",
     "inputs": {
         "on_q": {"shape": ["batch", "heads", "q_len"], "dtype": "float32"},
         "on_k": {"shape": ["batch", "kv_len"], "dtype": "float32"},
         "both": {"shape": ["q_len", "kv_len"], "dtype": "float32"},
         "at": {"shape": ["places"], "dtype": "float32"},
+        "along": {"shape": ["batch", "kv_len", "places"], "dtype": "float32"},
     },
 }
 
@@ -33,7 +35,7 @@ EVERY_FORM = {
 def test_a_variant_with_inputs_of_every_form_is_proven(tmp_path: Path) -> None:
     variant = load(EVERY_FORM)
     module = load_module(generate(variant, tmp_path))
-    case = PagedCase("inputs", (40, 0, 17, 65), (3, 1, 0, 20), head_dim=16, v_head_dim=16, dtype="float32")
+    case = PagedCase("inputs", (40, 0, 17, 65), (3, 1, 0, 20), head_dim=16, v_head_dim=16, dtype="float32", seed=3)
     result = run_case(module, variant, case, "cpu")
     assert result.ok, result
 

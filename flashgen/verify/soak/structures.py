@@ -245,7 +245,7 @@ def score_parts(s: Builder) -> None:
 
 def score_mixture(s: Builder) -> None:
     """Several functions of one score, each with a weight of its own."""
-    n = _count(s, s.pick(0, 1, 3) if s.roll(0.3) else 2, "n", "parts")
+    n = _count(s, s.pick(1, 2, 3), "n", "parts")
     weight = s.input(["heads", s.pick(n, 2)], "float32", Recipe("normal", 0, 0.7), "w", exact=False)
     gain = s.input(["heads"], "float32", Recipe("uniform", 0.2, 2.0), "gain", grad=s.roll(0.6), exact=False)
     _named(s, n)
