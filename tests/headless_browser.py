@@ -20,6 +20,12 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 # Nothing but the pages asked for is fetched.
 QUIET = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+# The tab is drawn and its clocks run, whether the browser believes that anybody sees it or not.
+AWAKE = (
+    "--disable-renderer-backgrounding",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-background-timer-throttling",
+)
 
 
 def find() -> str | None:
@@ -119,7 +125,7 @@ def browser() -> Iterator[Browser]:
     # The browser reads from 3 and writes to 4: what it is to find there must not lie there now.
     given = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs, replies)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        options = [*OPTIONS, *QUIET, f"--user-data-dir={profile}", "--remote-debugging-pipe"]
+        options = [*OPTIONS, *QUIET, *AWAKE, f"--user-data-dir={profile}", "--remote-debugging-pipe"]
         process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{given[0]} 4>&{given[1]}', "bash", program, *options],
             pass_fds=given,

@@ -61,8 +61,9 @@ SHOWN = "getComputedStyle(document.body).colorScheme"
 # The page has followed the window: its script, its pictures, what moves. One that never does is looked at as it is.
 SETTLED = f"""(async scheme => {{
     for (let tries = 100; tries && {SHOWN} !== scheme; tries--) await new Promise(then => setTimeout(then, 20));
-    await Promise.allSettled([...document.images].map(image => image.decode()));
-    await Promise.allSettled(document.getAnimations().map(each => each.finished));
+    const pictures = [...document.images].map(image => image.decode());
+    const moving = document.getAnimations().map(each => each.finished);
+    await Promise.race([Promise.allSettled([...pictures, ...moving]), new Promise(then => setTimeout(then, 3000))]);
 }})"""
 LINKS = """[...document.querySelectorAll("a[href], img[src], link[href], script[src]")].map(e => e.href || e.src)"""
 NAMES = """[...document.querySelectorAll("[id]")].map(e => e.id)"""
