@@ -35,13 +35,17 @@ def default_of(variant: Variant, kernel: str, packed: bool = False) -> Default:
     if packed:
         return defaults.packed_default(kernel, kernel in scheduled_kernels(variant))
     default: Default = getattr(defaults, _default_name(variant, kernel))
-    return defaults.unpipelined(default) if _reads_much(variant) else default
+    if _reads_much(variant):
+        return defaults.unpipelined(default)
+    return defaults.beside_pairs(default, _pair_bytes(variant)) if _pairs_matter(variant, kernel) else default
 
 
 def default_text(variant: Variant, kernel: str) -> str:
     """The same as a module says it."""
     name = f"runtime.{_default_name(variant, kernel)}"
-    return f"runtime.unpipelined({name})" if _reads_much(variant) else name
+    if _reads_much(variant):
+        return f"runtime.unpipelined({name})"
+    return f"runtime.beside_pairs({name}, {_pair_bytes(variant)})" if _pairs_matter(variant, kernel) else name
 
 
 def _default_name(variant: Variant, kernel: str) -> str:
@@ -55,6 +59,14 @@ def _default_name(variant: Variant, kernel: str) -> str:
 
 def _reads_much(variant: Variant) -> bool:
     """Whether what is read for each pair leaves a pipeline no shared memory: it holds a tile of each value a stage."""
+    return _pair_bytes(variant) > _MOST_BYTES
+
+
+def _pairs_matter(variant: Variant, kernel: str) -> bool:
+    """Whether a default that suits the bucket's sizes must leave room for what is read for each pair."""
+    return kernel == "decode_paged" and _pair_bytes(variant) > 0
+
+
+def _pair_bytes(variant: Variant) -> int:
     dtypes = {tensor.name: tensor.dtype for tensor in inner(variant).inputs}
-    read = [getattr(torch, dtypes[node.input]).itemsize for node in facts_of(inner(variant)).gathers_of_pairs]
-    return sum(read) > _MOST_BYTES
+    return sum(getattr(torch, dtypes[node.input]).itemsize for node in facts_of(inner(variant)).gathers_of_pairs)

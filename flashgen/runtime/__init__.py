@@ -11,6 +11,7 @@ from flashgen.runtime.conversions import as_dtype
 from flashgen.runtime.declared import Input, Param, Sums
 from flashgen.runtime.decoding_paged import paged_plan
 from flashgen.runtime.defaults import (
+    beside_pairs,
     built_in,
     default_backward_kv_config,
     default_backward_q_config,
@@ -53,6 +54,7 @@ __all__ = [
     "attend_paged",
     "attend_varlen",
     "attention_operator",
+    "beside_pairs",
     "built_in",
     "default_backward_kv_config",
     "default_backward_q_config",

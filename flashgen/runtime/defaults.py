@@ -22,14 +22,14 @@ def default_of_form(family: str, form: str = "") -> Default:
     """The defaults of a family for a form of variant, as `Kernel` knows these."""
 
     def default(
-        capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None
-    ) -> Config:  # fmt: skip
+        capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None, pair_bytes: int = 0
+    ) -> Config:
         sizes = (capability, dtype, head_dim, v_head_dim)
         kernel = serving(family, *sizes)
         config = kernel.default(form, *sizes)
         if bucket is None:
             return config
-        return kernel.suited(config, bucket.group * bucket.q_len, bucket.cache, *sizes)
+        return kernel.suited(config, bucket.group * bucket.q_len, bucket.cache, pair_bytes, *sizes)
 
     return default
 
@@ -45,6 +45,18 @@ def packed_default(family: str, scheduled: bool) -> Default:
         return serving(family, *sizes, packed=True).default("scheduled" if scheduled else "", *sizes)
 
     return default
+
+
+@cache
+def beside_pairs(default: Default, pair_bytes: int) -> Default:
+    """The same where so many bytes are read for each pair, which take a place in the pipeline too."""
+
+    def fitting(
+        capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None
+    ) -> Config:  # fmt: skip
+        return default(capability, dtype, head_dim, v_head_dim, bucket, pair_bytes)
+
+    return fitting
 
 
 @cache

@@ -81,7 +81,7 @@ VARIANT = runtime.Variant(
         backward_q=runtime.default_scheduled_backward_q_config,
         backward_kv=runtime.default_scheduled_backward_kv_config,
         decode=runtime.default_decode_config,
-        decode_paged=runtime.default_decode_paged_config,
+        decode_paged=runtime.beside_pairs(runtime.default_decode_paged_config, 1),
     ),
     inputs=(
         runtime.Input(

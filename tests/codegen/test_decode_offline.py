@@ -10,6 +10,7 @@ import triton
 from packaging.version import Version
 
 from flashgen.codegen import generate
+from flashgen.codegen.scheduled import default_of
 from flashgen.runtime.decoding import row_tile, shared_bytes
 from flashgen.runtime.defaults import default_decode_paged_config
 from flashgen.runtime.gpus import shared_limit
@@ -80,3 +81,16 @@ def test_what_suits_a_cache_and_many_rows_fits_a_gpu(
     assert found.error is None, found.error
     assert found.shared <= shared_limit(target)
     assert not found.spills or found.spills < 64
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_100"])
+@pytest.mark.parametrize("name", ["relative_bias", "block_sparse"])
+def test_what_is_read_for_each_pair_has_its_place_in_shared_memory(
+    compiled: Callable[..., object], name: str, target: str, tmp_path: Path
+) -> None:
+    variant = load(VARIANTS / f"{name}.yaml")
+    chosen = default_of(variant, "decode_paged")(target, "bfloat16", 128, 128, Bucket.of(32, 4, 512, 8192, 16))
+    path, types = generate(variant, tmp_path), {"cu_seqlens_q_ptr": "*i32"}
+    found = compiled(path, "decode_paged", target, "bfloat16", 128, 128, chosen, False, (), False, False, types)
+    assert found.error is None, found.error
+    assert found.shared <= shared_limit(target)

@@ -42,8 +42,8 @@ def converts_in_place(BM: int, of_key: int, device: torch.device) -> bool:
 
 
 def _suited(
-    config: Config, rows: int, cache: str, capability: str, dtype: str, head_dim: int, v_head_dim: int
-) -> Config:  # fmt: skip
+    config: Config, rows: int, cache: str, pair_bytes: int, capability: str, dtype: str, head_dim: int, v_head_dim: int
+) -> Config:
     """As many bytes in flight where a cache has 8 bits, by wider tiles up to 128 keys, else by a further stage.
 
     Tiles of more rows, and warps, where there are as many, since each tile of rows reads the keys again: as long as
@@ -56,6 +56,8 @@ def _suited(
         wider = {"BN": 2 * config.BN} if config.BN < _WIDEST_BN else {"num_stages": config.num_stages + 1}
         chosen = config.but(**wider)
     needed = shared_bytes(chosen.but(BM=row_tile(chosen, rows)), widths, 2, 1 if cache else 2)
+    # What threads exchange of these values has a place beside the pipeline.
+    needed += chosen.num_stages * row_tile(chosen, rows) * chosen.BN * pair_bytes
     return chosen if dtype != "float32" and needed <= shared_limit(capability) else config
 
 
