@@ -20,6 +20,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 # Nothing but the pages asked for is fetched.
 QUIET = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+# Seconds after which a browser that says nothing is taken for hung: on a busy machine one page may take a minute.
+SILENCE = 180.0
 # The tab is drawn and its clocks run, whether the browser believes that anybody sees it or not.
 AWAKE = (
     "--disable-renderer-backgrounding",
@@ -89,7 +91,7 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         """The next answer or event; what events say is kept."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + SILENCE
         while b"\0" not in self._rest:
             if not select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise TimeoutError("the browser says nothing")
