@@ -73,13 +73,13 @@ import json, sys, time
 import torch, triton
 q = torch.randn(2, 4, 1000, 64, device="cuda", dtype=torch.bfloat16)
 torch.cuda.synchronize()
-start = time.perf_counter()
+start, worked = time.perf_counter(), time.process_time()
 sys.path.insert(0, sys.argv[1])
 import {name}
-imported = time.perf_counter()
+importing = time.process_time() - worked
 {name}.attention(q, q, q)
 torch.cuda.synchronize()
-print(json.dumps([imported - start, time.perf_counter() - start]))
+print(json.dumps([importing, time.perf_counter() - start]))
 """
 
 
@@ -94,5 +94,6 @@ def test_the_first_call_of_a_process_is_quick(tmp_path: Path, path: Path) -> Non
     command = [sys.executable, "-c", script, str(tmp_path)]
     for _ in range(2):
         run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    # The import is a matter of this process alone, whoever else is at work on the machine.
     importing, first_call = json.loads(run.stdout.splitlines()[-1])
     assert importing < 0.3 and first_call < 5

@@ -31,6 +31,6 @@ def test_a_proof_finds_all_its_kernels_compiled(
 
     monkeypatch.setattr(triton.knobs.compilation, "listener", listen)
     with compilers(variant, path) as pool:
-        report = verify(path, variant, level="quick", ahead=pool.answers)
+        report = verify(path, variant, level="quick", seconds=280.0, ahead=pool.answers)
     assert report.passed, str(report)
     assert compiled == []
