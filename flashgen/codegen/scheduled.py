@@ -63,8 +63,8 @@ def _reads_much(variant: Variant) -> bool:
 
 
 def _pairs_matter(variant: Variant, kernel: str) -> bool:
-    """Whether a default that suits the bucket's sizes must leave room for what is read for each pair."""
-    return kernel == "decode_paged" and _pair_bytes(variant) > 0
+    """Whether a default must leave room for what is read for each pair: where it pipelines on every GPU."""
+    return kernel in ("decode", "decode_paged") and _pair_bytes(variant) > 0
 
 
 def _pair_bytes(variant: Variant) -> int:

@@ -63,6 +63,17 @@ def shared_bytes(config: Config, widths: tuple[int, int], itemsize: int, of_key:
     return pipeline + handed_over + values
 
 
+def shared_bytes_beside(
+    config: Config, rows: int, widths: tuple[int, int], itemsize: int, of_key: int, pair_bytes: int
+) -> int:
+    """The same at most, for tiles of so many rows, where so many bytes are read for each pair.
+
+    They are in the pipeline too, and what threads exchange of them has a place beside it.
+    """
+    tile = config.but(BM=row_tile(config, rows))
+    return shared_bytes(tile, widths, itemsize, of_key) + (tile.num_stages + 1) * tile.BM * tile.BN * pair_bytes
+
+
 @lru_cache(maxsize=1024)
 def programs_at_once(gpu: int, config: Config, widths: tuple[int, int], itemsize: int, of_key: int) -> int:
     """How many programs of a config, with its tile's own rows, a GPU runs at once; -1 is the interpreter."""

@@ -49,12 +49,16 @@ def packed_default(family: str, scheduled: bool) -> Default:
 
 @cache
 def beside_pairs(default: Default, pair_bytes: int) -> Default:
-    """The same where so many bytes are read for each pair, which take a place in the pipeline too."""
+    """The same where so many bytes are read for each pair, which take a place in the pipeline too.
+
+    AMD's compiler has no pipeline for masks of what is read in it: their bits would go through shared memory.
+    """
 
     def fitting(
         capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None
     ) -> Config:  # fmt: skip
-        return default(capability, dtype, head_dim, v_head_dim, bucket, pair_bytes)
+        config = default(capability, dtype, head_dim, v_head_dim, bucket, pair_bytes)
+        return config.but(num_stages=1) if capability.startswith("gfx") else config
 
     return fitting
 

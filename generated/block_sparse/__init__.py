@@ -80,7 +80,7 @@ VARIANT = runtime.Variant(
         forward=runtime.default_scheduled_config,
         backward_q=runtime.default_scheduled_backward_q_config,
         backward_kv=runtime.default_scheduled_backward_kv_config,
-        decode=runtime.default_decode_config,
+        decode=runtime.beside_pairs(runtime.default_decode_config, 1),
         decode_paged=runtime.beside_pairs(runtime.default_decode_paged_config, 1),
     ),
     inputs=(

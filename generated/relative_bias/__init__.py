@@ -80,7 +80,7 @@ VARIANT = runtime.Variant(
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
         backward_kv=runtime.default_backward_kv_config,
-        decode=runtime.default_decode_config,
+        decode=runtime.beside_pairs(runtime.default_decode_config, 4),
         decode_paged=runtime.beside_pairs(runtime.default_decode_paged_config, 4),
     ),
     inputs=(runtime.Input("rel", torch.float32, ("heads", "2 * W + 1"), lambda heads: (heads, 129), grad=True),),

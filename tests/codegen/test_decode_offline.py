@@ -83,14 +83,15 @@ def test_what_suits_a_cache_and_many_rows_fits_a_gpu(
     assert not found.spills or found.spills < 64
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_100"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_100", "gfx942"])
 @pytest.mark.parametrize("name", ["relative_bias", "block_sparse"])
 def test_what_is_read_for_each_pair_has_its_place_in_shared_memory(
     compiled: Callable[..., object], name: str, target: str, tmp_path: Path
 ) -> None:
     variant = load(VARIANTS / f"{name}.yaml")
-    chosen = default_of(variant, "decode_paged")(target, "bfloat16", 128, 128, Bucket.of(32, 4, 512, 8192, 16))
-    path, types = generate(variant, tmp_path), {"cu_seqlens_q_ptr": "*i32"}
-    found = compiled(path, "decode_paged", target, "bfloat16", 128, 128, chosen, False, (), False, False, types)
-    assert found.error is None, found.error
-    assert found.shared <= shared_limit(target)
+    path = generate(variant, tmp_path)
+    for kernel, types in (("decode", {}), ("decode_paged", {"cu_seqlens_q_ptr": "*i32"})):
+        chosen = default_of(variant, kernel)(target, "bfloat16", 128, 128, Bucket.of(32, 4, 512, 8192, 16))
+        found = compiled(path, kernel, target, "bfloat16", 128, 128, chosen, False, (), False, False, types)
+        assert found.error is None, found.error
+        assert found.shared <= shared_limit(target)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import (
@@ -13,9 +15,11 @@ from flashgen.runtime.decoding import (
     merge_partials,
     programs_at_once,
     row_tile,
+    shared_bytes_beside,
     sinks_of,
     worth_trying,
 )
+from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.kernel import Kernel, Task
 from flashgen.runtime.kernels.portable import (
     PORTABLE_TILES,
@@ -47,6 +51,17 @@ DECODE_DEFAULTS: Table = {
 def _space(task: Task) -> Iterator[Config]:
     shapes = dict.fromkeys(shape[1:] for shape in tile_shapes(task))
     return (Config(BM, *shape) for BM in worth_trying(task.rows) for shape in shapes)
+
+
+def _suited(
+    config: Config, rows: int, cache: str, pair_bytes: int, capability: str, dtype: str, head_dim: int, v_head_dim: int
+) -> Config:
+    """As many stages as have room."""
+    itemsize, widths = getattr(torch, dtype).itemsize, tile_widths(head_dim, v_head_dim)
+    sizes = (widths, itemsize, itemsize, pair_bytes)
+    while pair_bytes and config.num_stages > 1 and shared_bytes_beside(config, rows, *sizes) > shared_limit(capability):
+        config = config.but(num_stages=config.num_stages - 1)
+    return config
 
 
 def _as_launched(config: Config, rows: int) -> Config:
@@ -107,4 +122,5 @@ DECODE_KERNEL = Kernel(
     launch=launch_decode,
     mode="decode",
     as_launched=_as_launched,
+    suited=_suited,
 )

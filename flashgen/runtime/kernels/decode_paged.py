@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.decoding import row_tile, shared_bytes
+from flashgen.runtime.decoding import shared_bytes_beside
 from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.decode import DECODE_DEFAULTS, DECODE_KERNEL
 from flashgen.runtime.kernels.kernel import Task
@@ -55,9 +55,7 @@ def _suited(
     elif cache and rows < _ROWS_BY_WARPGROUP:
         wider = {"BN": 2 * config.BN} if config.BN < _WIDEST_BN else {"num_stages": config.num_stages + 1}
         chosen = config.but(**wider)
-    needed = shared_bytes(chosen.but(BM=row_tile(chosen, rows)), widths, 2, 1 if cache else 2)
-    # What threads exchange of these values has a place beside the pipeline.
-    needed += chosen.num_stages * row_tile(chosen, rows) * chosen.BN * pair_bytes
+    needed = shared_bytes_beside(chosen, rows, widths, 2, 1 if cache else 2, pair_bytes)
     return chosen if dtype != "float32" and needed <= shared_limit(capability) else config
 
 
