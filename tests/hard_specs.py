@@ -166,5 +166,19 @@ OF_A_CALL: dict[str, dict[str, Any]] = {
     },
 }
 
-_GROUPS = (NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL)
+# Tables of pairs whose sizes only a call knows: whether each pair has an element of its own is asked of the call.
+PAIRS_OF_A_CALL: dict[str, dict[str, Any]] = {
+    "a table of pairs with a named dimension": {
+        "inputs": {"bias": _tensor("n", "kv_len", grad=True)},
+        "causal": True,
+        "score": "score + bias[k, q]",
+    },
+    "a table of pairs as large as a runtime param": {
+        "params": {"size": _runtime(64)},
+        "inputs": {"bias": _tensor("heads", "size", "size", grad=True)},
+        "score": "score + bias[h, k, q]",
+    },
+}
+
+_GROUPS = (NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL, PAIRS_OF_A_CALL)
 SPECS = {name: {"name": "hard", **spec} for group in _GROUPS for name, spec in group.items()}

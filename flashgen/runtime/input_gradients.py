@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -21,7 +22,8 @@ from flashgen.runtime.variant import Variant
 
 def sums_of_inputs(variant: Variant, call: Call, exact: bool) -> InputSums:
     """Room for them; with `exact` they come out the same on every run."""
-    sizes = vars(call.sizes)
+    # What the spec may size an input by: its params and named dimensions too.
+    sizes = {**call.given, **call.own.numbers, **vars(call.sizes)}
     tensors: dict[str, torch.Tensor] = {}
     ways: dict[str, bool] = {}
     at_once = call.sizes.batch * call.sizes.heads
@@ -45,7 +47,7 @@ def _strides(variant: Variant, call: Call) -> dict[str, int]:
     return strides
 
 
-def _is_apart(place: Sums, sizes: Mapping[str, int]) -> bool:
+def _is_apart(place: Sums, sizes: Mapping[str, Any]) -> bool:
     return place.apart is not None and bool(place.apart(*(sizes[name] for name in names_of(place.apart))))
 
 
