@@ -193,11 +193,11 @@ def test_exported_records_are_added_to_what_is_shipped(three, tmp_path_factory):
 
 def test_what_a_newer_flashgen_wrote_is_not_written_over(tmp_path):
     path = table_path(tmp_path, KEY.gpu)
-    path.write_text('{"format": 3}')
+    path.write_text('{"format": 4}')
     for replaced in (False, True):
-        with pytest.raises(EnvironmentProblem, match=r"format is 3, of a newer flashgen.*FLASHGEN_CACHE_DIR"):
+        with pytest.raises(EnvironmentProblem, match=r"format is 4, of a newer flashgen.*FLASHGEN_CACHE_DIR"):
             write_record(RECORD, tmp_path, replace=replaced)
-    assert path.read_text() == '{"format": 3}'
+    assert path.read_text() == '{"format": 4}'
 
 
 def test_a_record_that_cannot_be_read_now_is_not_written_over(tmp_path, monkeypatch):
