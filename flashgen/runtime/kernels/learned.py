@@ -68,6 +68,11 @@ class InputSums:
     strides: Mapping[str, int]
 
 
+def _constants(config: Config, head_dim: int, v_head_dim: int) -> Mapping[str, int | None]:
+    """Where no call says otherwise, no other kernel has added anything up."""
+    return {**portable_constants(config, head_dim, v_head_dim), "SKIP_UNIFORM": False}
+
+
 def _launch(
     variant: Variant, call: Call, config: Config, rows: Incoming, schedule: Mapping[str, torch.Tensor],
     sums: InputSums, rest: bool,
@@ -100,7 +105,7 @@ LEARNED_KERNEL = Kernel(
     space=_space,
     shared_bytes=key_bytes,
     accumulators=_accumulators,
-    constants=portable_constants,
+    constants=_constants,
     options=portable_options,
     launch=_launch,
     packs=True,
