@@ -27,7 +27,7 @@ RAGGED = (
 )  # fmt: skip
 # Many short sequences, some of them without queries or keys: most tiles are ragged, many slots have none.
 SHORT = tuple((i * 37 % 71, i * 53 % 90 if i % 7 else 0) for i in range(300))
-LONG = ((4097, 4097), (128, 128), (129, 8191), (256, 256))
+LONG = ((2049, 2049), (128, 128), (129, 4095), (256, 256))
 DIMS = [(64, 64), (128, 128), (192, 192), (192, 128), (40, 72), (256, 256)]
 
 Gallery = Callable[[str], ModuleType]
