@@ -40,11 +40,12 @@ def answerer(device: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     from flashgen.verify.soak.trial import attempt
 
     torch.set_num_threads(1)
-    if device == "cuda":
-        # Forked processes have no number of their own; as many as share the GPUs, chance spreads well enough.
-        torch.cuda.set_device(random.SystemRandom().randrange(torch.cuda.device_count()))
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
+        # Here, since a process that has begun to use a GPU cannot be forked.
+        if device == "cuda" and not torch.cuda.is_initialized():
+            # Forked processes have no number of their own; as many as share the GPUs, chance spreads well enough.
+            torch.cuda.set_device(random.SystemRandom().randrange(torch.cuda.device_count()))
         finding = attempt(from_dict(request["case"]), device, request["lenient"]).finding
         found = {"kind": finding.kind, "detail": finding.detail, "share": finding.share}
         return found | {"spoiled": device == "cuda" and finding.failed and _is_spoiled()}
