@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from flashgen.analysis.levels import COL, PAIR, level
-from flashgen.analysis.packed import BATCH, B, along_batch, begin_of, has_room
+from flashgen.analysis.packed import BATCH, B, along_batch, begin_of, has_room, stride_of_sums
 from flashgen.lang.bounds import LAST_KEY, KeyRange, Q, increasing_in_q, key_range, row_range
 from flashgen.lang.derivative import Gradients, LoadSite, gradients
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import Placement, placement
 from flashgen.lang.linear import linear
 from flashgen.lang.log2 import Logits, is_uniform, logits, slope
-from flashgen.lang.nodes import Expr, Gather, Type, const, op, var, variables, walk
+from flashgen.lang.nodes import Expr, Gather, const, op, variables, walk
 from flashgen.lang.tiles import TileTruth, tile_truth
 from flashgen.spec.variant import Input, Variant
 
@@ -172,7 +172,7 @@ def _placement(site: LoadSite, tensor: Input, ranges: Ranges) -> Placement:
     sizes = [dim.size for dim in tensor.dims]
     if not has_room(tensor):
         return placement(site, sizes, ranges)
-    strides = [var(f"stride_{tensor.name}_{axis}_sums", Type.INT) for axis in range(len(sizes) - 1)]
+    strides = [stride_of_sums(tensor, axis) for axis in range(len(sizes) - 1)]
     indices = [ranges.kept_inside(site.gather, axis, size) for axis, size in enumerate(sizes)]
     begin = begin_of(tensor)
     places = [along_batch(i, begin) if size is BATCH else i for i, size in zip(indices, sizes, strict=True)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from flashgen.lang.nodes import Expr, Type, op, var, variables
+from flashgen.lang.nodes import Expr, Type, Var, op, var, variables
 from flashgen.spec.variant import Input
 
+_STRIDE = "stride_"
 B, BATCH, Q_LEN, KV_LEN = (var(name, Type.INT) for name in ("b", "batch", "q_len", "kv_len"))
 # In a kernel that serves packed sequences too: whether they are.
 PACKED = var("packed", Type.BOOL)
@@ -48,3 +49,12 @@ def along_batch(index: Expr, begin: Expr | None) -> Expr:
 def has_room(tensor: Input) -> bool:
     """Whether its strides do not follow from a sequence's own lengths: it has room for others, or is packed."""
     return is_packed(tensor) or any(variables(dim.size) & {"q_len", "kv_len"} for dim in tensor.dims[1:])
+
+
+def stride_of_sums(tensor: Input, axis: int) -> Expr:
+    """The argument of kernels that says how far apart the gradient's elements lie along an axis."""
+    return var(f"{_STRIDE}{tensor.name}_{axis}_sums", Type.INT)
+
+
+def is_stride(expr: Expr) -> bool:
+    return isinstance(expr, Var) and expr.name.startswith(_STRIDE)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.levels import COL, level
+from flashgen.analysis.packed import is_stride
 from flashgen.emit.dialects import Dialect
 from flashgen.lang.infix import Text, binary, call, method, number, prefix
 from flashgen.lang.intervals import INT32, Ranges
@@ -51,7 +52,13 @@ class Operators:
         """An operand as a 64-bit integer where 32 bits might overflow."""
         if node.type is not Type.INT or node.name not in _MAY_OVERFLOW or self.ranges.fits_int32(node):
             return text
-        return text if isinstance(operand, Const) or not self.ranges.fits_int32(operand) else self.wide(text)
+        if isinstance(operand, Const) or not self.ranges.fits_int32(operand):
+            return text
+        # Triton compiles a stride of 1 in, as a number, which has no methods.
+        return self._cast(text, "int64") if is_stride(operand) else self.wide(text)
+
+    def _cast(self, text: Text, dtype: str) -> Text:
+        return self.dialect.call("cast", text, self.dialect.name(dtype))
 
     def converted(self, text: Text, dtype: str) -> Text:
         return method(text, "to", self.dialect.name(dtype))
@@ -68,7 +75,7 @@ class Operators:
             return self._float32(value)
         if INT32.low <= value <= INT32.high:
             return number(value)
-        return self.dialect.call("cast", number(value), self.dialect.name("int64"))
+        return self._cast(number(value), "int64")
 
     def _float32(self, value: float) -> Text:
         """A literal; what float32 does not hold is rounded to it."""
@@ -80,7 +87,7 @@ class Operators:
         if 0 < size <= FLOAT32_TINY * 2.0**-24:
             return number(0.0)
         if 0 < size < FLOAT32_TINY:
-            return self.dialect.call("cast", number(value), self.dialect.name("float32"))
+            return self._cast(number(value), "float32")
         return number(value)
 
     def _tanh(self, node: Op, operands: Sequence[Text]) -> Text:

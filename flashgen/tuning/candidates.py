@@ -27,14 +27,15 @@ class Candidates:
     """Chooses for one workload after another; what it is told of one helps the next.
 
     `scheduled` are the kernels that walk a schedule of tiles, `default` gives a kernel's built-in default, also that
-    for packed sequences, `folders` are those of the variant's records.
+    for packed sequences, `folders` are those of the variant's records. `exact`: float32 is multiplied as such.
     """
 
     def __init__(
         self, preset: Preset, folders: Sequence[Path], scheduled: frozenset[str],
-        default: Callable[[str, bool], Default],
+        default: Callable[[str, bool], Default], exact: bool = True,
     ) -> None:  # fmt: skip
         self._preset, self._folders, self._scheduled, self._default = preset, folders, scheduled, default
+        self._exact = exact
         # What was chosen of a space, what the compiler said of it, the rankings of the searches, and the winners
         # whatever the dtype.
         self._chosen: dict[tuple[Group, frozenset[Config]], list[Config]] = {}
@@ -60,6 +61,7 @@ class Candidates:
             Task(
                 key.kernel, key.capability, key.dtype, key.head_dim, key.v_head_dim, problem.q_len, problem.kv_len,
                 key.kernel in self._scheduled, problem.heads // problem.kv_heads, problem.packed,
+                self._exact and key.dtype == "float32",
             )
         )  # fmt: skip
 

@@ -45,7 +45,8 @@ class Options:
     """What a session does beside its preset.
 
     `scheduled` are the kernels that walk a schedule of tiles, `defaults` the built-in defaults by kernel, as far as the
-    variant has its own. `storage` is the URL of a database that hosts share.
+    variant has its own. `storage` is the URL of a database that hosts share. `exact`: float32 is multiplied as such,
+    not as TF32.
     """
 
     scheduled: frozenset[str] = frozenset()
@@ -53,6 +54,7 @@ class Options:
     seed: int = 0
     storage: str | None = None
     force: bool = False
+    exact: bool = True
 
     def default(self, kernel: str, packed: bool = False) -> Default:
         """The built-in default of a kernel, or that for packed sequences."""
@@ -73,7 +75,7 @@ class Session:
         self._tools, self._preset, self._folders = tools, preset, folders
         self._options, self._watch = options, watch
         self._begun, self._likely = set[Group](), set[Group]()
-        self._candidates = Candidates(preset, folders, options.scheduled, options.default)
+        self._candidates = Candidates(preset, folders, options.scheduled, options.default, options.exact)
         self._dq_us: dict[Problem, float] = {}
         self._right: set[tuple[Hashable, ...]] = set()
 

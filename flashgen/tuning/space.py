@@ -13,6 +13,9 @@ from flashgen.runtime.registry import kernels_of
 
 # Float32 accumulators of one thread beyond which nothing but spilling is possible (a thread has 255 registers).
 ACCUMULATORS = 256
+# Without tensor cores operands are in registers too, and each multiply-add of a product is an instruction of its own:
+# with 256 accumulators the compiler is busy for minutes.
+EXACT_ACCUMULATORS = 96
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ def search_space(task: Task) -> Space:
 def _hopeless(kernel: Kernel, config: Config, task: Task) -> str:
     if kernel.shared_bytes(config, task) > shared_limit(task.capability):
         return "shared memory"
-    return "registers" if kernel.accumulators(config, task) > ACCUMULATORS else ""
+    most = EXACT_ACCUMULATORS if task.exact else ACCUMULATORS
+    return "registers" if kernel.accumulators(config, task) > most else ""
 
 
 def distance(one: Config, two: Config) -> int:

@@ -104,7 +104,7 @@ class Tuner:
         self._tools = Host(indices, self._device, crew)
         folders = (user_folder(variant.name), shipped_in(Path(module_path)))
         defaults = {kernel: default_of(variant, kernel) for kernel in kernels}
-        options = Options(scheduled_kernels(variant), defaults, seed, storage, force)
+        options = Options(scheduled_kernels(variant), defaults, seed, storage, force, not variant.allow_tf32)
         self._session = Session(self._tools, self._effort, folders, options, self._watch)
         self._watcher: _Watcher | None = None
         self._found = {task: found for task in self._tasks if (found := self._session.existing(task)) is not None}

@@ -143,6 +143,24 @@ def test_much_that_is_read_for_each_pair_leaves_room_for_the_tiles(tmp_path: Pat
     all_fit(variant, jobs_for(variant, ["sm_90"]), tmp_path, compiled)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "config"),
+    [
+        ("backward_inputs", Config(64, 64, 4, 1)),
+        ("backward_kv", Config(64, 128, 4, 2, "hopper", fuse_dq=1, delay_dq=0)),
+    ],
+)
+def test_strides_of_gradients_may_be_one(kernel: str, config: Config, tmp_path: Path, compiled: Compile) -> None:
+    """Which Triton compiles in as a number. So they are where dimensions have the size 1."""
+    shapes = {"t": ["batch", "kv_len", "n"], "u": ["batch", "q_len", 1]}
+    inputs = {name: {"shape": shape, "dtype": "float32", "grad": True} for name, shape in shapes.items()}
+    spec = {"name": "thin", "inputs": inputs, "score": "score + t[b, k, q % n] + u[b, q, 0]"}
+    ones = dict.fromkeys((f"stride_{name}_{axis}_sums" for name in "tu" for axis in (0, 1)), 1)
+    path = generate(load(spec), tmp_path)
+    found = compiled(path, kernel, "sm_90", "bfloat16", 64, 64, config, False, (), True, False, {}, ones)
+    assert found.error is None
+
+
 def test_the_jobs_of_a_variant() -> None:
     variant = load({"name": "mine", "head_dim": [32, 80], "dtype": ["float32", "bfloat16"]})
     jobs = jobs_for(variant, ["sm_90", "gfx942"])

@@ -1,5 +1,7 @@
 """The search space: legal, affordable, and with room for what may win."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,3 +75,11 @@ def test_presets_rise_in_effort_and_can_be_overridden():
     for wrong in ({"name": "huge"}, {"name": "quick", "trials": 0}, {"name": "quick", "seconds": -1}):
         with pytest.raises(UsageError):
             chosen(**wrong)
+
+
+@pytest.mark.parametrize("kernel", FAMILIES)
+@pytest.mark.parametrize("head_dim", [16, 128, 512])
+def test_products_without_tensor_cores_have_smaller_tiles(kernel, head_dim):
+    task = Task(kernel, "sm_90", "float32", head_dim, head_dim, 8192, 8192)
+    in_tf32, exact = (search_space(each).configs for each in (task, replace(task, exact=True)))
+    assert exact and set(exact) < set(in_tf32)

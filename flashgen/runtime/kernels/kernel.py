@@ -41,6 +41,8 @@ class Task:
     group: int = 1
     # Whether sequences are packed.
     packed: bool = False
+    # Whether products are those of float32, which tensor cores do not have.
+    exact: bool = False
 
     @property
     def rows(self) -> int:

@@ -27,8 +27,8 @@ DRAWS = 30
 CASES_A_PROCESS = 150
 # What making one failure small may take.
 SHRINK_SECONDS = 90.0
-# What torch and Triton say of a GPU that is full.
-_OUT_OF_MEMORY = "out of memory"
+# What torch, cuBLAS and Triton say of a GPU that is full.
+_OUT_OF_MEMORY = re.compile("out of memory|ALLOC_FAILED")
 
 Item = TypeVar("Item")
 
@@ -40,14 +40,15 @@ def answerer(device: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     from flashgen.verify.soak.trial import attempt
 
     torch.set_num_threads(1)
-    if device == "cuda":
-        # Forked processes have no number of their own; as many as share the GPUs, chance spreads well enough.
-        torch.cuda.set_device(random.SystemRandom().randrange(torch.cuda.device_count()))
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
+        # Here, since a process that has begun to use a GPU cannot be forked.
+        if device == "cuda" and not torch.cuda.is_initialized():
+            # Forked processes have no number of their own; as many as share the GPUs, chance spreads well enough.
+            torch.cuda.set_device(random.SystemRandom().randrange(torch.cuda.device_count()))
         finding = attempt(from_dict(request["case"]), device, request["lenient"]).finding
         found = {"kind": finding.kind, "detail": finding.detail, "share": finding.share}
-        return found | {"spoiled": device == "cuda" and finding.failed and _is_spoiled()}
+        return found | {"spoiled": device == "cuda" and _is_spoiled()}
 
     return answer
 
@@ -119,7 +120,7 @@ class Soak:
         """
         crowded = []
         for row in self._rows(list(indices), time_is_up):
-            if row is not None and self.jobs > 1 and _OUT_OF_MEMORY in row.detail:
+            if row is not None and self.jobs > 1 and _OUT_OF_MEMORY.search(row.detail):
                 crowded.append(row.index)
             else:
                 yield row

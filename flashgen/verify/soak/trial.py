@@ -165,7 +165,9 @@ def _configs(case: Case, device: str) -> dict[str, str]:
             chosen[kernel] = config
             continue
         scheduled = kernel in scheduled_kernels(variant)
-        task = Task(kernel, capability, case.dtype, case.head_dim, case.v_head_dim, case.q_len, case.kv_len, scheduled)
+        exact = case.dtype == "float32" and not variant.allow_tf32
+        sizes = case.head_dim, case.v_head_dim, case.q_len, case.kv_len
+        task = Task(kernel, capability, case.dtype, *sizes, scheduled, exact=exact)
         space = [each for each in search_space(task).configs if device != "cpu" or _is_quick(each, case)]
         # A backend has few configs beside the other: each gets its half.
         backends = sorted({each.backend for each in space})
