@@ -54,9 +54,7 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
         ),
     ),
     "tiles in turn": (Edit("index = gl.num_programs(0) + gl.sum(answer, 0)", "index += gl.num_programs(0)"),),
-    "shortest tiles first": (
-        Edit("row0 = (num_q_tiles - 1 - in_group // group) * BM", "row0 = in_group // group * BM"),
-    ),
+    "shortest tiles first": (Edit("row0 = tile * BM", "row0 = (gl.cdiv(q_len, BM) - 1 - tile) * BM"),),
     "causal, all tiles": (Edit("    stop = q_last + 1\n", "    stop = kv_len\n"),),
     "causal, all masked": (Edit("full_end = gl.maximum(q_first + 1, 0) // BN * BN", "full_end = 0"),),
     "window, all tiles": (

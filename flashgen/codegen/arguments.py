@@ -19,6 +19,8 @@ SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
 ROW_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_q_tiles")
 # The integers that are None where sequences are dense: how many packed ones there are, and their lengths together.
 PACKED_SIZES = ("num_seqs", "total_q", "total_k")
+# All that is None then.
+PACKED_ARGUMENTS = ("cu_seqlens_q_ptr", "cu_seqlens_k_ptr", *PACKED_SIZES)
 
 
 def new_prologue(

@@ -86,19 +86,19 @@ def scheduled_tiles(
     return (
         "",
         f"# What the schedule says of this tile of {owned}: which tiles of {walked} are mixed and which are full.",
-        *_packed_row(facts, f"row = {schedule_row(facts, 'num_tiles', 'tile')}"),
+        *packed_row(facts, "num_tiles", f"row = {schedule_row(facts, 'num_tiles', 'tile')}"),
         "num_mixed = tl.load(counts_ptr + 3 * row)",
         "num_full = tl.load(counts_ptr + 3 * row + 1)",
         f"tiles_ptr += row * {schedule[-1]}",
     )
 
 
-def _packed_row(facts: Facts, row: str) -> tuple[str, ...]:
+def packed_row(facts: Facts, num_tiles: str, row: str, dialect: Dialect = TRITON) -> tuple[str, ...]:
     """Statements for the row of a schedule, which each packed sequence has for itself."""
     if facts.mask_by_batch:
         return (row,)
-    rows = "heads * num_tiles" if facts.mask_by_head else "num_tiles"
-    return (row, "if cu_seqlens_q_ptr is not None:", f"    row += b.to(tl.int64) * {rows}")
+    rows = f"heads * {num_tiles}" if facts.mask_by_head else num_tiles
+    return (row, "if cu_seqlens_q_ptr is not None:", f"    row += b.to({dialect.name('int64')}) * {rows}")
 
 
 def schedule_row(facts: Facts, num_tiles: str, tile: str, dialect: Dialect = TRITON) -> str:

@@ -177,7 +177,7 @@ def room_like(tensor: torch.Tensor) -> torch.Tensor:
 def is_empty(call: Call) -> bool:
     """Whether there is nothing to launch: no rows, or no keys."""
     s = call.layout.sizes
-    return not (s.batch and s.heads and s.q_len and s.kv_len)
+    return not s.batch or 0 in s.rows or 0 in s.keys_of(s.heads)
 
 
 def nothing_seen(found: Mapping[str, torch.Tensor]) -> None:

@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "0a8edbd86c03",
-        "backward_q": "76c99373fed3",
-        "backward_kv": "7f5f186342b3",
+        "forward": "a576dfaf0d8f",
+        "backward_q": "98ad50a7a4b8",
+        "backward_kv": "779c7c124f66",
         "decode": "43e85253a8f4",
         "decode_paged": "3322e83f5c73",
     },

@@ -31,7 +31,7 @@ def _dq_producer(
     batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s = shared
     V_STAGES: gl.constexpr = v_s.type.shape[0]
-    b, h, row0, num_tiles, _ = _work(gl.program_id(0), batch, heads, q_len, kv_len, head_group, BM, BN)
+    b, h, row0, _, _, _, _, num_tiles, _ = _work(gl.program_id(0), batch, heads, q_len, kv_len, head_group, BM, BN)
     kv_h = h // (heads // kv_heads)
     for each in gl.static_range(CONSUMERS):
         load_tile((q_desc,), b, h, row0 + 64 * each, (q_s,), each, q_full.index(each))
@@ -75,7 +75,9 @@ def _dq_consumer(
     ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
     q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
-    b, h, row0, num_tiles, num_mixed = _work(gl.program_id(0), batch, heads, q_len, kv_len, head_group, BM, BN)
+    b, h, row0, _, _, _, _, num_tiles, num_mixed = _work(
+        gl.program_id(0), batch, heads, q_len, kv_len, head_group, BM, BN
+    )
     row0 += 64 * CONSUMER
     rows = row0 + gl.arange(0, 64, layout=row_layout)
     # Rows beyond the last are taken as the last: they read what exists.

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "c2869838493b",
-        "backward_q": "1feafaa19d52",
-        "backward_kv": "6961834b649c",
+        "forward": "e93dad354d02",
+        "backward_q": "d5cfb608e6cb",
+        "backward_kv": "458c9f3088c6",
         "decode": "34b5b711c2cd",
         "decode_paged": "a3a958f785cd",
     },

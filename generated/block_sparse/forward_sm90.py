@@ -15,38 +15,58 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from flashgen.runtime.device.sm90.barriers import make_channel, ping_pong_arrive, ping_pong_sync
 from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, request_tile, reset_counter
+from flashgen.runtime.device.sm90.sequences import (
+    describe_sequences,
+    first_stat,
+    hide_if_none,
+    keys_of,
+    last_row,
+    next_tile,
+    num_query_tiles,
+    output_strides,
+    query_tile,
+    some_keys,
+    tma_place,
+)
 from flashgen.runtime.device.sm90.softmax import packed, softmax_step_scaled, unpacked
-from flashgen.runtime.device.sm90.tiles import allocate_tiles, describe, load_keys, load_tile, load_values, tile_at
+from flashgen.runtime.device.sm90.tiles import allocate_tiles, load_keys, load_tile, load_values, place_of, tile_at
 from flashgen.runtime.gluon import tma_store
 
 from .pair import _visible
 
 
 @gluon.jit
-def _work(index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM: gl.constexpr):
-    """Tile `index` of queries: its batch element, head and first row; how many tiles of keys it sees, and which.
+def _work(
+    index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, kv_len, head_group, BM: gl.constexpr,
+    cu_seqlens_q_ptr=None, cu_seqlens_k_ptr=None, num_seqs=None, total_q=None, total_k=None,
+):
+    """What `query_tile` says of tile `index` of queries, its first row; how many tiles of keys it sees, and which.
 
-    The heads are taken in groups of head_group, whose K and V stay in the L2 cache, the longest tiles of a group first.
     Of num_tiles tiles of keys, the first num_mixed need the mask; see _key_tile.
     """
     num_q_tiles = gl.cdiv(q_len, BM)
-    # What comes after the last tile is asked for, but not done.
-    index = gl.minimum(index, num_q_tiles * batch * heads - 1)
-    first_head = index // (num_q_tiles * head_group) * head_group
-    group = gl.minimum(head_group, batch * heads - first_head)
-    in_group = index - first_head * num_q_tiles
-    head = first_head + in_group % group
-    place = in_group // group
-    b = head // heads
-    h = head % heads
-    tile = gl.load(counts_ptr + 3 * ((b * heads + h).to(gl.int64) * num_q_tiles + place) + 2)
+    b, h, tile, begin_q, q_len = query_tile(
+        index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, head_group, BM
+    )
+    b, begin_k, num_keys = keys_of(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
     row0 = tile * BM
+    if cu_seqlens_q_ptr is None:
+        # The schedule says which tiles are the longest.
+        tile = gl.load(counts_ptr + 3 * ((b * heads + h).to(gl.int64) * num_q_tiles + (num_q_tiles - 1 - tile)) + 2)
+        row0 = tile * BM
+    else:
+        # There are fewer rows of it than slots.
+        tile = gl.minimum(tile, num_q_tiles - 1)
     row = (b * heads + h).to(gl.int64) * num_q_tiles + tile
     num_mixed = gl.load(counts_ptr + 3 * row)
     num_full = gl.load(counts_ptr + 3 * row + 1)
+    if cu_seqlens_k_ptr is not None:
+        # A sequence without keys sees nothing, whatever another has there.
+        num_mixed = gl.where(num_keys > 0, num_mixed, 0)
+        num_full = gl.where(num_keys > 0, num_full, 0)
     num_tiles = gl.maximum(num_mixed + num_full, 1)
     row_tiles_ptr = tiles_ptr + row * num_k_tiles
-    return b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr
+    return b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr
 
 
 @gluon.jit
@@ -61,51 +81,71 @@ def _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN: gl.constex
 def _producer(
     q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, scheduler, q_channel, k_channel, v_channel,
     counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, sizes,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: gl.constexpr, BN: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr,
 ):
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
-    batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group = sizes
+    batch, heads, kv_heads, longest_q, longest_k, head_dim, v_head_dim, head_group = sizes
     q_s, k_s, v_s = shared
-    k_descs = describe(k_ptr, [batch, kv_heads, kv_len, head_dim], k_strides, k_s, SPLIT)
-    q_descs = describe(q_ptr, [batch, heads, q_len, head_dim], q_strides, q_s, SPLIT)
-    v_descs = describe(v_ptr, [batch, kv_heads, kv_len, v_head_dim], v_strides, v_s, SPLIT)
+    k_descs = describe_sequences(cu_seqlens_k_ptr, k_ptr, batch, kv_heads, longest_k, head_dim, k_strides, k_s, SPLIT)
+    q_descs = describe_sequences(cu_seqlens_q_ptr, q_ptr, batch, heads, longest_q, head_dim, q_strides, q_s, SPLIT)
+    v_descs = describe_sequences(cu_seqlens_k_ptr, v_ptr, batch, kv_heads, longest_k, v_head_dim, v_strides, v_s, SPLIT)
     ROWS: gl.constexpr = BM // CONSUMERS
-    num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
-    index = gl.program_id(0)
+    num_q_tiles = num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
+    index = next_tile(gl.program_id(0), counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
     ticket = 0  # tiles of queries so far
     # Tiles of keys so far. V comes after K of the tile that follows, also
     # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b = 0
     v_head = 0
-    v_start = 0
+    v_row = 0
     answer = gl.zeros([32], gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
     while index < num_q_tiles:
         scheduler.announce(ticket, index)
-        b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
+        _, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+            index,
+            counts_ptr,
+            tiles_ptr,
+            num_k_tiles,
+            batch,
+            heads,
+            longest_q,
+            longest_k,
+            head_group,
+            BM,
+            cu_seqlens_q_ptr,
+            cu_seqlens_k_ptr,
+            num_seqs,
+            total_q,
+            total_k,
         )
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
             if i == gl.maximum(num_tiles - 2, 0):
                 # Tiles differ in length: whoever is nearly done takes the next one.
                 answer = request_tile(counter_ptr)
-            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
-            load_keys(k_descs, b, kv_h, start, n, k_s, k_channel, v_channel, SPLIT)
+            k_b, k_row = tma_place(
+                cu_seqlens_k_ptr, begin_k, num_keys, _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+            )
+            load_keys(k_descs, k_b, kv_h, k_row, n, k_s, k_channel, v_channel, SPLIT)
             if n > 0:
-                load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_channel, v_channel, SPLIT)
-            v_b, v_head, v_start = b, kv_h, start
+                load_values(v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, SPLIT)
+            v_b, v_head, v_row = k_b, kv_h, k_row
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 for each in gl.static_range(CONSUMERS):
+                    q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, q_len, row0 + each * ROWS)
                     slot = q_channel.slot(ticket, each)
                     full = q_channel.acquire(slot)
-                    load_tile(q_descs, b, h, row0 + each * ROWS, q_s, slot[0], full, SPLIT)
+                    load_tile(q_descs, q_b, h, q_row, q_s, slot[0], full, SPLIT)
             n += 1
         ticket += 1
         index = gl.num_programs(0) + gl.sum(answer, 0)
+        index = next_tile(index, counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
     scheduler.announce(ticket, index)
-    load_values(v_descs, v_b, v_head, v_start, n - 1, v_s, k_channel, v_channel, SPLIT)
+    if cu_seqlens_q_ptr is None or n > 0:
+        load_values(v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, SPLIT)
     reset_counter(counter_ptr)
 
 
@@ -114,13 +154,14 @@ def _consumer(
     CONSUMER: gl.constexpr, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr,
     counts_ptr, tiles_ptr, num_k_tiles, block_mask_ptr, stride_block_mask_0, stride_block_mask_1, stride_block_mask_2,
     sizes,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
 ):
     # Four warps: ROWS rows of each tile of queries.
     # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see softmax_step_scaled.
     # acc: the sums for the MAIN and the REST columns of V.
-    scale, batch, heads, q_len, kv_len, head_group = sizes
+    scale, batch, heads, longest_q, longest_k, head_group = sizes
     q_s, k_s, v_s = shared
     ROWS: gl.constexpr = BM // CONSUMERS
     # Tiles of Q, K and V lie in WIDTH columns, a power of two, or SPLIT in two parts; products take powers of two, MAIN
@@ -145,7 +186,7 @@ def _consumer(
     HOLD_Q: gl.constexpr = CONSUMERS == 2 and HEAD_DIM == WIDTH and WIDTH <= 64
     out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
-    num_q_tiles = gl.cdiv(q_len, BM) * batch * heads
+    num_q_tiles = num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
     # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
     # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
     ticket = 0  # tiles of queries so far
@@ -153,6 +194,8 @@ def _consumer(
     b = 0
     h = 0
     row0 = 0
+    begin_q = 0
+    q_len = longest_q
     m = gl.zeros([ROWS], gl.float32, row_layout)
     l = gl.zeros([ROWS, 8], gl.float32, l_layout)
     pairs = packed(zero, out_s.dtype)
@@ -185,21 +228,40 @@ def _consumer(
         factor = 1.0 / gl.where(empty, 1.0, l)
         lse = (m + gl.log2(l)) * 0.6931471805599453
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
-        lse_rows = lse_ptr + (b * heads + h).to(gl.int64) * q_len + rows
-        gl.store(lse_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
+        stat_rows = first_stat(cu_seqlens_q_ptr, b, h, heads, begin_q, q_len, total_q) + rows
+        gl.store(lse_ptr + stat_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
         if max_ptr is not None:
-            max_rows = max_ptr + (b * heads + h).to(gl.int64) * q_len + rows
-            gl.store(max_rows, gl.where(empty, -float("inf"), m * 0.6931471805599453), mask=(rows < q_len) & finishes)
-        out_b, out_h, out_row0 = b, h, row0
+            gl.store(
+                max_ptr + stat_rows,
+                gl.where(empty, -float("inf"), m * 0.6931471805599453),
+                mask=(rows < q_len) & finishes,
+            )
+        out_b, out_row0 = tma_place(cu_seqlens_q_ptr, begin_q, q_len, row0)
+        out_h = h
 
         # The tile that begins.
-        b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
+        b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+            index,
+            counts_ptr,
+            tiles_ptr,
+            num_k_tiles,
+            batch,
+            heads,
+            longest_q,
+            longest_k,
+            head_group,
+            BM,
+            cu_seqlens_q_ptr,
+            cu_seqlens_k_ptr,
+            num_seqs,
+            total_q,
+            total_k,
         )
+        kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
         row0 += CONSUMER * ROWS
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
-        q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+        q = (gl.minimum(rows, last_row(cu_seqlens_k_ptr, num_keys, q_len)) + (kv_len - q_len))[:, None]
         qk_scale = scale * 1.4426950408889634
         block_mask_row = (
             gl.maximum(gl.minimum(q - (kv_len - q_len) >> 7, (q_len + 127) // 128 - 1), 0).to(gl.int64)
@@ -218,6 +280,7 @@ def _consumer(
         qk = gl.where(_visible(k, block_mask_base, block_mask_row, c), qk, -float("inf"))
         if start + BN > kv_len:
             qk = gl.where(col < kv_len, qk, -float("inf"))
+        qk = hide_if_none(cu_seqlens_k_ptr, num_keys, qk)
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
@@ -233,11 +296,11 @@ def _consumer(
             if V_REST > 0:
                 # Shared memory for the output holds one part of it.
                 fence_async_shared()
-                tma_store(out_desc, [out_b, out_h, out_row0, 0], out_s.index(CONSUMER))
+                tma_store(out_desc, place_of(out_desc, out_b, out_h, out_row0, 0), out_s.index(CONSUMER))
                 tma.store_wait(0)
                 out_tile.slice(0, V_REST, 1).store(acc[1].to(out_s.dtype))
             fence_async_shared()
-            tma_store(out_desc, [out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH], out_s.index(CONSUMER))
+            tma_store(out_desc, place_of(out_desc, out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH), out_s.index(CONSUMER))
         acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
         pairs = packed(p, out_s.dtype)
 
@@ -299,21 +362,25 @@ def _consumer(
 
 
 @gluon.jit(do_not_specialize=[
-    "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles", "batch", "head_group",
+    "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles", "batch", "head_group", "num_seqs",
+    "total_q", "total_k",
 ])
 def _forward_sm90(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, block_mask_ptr,
     stride_block_mask_0, stride_block_mask_1, stride_block_mask_2,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
+    # Packed sequences are where cu_seqlens are not None; see query_tile for both.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
     # when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     dtype: gl.constexpr = q_ptr.dtype.element_ty
+    PACKED: gl.constexpr = cu_seqlens_q_ptr is not None
     ROWS: gl.constexpr = BM // CONSUMERS
     WIDTH: gl.constexpr = triton.next_power_of_2(HEAD_DIM)
     V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
@@ -324,17 +391,19 @@ def _forward_sm90(
     REST: gl.constexpr = HEAD_DIM - MAIN
     # Q of the next tile waits beside that of this one where there is room.
     Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
-    q_s = (allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN),)
-    k_s = (allocate_tiles(dtype, STAGES, BN, MAIN),)
+    q_s = (allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN, PACKED),)
+    k_s = (allocate_tiles(dtype, STAGES, BN, MAIN, PACKED),)
     if SPLIT:
-        q_s = (q_s[0], allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, REST))
-        k_s = (k_s[0], allocate_tiles(dtype, STAGES, BN, REST))
+        q_s = (q_s[0], allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, REST, PACKED))
+        k_s = (k_s[0], allocate_tiles(dtype, STAGES, BN, REST, PACKED))
         v_s = k_s
     else:
-        v_s = (allocate_tiles(dtype, STAGES, BN, V_WIDTH),)
-    out_s = allocate_tiles(dtype, CONSUMERS, ROWS, OUT_WIDTH)
-    out_strides = (q_len.to(gl.int64) * v_head_dim * heads, q_len.to(gl.int64) * v_head_dim, v_head_dim)
-    (out_desc,) = describe(out_ptr, [batch, heads, q_len, v_head_dim], out_strides, (out_s,), False)
+        v_s = (allocate_tiles(dtype, STAGES, BN, V_WIDTH, PACKED),)
+    out_s = allocate_tiles(dtype, CONSUMERS, ROWS, OUT_WIDTH, PACKED)
+    out_strides = output_strides(cu_seqlens_q_ptr, q_len, heads, v_head_dim)
+    (out_desc,) = describe_sequences(
+        cu_seqlens_q_ptr, out_ptr, batch, heads, q_len, v_head_dim, out_strides, (out_s,), False
+    )
     scheduler = make_scheduler(CONSUMERS)
     q_channel = make_channel(Q_SLOTS, 1, CONSUMERS)
     k_channel = make_channel(STAGES, CONSUMERS)
@@ -352,16 +421,19 @@ def _forward_sm90(
             (_consumer, (
                 0, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, counts_ptr,
                 tiles_ptr, num_k_tiles, block_mask_ptr, stride_block_mask_0, stride_block_mask_1, stride_block_mask_2,
-                computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
                 1, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, counts_ptr,
                 tiles_ptr, num_k_tiles, block_mask_ptr, stride_block_mask_0, stride_block_mask_1, stride_block_mask_2,
-                computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
                 q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, scheduler, q_channel, k_channel,
-                v_channel, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, BM, BN, CONSUMERS, SPLIT,
+                v_channel, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
+                num_seqs, total_q, total_k, BM, BN, CONSUMERS, SPLIT,
             )),
         ], [4, 1], [240, 24])
     else:
@@ -369,21 +441,25 @@ def _forward_sm90(
             (_consumer, (
                 0, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, counts_ptr,
                 tiles_ptr, num_k_tiles, block_mask_ptr, stride_block_mask_0, stride_block_mask_1, stride_block_mask_2,
-                computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
                 1, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, counts_ptr,
                 tiles_ptr, num_k_tiles, block_mask_ptr, stride_block_mask_0, stride_block_mask_1, stride_block_mask_2,
-                computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_consumer, (
                 2, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, counts_ptr,
                 tiles_ptr, num_k_tiles, block_mask_ptr, stride_block_mask_0, stride_block_mask_1, stride_block_mask_2,
-                computes, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT,
+                computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM,
+                STAGES, CONSUMERS, PING_PONG, SPLIT,
             )),
             (_producer, (
                 q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, scheduler, q_channel, k_channel,
-                v_channel, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, BM, BN, CONSUMERS, SPLIT,
+                v_channel, counter_ptr, counts_ptr, tiles_ptr, num_k_tiles, loads, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
+                num_seqs, total_q, total_k, BM, BN, CONSUMERS, SPLIT,
             )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "dca7d99553ec",
-        "backward_q": "787722593976",
-        "backward_kv": "81ad2c748cee",
+        "forward": "631d3ee0a14f",
+        "backward_q": "1d28af6ab94f",
+        "backward_kv": "05de0a6834fa",
         "decode": "60116d4bc834",
         "decode_paged": "56a14d84effd",
     },

@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "988f8f12236d",
-        "backward_q": "7d7a2f072214",
-        "backward_kv": "c3a7a9866caf",
+        "forward": "754049c3de91",
+        "backward_q": "0ebbe2d27c19",
+        "backward_kv": "e73ea66184ed",
         "decode": "a3b1a47ab8c8",
         "decode_paged": "60bcbe2ba5ba",
     },

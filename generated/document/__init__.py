@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "b6b6ea8fc4e0",
-        "backward_q": "661d333d56b2",
-        "backward_kv": "e38a832bc8fd",
+        "forward": "b5206e3deb30",
+        "backward_q": "28f39751e571",
+        "backward_kv": "15dedd1b7260",
         "decode": "b0cc41787a9b",
         "decode_paged": "7f7ca2b8a0c3",
     },

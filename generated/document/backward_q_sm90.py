@@ -29,11 +29,11 @@ def _dq_producer(
 ):
     # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
     # the consumers make room.
-    batch, heads, kv_heads, q_len, num_rows, head_group = sizes
+    batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s = shared
     V_STAGES: gl.constexpr = v_s.type.shape[0]
-    b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
+    b, h, row0, _, _, _, _, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, kv_len, head_group, BM
     )
     kv_h = h // (heads // kv_heads)
     for each in gl.static_range(CONSUMERS):
@@ -78,8 +78,8 @@ def _dq_consumer(
     ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
     q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
-    b, h, row0, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, head_group, BM
+    b, h, row0, _, _, _, _, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, kv_len, head_group, BM
     )
     row0 += 64 * CONSUMER
     rows = row0 + gl.arange(0, 64, layout=row_layout)
@@ -212,7 +212,7 @@ def _backward_q_sm90(
     k_channel = make_channel(STAGES, CONSUMERS)
     v_channel = make_channel(V_STAGES, CONSUMERS)
     shared = (q_s, do_s, k_s, v_s)
-    loads = (batch, heads, kv_heads, q_len, num_rows, head_group)
+    loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     computes = (scale, batch, heads, q_len, kv_len, num_rows, head_group)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off

@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "d1e947ce94c2",
-        "backward_q": "e12c8eed86f5",
-        "backward_kv": "91e973925286",
+        "forward": "c1e6315bc0ff",
+        "backward_q": "93ef49cdad1c",
+        "backward_kv": "1774c762eb9d",
         "decode": "5eff500d2418",
         "decode_paged": "352285141a8c",
     },

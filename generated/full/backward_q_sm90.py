@@ -30,7 +30,7 @@ def _dq_producer(
     batch, heads, kv_heads, q_len, kv_len, num_rows = sizes
     q_s, do_s, k_s, v_s = shared
     V_STAGES: gl.constexpr = v_s.type.shape[0]
-    b, h, row0 = _work(gl.program_id(0), batch, heads, q_len, BM)
+    b, h, row0, _, _, _, _ = _work(gl.program_id(0), batch, heads, q_len, kv_len, BM)
     kv_h = h // (heads // kv_heads)
     num_tiles = gl.cdiv(kv_len, BN)
     for each in gl.static_range(CONSUMERS):
@@ -74,7 +74,7 @@ def _dq_consumer(
     ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
     q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
-    b, h, row0 = _work(gl.program_id(0), batch, heads, q_len, BM)
+    b, h, row0, _, _, _, _ = _work(gl.program_id(0), batch, heads, q_len, kv_len, BM)
     num_tiles = gl.cdiv(kv_len, BN)
     row0 += 64 * CONSUMER
     rows = row0 + gl.arange(0, 64, layout=row_layout)

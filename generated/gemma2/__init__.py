@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "84d5c39d0eb3",
-        "backward_q": "43f70d321f40",
-        "backward_kv": "3b211223bcf5",
+        "forward": "26fa833dfdcb",
+        "backward_q": "969791e4871d",
+        "backward_kv": "385874551dda",
         "decode": "38f870b6113d",
         "decode_paged": "4505ebab76c1",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "9fad995ecc61",
-        "backward_q": "e147642d7778",
-        "backward_kv": "f7c001e72720",
+        "forward": "560eef8bc359",
+        "backward_q": "6ae54ece2e2d",
+        "backward_kv": "fb2c99ec43fe",
         "decode": "2d0310d2ef0e",
         "decode_paged": "1a743cb8e1ed",
     },

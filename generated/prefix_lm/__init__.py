@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "6eecbbe51578",
-        "backward_q": "20c53487f03c",
-        "backward_kv": "af269b5e07f7",
+        "forward": "9991fb848939",
+        "backward_q": "34052aaed039",
+        "backward_kv": "045cb6181fd8",
         "decode": "36d3b936f32b",
         "decode_paged": "43de9575cb41",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "bb8916f26080",
-        "backward_q": "ce3346dbb4f4",
-        "backward_kv": "07209379e1a6",
+        "forward": "16d4457cd389",
+        "backward_q": "336b2dcfab4b",
+        "backward_kv": "86d9d438fa52",
         "decode": "051d5ebe1301",
         "decode_paged": "a8157187fde3",
     },

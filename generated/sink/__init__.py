@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "83c27913126e",
-        "backward_q": "4ae66ec71f50",
-        "backward_kv": "81ad2c748cee",
+        "forward": "d7f61467a6df",
+        "backward_q": "b91866f76fc7",
+        "backward_kv": "05de0a6834fa",
         "decode": "36f18a66d276",
         "decode_paged": "316f75ecd511",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "295312361523",
-        "backward_q": "8e869ab71a4f",
-        "backward_kv": "f71d92a61b6c",
+        "forward": "ed58c6e64a2e",
+        "backward_q": "f64e39c87b26",
+        "backward_kv": "6d1ed28cab7e",
         "decode": "eed91d12f5ed",
         "decode_paged": "7f2779181b6b",
     },

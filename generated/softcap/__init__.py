@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "e737a2dbf323",
-        "backward_q": "2b76197cdb19",
-        "backward_kv": "8561d4b3dd98",
+        "forward": "4e038deb3bd7",
+        "backward_q": "b5c981e69c91",
+        "backward_kv": "a65d7ef7092d",
         "decode": "196d012f6e02",
         "decode_paged": "6cfa134f7ad9",
     },

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flashgen.codegen import generate, render
-from flashgen.runtime.registry import kernels_of
+from flashgen.runtime.registry import REGISTRY, kernels_of
 from flashgen.spec import load
 
 if TYPE_CHECKING:
@@ -24,16 +24,21 @@ FAMILIES = ("forward", "backward_q", "backward_kv", "backward_inputs")
 def test_each_variant_compiles(path: Path, target: str, tmp_path: Path, compiled: Compile) -> None:
     place = generate(load(path), tmp_path)
     form = "scheduled" if (place / "schedule.py").exists() else ""
-    for family in FAMILIES:
-        kernel = kernels_of(family, packed=True)[0]
-        if (place / f"{family}.py").exists():
+    for kernel in (each for family in FAMILIES for each in kernels_of(family, packed=True)):
+        file = kernel.family if kernel.backend == "portable" else kernel.name
+        if (place / f"{file}.py").exists() and not kernel.refuses(target, "bfloat16", 128, 128):
             config = kernel.default(form, target, "bfloat16", 128, 128)
-            found = compiled(place, family, target, "bfloat16", 128, 128, config, True, (), True, False, {}, {}, True)
-            assert found.error is None, (family, found)
+            found = compiled(
+                place, kernel.family, target, "bfloat16", 128, 128, config, True, (), True, False, {}, {}, True
+            )
+            assert found.error is None, (kernel.name, found)
+            assert not found.serialized_wgmma, kernel.name
 
 
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
 def test_kernels_that_serve_dense_sequences_alone_say_nothing_of_packed_ones(path: Path) -> None:
-    for name, text in render(load(path)).items():
-        if name not in ("__init__.py", "schedule.py", "decode_paged.py", *(f"{family}.py" for family in FAMILIES)):
+    alone = [f"{kernel.name}.py" for kernel in REGISTRY if kernel.mode == "dense" and not kernel.packs]
+    texts = render(load(path))
+    for name in alone:
+        if text := texts.get(name):
             assert "cu_seqlens" not in text, name

@@ -43,6 +43,44 @@ def test_ragged_sequences_equal_the_dense_ones(
     assert result.ok, result
 
 
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "softcap"])
+def test_neighbours_of_nan_spoil_nothing(gallery_module: Gallery, name: str, dim: int) -> None:
+    """What other sequences have, what is behind the last one, and in front of the first, is not read."""
+    lengths = ((77, 77), (300, 333), (50, 129), (1, 1), (400, 0), (257, 511))
+    packed = make_packed(lengths, head_dim=dim, v_head_dim=dim, dtype=torch.bfloat16, device="cuda")
+    (q_ends, k_ends), module = packed.ends, gallery_module(name)
+    wanted = module.attention_varlen(*packed.tensors, *packed.ends, *packed.longest)
+    for spared in range(len(lengths)):
+        spoilt = []
+        for tensor, ends in zip(packed.tensors, (q_ends, k_ends, k_ends), strict=True):
+            own = slice(int(ends[spared]), int(ends[spared + 1]))
+            other = torch.full_like(tensor, torch.nan)
+            other[own] = tensor[own]
+            spoilt.append(other)
+        found = module.attention_varlen(*spoilt, *packed.ends, *packed.longest)
+        rows = slice(int(q_ends[spared]), int(q_ends[spared + 1]))
+        assert torch.equal(found[rows], wanted[rows]), lengths[spared]
+
+
+def test_ends_that_are_no_ends_harm_nothing(gallery_module: Gallery) -> None:
+    packed = make_packed(RAGGED, head_dim=64, v_head_dim=64, dtype=torch.bfloat16, device="cuda")
+    total, count = packed.tensors[0].shape[0], len(RAGGED) + 1
+    for name in ("full", "causal", "document", "sliding_window"):
+        module = gallery_module(name)
+        own = {"doc": torch.zeros(packed.tensors[1].shape[0], dtype=torch.int32, device="cuda")}
+        own = own if name == "document" else {}
+        wanted = module.attention_varlen(*packed.tensors, *packed.ends, *packed.longest, **own)
+        for seed in range(20):
+            torch.manual_seed(seed)
+            span = (2 * total, 2**31 - 1)[seed % 2]
+            ends = [torch.randint(-span, span, (count,), dtype=torch.int32, device="cuda") for _ in "qk"]
+            module.attention_varlen(*packed.tensors, *ends, *packed.longest, **own)
+            torch.cuda.synchronize()
+        found = module.attention_varlen(*packed.tensors, *packed.ends, *packed.longest, **own)
+        assert torch.equal(found, wanted), name
+
+
 def test_a_graph_is_replayed_with_other_lengths(gallery_module: Gallery) -> None:
     """Forward and backward; the tensors are as long as the longest batch, what is behind its end gets nothing."""
     module = gallery_module("document")

@@ -108,6 +108,7 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
         needed.add("kv_len")
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
     sizes = tuple(name for name in _SIZES if name in needed)
+    used = {"b", "h", "row0", "num_tiles", *(forward.keys.placed_by if forward.keys else ())}
     whole = nonlinear or score is None or facts.logit_of_pairs
     return BackwardQSm90View(
         score=score,
@@ -121,7 +122,7 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
         keys=forward.keys,
         work=forward.work,
         start=forward.start,
-        loaded=forward.loaded,
+        loaded=tuple(name if name in used else "_" for name in forward.work.returned),
         longest_first=forward.grouped,
         natural=found.natural,
         row=row,

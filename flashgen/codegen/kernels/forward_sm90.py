@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import COL, level
-from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import PACKED_SIZES, SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
-from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, work_of
+from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, longest, work_of
 from flashgen.codegen.sm90.masks import Mixed, mixed
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.fragments import Fragment
@@ -59,6 +59,11 @@ class Role:
     arguments: tuple[str, ...]
     sizes: tuple[str, ...]
 
+    @property
+    def longest(self) -> str:
+        """The sizes as a role calls them, which asks each tile for the lengths of its sequence."""
+        return ", ".join(map(longest, self.sizes))
+
 
 @dataclass(frozen=True)
 class ForwardSm90View:
@@ -86,6 +91,7 @@ class ForwardSm90View:
     grouped: bool
     uneven: bool
     reads: frozenset[str]
+    reads_kv_len: bool
     q_offset: str
     prologue: tuple[str, ...]
     epilogue: tuple[str, ...]
@@ -136,7 +142,7 @@ class ForwardSm90View:
 def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
     """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others."""
     variant, scheduled = facts.variant, facts.uses_schedule
-    prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON)
+    prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON, packs=True)
     found = pairs(facts, prologue, apart=True)
     columns = _columns(facts, prologue)
     if columns.given:
@@ -151,13 +157,13 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
     row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
     reads = prologue.reads | found.reads | columns.reads | ({"sinks_ptr"} if variant.sink else set())
     ordered, uneven = facts.longest_first or scheduled, keys is not None and not facts.is_window
-    asked = {*(["kv_len"] if keys is None else keys.reads), *(["head_group"] if ordered else [])}
+    asked = {"kv_len", *(keys.reads if keys else ()), *(["head_group"] if ordered else [])}
     computes = reads | asked
-    computes |= {"kv_len"} if "kv_len" in shown.reads or is_shifted(facts, reads) else set()
+    reads_kv_len = keys is None or "kv_len" in reads | {*shown.reads} or is_shifted(facts, reads) or found.clamps_k
     computes |= {"kv_heads"} if "kv_h" in reads else set()
     kernel, consumer, producer = _roles(variant, keys, computes, asked, scheduled=scheduled, uneven=uneven)
     work = work_of(keys, _sizes(asked))
-    used = {"b", "h", "row0", "num_tiles", *(keys.placed_by if keys else ())}
+    used = {*work.returned} - {"b", *(set(keys.returned) - {"num_tiles", *keys.placed_by} if keys else ())}
     return ForwardSm90View(
         scaled=found.score is None,
         affine=affine,
@@ -176,6 +182,7 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
         grouped=ordered,
         uneven=uneven,
         reads=frozenset(reads),
+        reads_kv_len=reads_kv_len or bool(columns.given),
         q_offset=q_offset(facts),
         prologue=prologue.lines,
         epilogue=(*epilogue.lines, *row_shift),
@@ -186,7 +193,9 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
         consumer=consumer,
         producer=producer,
         unspecialized=tuple(
-            dict.fromkeys((*unspecialized(variant, computes, scheduled), "batch", *(asked & {"head_group"})))
+            dict.fromkeys(
+                (*unspecialized(variant, computes, scheduled), "batch", *(asked & {"head_group"}), *PACKED_SIZES)
+            )
         ),
     )
 

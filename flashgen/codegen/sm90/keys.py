@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue
-from flashgen.codegen.limits import loop_limits, schedule_row
+from flashgen.codegen.arguments import PACKED_ARGUMENTS, SCHEDULE, extra_arguments, new_prologue
+from flashgen.codegen.limits import loop_limits, packed_row, schedule_row
 from flashgen.emit.dialects import GLUON
 
 _POSITIONS = ("q", "q_first", "q_last")
+_LONGEST = {"q_len": "longest_q", "kv_len": "longest_k"}
+# What `_work` says of each tile, and of its sequence.
+_OF_SEQUENCE = ("begin_q", "q_len", "begin_k", "num_keys")
+_OF_TILE = ("b", "h", "row0", *_OF_SEQUENCE)
 
 # The tiles of keys from the last one down: mixed tiles, then full ones.
 _DOWNWARDS = (
@@ -68,25 +72,41 @@ class Work:
 
     @property
     def parameters(self) -> str:
-        return ", ".join(f"{name}: gl.constexpr" if name.isupper() else name for name in ("index", *self.names))
+        names = [f"{name}: gl.constexpr" if name.isupper() else name for name in ("index", *self.names)]
+        return ", ".join((*names, *(f"{name}=None" for name in PACKED_ARGUMENTS)))
 
     def value(self, index: str) -> str:
+        """The call of it in a kernel that serves dense sequences alone."""
         return f"_work({', '.join((index, *self.names))})"
+
+    @property
+    def dense(self) -> tuple[str, ...]:
+        """What it returns as such a kernel calls it."""
+        return tuple("_" if name in _OF_SEQUENCE else name for name in self.returned)
+
+    def packed(self, index: str) -> str:
+        """The call of it in a kernel that serves packed ones too."""
+        return f"_work({', '.join((index, *map(longest, self.names), *PACKED_ARGUMENTS))})"
+
+
+def longest(name: str) -> str:
+    """What a kernel calls a length where that of a sequence, which may be packed, has its name."""
+    return _LONGEST.get(name, name)
 
 
 def work_of(keys: KeyTiles | None, sizes: tuple[str, ...]) -> Work:
     """What `_work` takes, the scalars `sizes` among it, and returns; `keys` is None where nothing is masked."""
     if keys is None:
-        return Work((*(name for name in sizes if name != "kv_len"), "BM"), ("b", "h", "row0"))
+        return Work((*sizes, "BM"), _OF_TILE)
     tiles = ("BM", "BN") if "BN" in keys.reads else ("BM",)
-    return Work((*keys.arguments, *sizes, *tiles), ("b", "h", "row0", *keys.returned))
+    return Work((*keys.arguments, *sizes, *tiles), (*_OF_TILE, *keys.returned))
 
 
 def key_tiles(facts: Facts) -> KeyTiles:
     """Which tiles there are, by the ends of the interval of keys that a query sees, else by a schedule."""
     if facts.uses_schedule:
         return _scheduled(facts)
-    prologue = new_prologue(facts, dialect=GLUON)
+    prologue = new_prologue(facts, dialect=GLUON, packs=True)
     limits, lower = loop_limits(facts, prologue), facts.keys.lower
     lines, place = (_BETWEEN, _PLACE_BETWEEN) if lower else (_DOWNWARDS, _PLACE_DOWNWARDS)
     placed_by = ("num_mixed", "num_right", "full_start", "full_end") if lower else ("num_tiles",)
@@ -104,12 +124,22 @@ def key_tiles(facts: Facts) -> KeyTiles:
 
 
 def _scheduled(facts: Facts) -> KeyTiles:
+    place = schedule_row(facts, "num_q_tiles", "(num_q_tiles - 1 - tile)", GLUON)
     lines = (
-        f"tile = gl.load(counts_ptr + 3 * ({schedule_row(facts, 'num_q_tiles', 'place', GLUON)}) + 2)",
-        "row0 = tile * BM",
-        f"row = {schedule_row(facts, 'num_q_tiles', 'tile', GLUON)}",
+        "if cu_seqlens_q_ptr is None:",
+        "    # The schedule says which tiles are the longest.",
+        f"    tile = gl.load(counts_ptr + 3 * ({place}) + 2)",
+        "    row0 = tile * BM",
+        "else:",
+        "    # There are fewer rows of it than slots.",
+        "    tile = gl.minimum(tile, num_q_tiles - 1)",
+        *packed_row(facts, "num_q_tiles", f"row = {schedule_row(facts, 'num_q_tiles', 'tile', GLUON)}", GLUON),
         "num_mixed = gl.load(counts_ptr + 3 * row)",
         "num_full = gl.load(counts_ptr + 3 * row + 1)",
+        "if cu_seqlens_k_ptr is not None:",
+        "    # A sequence without keys sees nothing, whatever another has there.",
+        "    num_mixed = gl.where(num_keys > 0, num_mixed, 0)",
+        "    num_full = gl.where(num_keys > 0, num_full, 0)",
         "num_tiles = gl.maximum(num_mixed + num_full, 1)",
         "row_tiles_ptr = tiles_ptr + row * num_k_tiles",
     )

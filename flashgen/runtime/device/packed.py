@@ -37,6 +37,22 @@ def sequence_range(cu_seqlens_ptr, b, num_seqs, total, longest):
 
 
 @triton.jit
+def slot_tile(cu_seqlens_ptr, num_seqs, total, longest, slot, BLOCK: tl.constexpr):
+    """Of the tile in a slot, as owned_tile counts them: its sequence, number, begin and length; see there."""
+    b = 0
+    last = num_seqs
+    while b < last:
+        middle = (b + last + 1) // 2
+        before = _begin(cu_seqlens_ptr, middle, total) // BLOCK + middle <= slot
+        b = tl.where(before, middle, b)
+        last = tl.where(before, last, middle - 1)
+    begin = _begin(cu_seqlens_ptr, b, total)
+    end = _begin(cu_seqlens_ptr, tl.minimum(b + 1, num_seqs), total)
+    length = tl.where(b < num_seqs, tl.minimum(tl.maximum(end - begin, 0), longest), total - begin)
+    return b, slot - begin // BLOCK - b, begin, length
+
+
+@triton.jit
 def owned_tile(
     cu_seqlens_ptr, num_seqs, total, longest, heads, BLOCK: tl.constexpr, LAST_FIRST: tl.constexpr = False, first_head=0
 ):  # fmt: skip
@@ -59,17 +75,8 @@ def owned_tile(
         num_slots = total // BLOCK + num_seqs + 1
         h = tl.program_id(0) // num_slots
         slot = tl.program_id(0) % num_slots
-        b = 0
-        last = num_seqs
-        while b < last:
-            middle = (b + last + 1) // 2
-            before = _begin(cu_seqlens_ptr, middle, total) // BLOCK + middle <= slot
-            b = tl.where(before, middle, b)
-            last = tl.where(before, last, middle - 1)
-        begin = _begin(cu_seqlens_ptr, b, total)
-        end = _begin(cu_seqlens_ptr, tl.minimum(b + 1, num_seqs), total)
-        length = tl.where(b < num_seqs, tl.minimum(tl.maximum(end - begin, 0), longest), total - begin)
-        return h, b, h, slot - begin // BLOCK - b, begin, length
+        b, tile, begin, length = slot_tile(cu_seqlens_ptr, num_seqs, total, longest, slot, BLOCK)
+        return h, b, h, tile, begin, length
 
 
 @triton.jit

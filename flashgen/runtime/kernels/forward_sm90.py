@@ -181,6 +181,7 @@ FORWARD_SM90_KERNEL = Kernel(
     constants=_constants,
     options=consumer_row_options,
     launch=_launch,
+    packs=True,
     host_axes=("persistent", "all_heads"),
     barriers=("_forward_sm90", "announce", "take"),
 )

@@ -9,25 +9,37 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from flashgen.runtime.gluon import tma_load
 
+# How many rows packed sequences have to TMA: see sequences.py.
+FAR_ROWS = gl.constexpr(1 << 30)
+
 
 @gluon.jit
-def allocate_tiles(dtype: gl.constexpr, count: gl.constexpr, rows: gl.constexpr, width: gl.constexpr):
+def allocate_tiles(
+    dtype: gl.constexpr, count: gl.constexpr, rows: gl.constexpr, width: gl.constexpr, PACKED: gl.constexpr = False
+):
     """Shared memory for tiles of so many rows and columns, as TMA and the products want them."""
-    block: gl.constexpr = [1, 1, rows, width]
+    block: gl.constexpr = [1, 1, 1, rows, width] if PACKED else [1, 1, rows, width]
     return gl.allocate_shared_memory(dtype, [count] + block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 
 
 @gluon.jit
 def describe(ptr, shape, strides, tiles, SPLIT: gl.constexpr):
-    """How TMA sees a tensor [batch, heads, length, dim] whose tiles, or both parts of them, lie in shared memory."""
-    one, two, three = strides
+    """How TMA sees a tensor whose tiles, or both parts of them, lie in shared memory."""
     block: gl.constexpr = tiles[0].index(0).type.shape
-    descs = (tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], block, tiles[0].type.layout),)
+    descs = (tma.make_tensor_descriptor(ptr, shape, strides, block, tiles[0].type.layout),)
     if SPLIT:
         rest: gl.constexpr = tiles[1].index(0).type.shape
-        rest_desc = tma.make_tensor_descriptor(ptr, shape, [one, two, three, 1], rest, tiles[1].type.layout)
-        descs = (descs[0], rest_desc)
+        descs = (descs[0], tma.make_tensor_descriptor(ptr, shape, strides, rest, tiles[1].type.layout))
     return descs
+
+
+@gluon.jit
+def place_of(desc, b, head, row, column):
+    """Where TMA finds a tile by such a descriptor: of dense sequences, or of packed ones. See sequences.py."""
+    if len(desc.block_type.shape) == 4:
+        return b, head, row, column
+    else:
+        return FAR_ROWS, b, head, row, column
 
 
 @gluon.jit
@@ -35,10 +47,10 @@ def load_tile(descs, b, head, row, tiles, i, full, SPLIT: gl.constexpr = False):
     """Bring tile i of a head, from `row` on; `full` is the barrier that waits for it."""
     if SPLIT:
         mbarrier.expect(full, descs[0].block_type.nbytes + descs[1].block_type.nbytes)
-        tma_load(descs[1], [b, head, row, descs[0].block_type.shape[3]], full, tiles[1].index(i))
+        tma_load(descs[1], place_of(descs[1], b, head, row, descs[0].block_type.shape[-1]), full, tiles[1].index(i))
     else:
         mbarrier.expect(full, descs[0].block_type.nbytes)
-    tma_load(descs[0], [b, head, row, 0], full, tiles[0].index(i))
+    tma_load(descs[0], place_of(descs[0], b, head, row, 0), full, tiles[0].index(i))
 
 
 @gluon.jit

@@ -1,0 +1,172 @@
+"""Dense and packed sequences in the kernels for Hopper: which tiles there are, and where TMA finds their rows.
+
+TMA sees dense sequences as [batch, heads, length, dim]. Of packed ones no tile may read or write what lies behind the
+end of its sequence, where the next one begins. So TMA sees these as [FAR, FAR, heads, ROWS, dim], ROWS = 2^30 of them,
+of which a sequence's last one is the last: row r of a sequence of `length` that ends in front of token e is
+ROWS - length + r. What comes after lies beyond the axis: it reads as zero, and is not written. A step along that axis
+and along the second leads one token on, one along the first 2^34 elements less a token. Addresses have 64 bits, so that
+2^30 steps along the first lead 2^30 tokens back:
+
+    ROWS * (2^34 - token) + e * token + (ROWS - length + r) * token = (e - length + r) * token    (mod 2^64)
+
+as `triton.tools.ragged_tma` has it. The tensor's own begin is the descriptor's.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from flashgen.runtime.device.packed import first_row, sequence_range, slot_tile
+from flashgen.runtime.device.sm90.scheduler import request_tile
+from flashgen.runtime.device.sm90.tiles import FAR_ROWS, describe
+
+
+@gluon.jit
+def describe_sequences(cu_seqlens_ptr, ptr, batch, heads, length, dim, strides, tiles, SPLIT: gl.constexpr):
+    """How TMA sees sequences whose tiles, or both parts of them, lie in shared memory."""
+    along_batch, along_heads, along_rows = strides
+    if cu_seqlens_ptr is None:
+        return describe(ptr, [batch, heads, length, dim], [along_batch, along_heads, along_rows, 1], tiles, SPLIT)
+    else:
+        far: gl.constexpr = 0x7FFF0000
+        back = (1 << 34) - gl.to_tensor(along_rows).to(gl.int64)
+        shape = [far, far, heads, FAR_ROWS, dim]
+        return describe(ptr, shape, [back, along_rows, along_heads, along_rows, 1], tiles, SPLIT)
+
+
+@gluon.jit
+def output_strides(cu_seqlens_ptr, length, heads, dim):
+    """The strides of an output [batch, heads, length, dim], or packed [total, heads, dim]."""
+    if cu_seqlens_ptr is None:
+        return length.to(gl.int64) * dim * heads, length.to(gl.int64) * dim, dim
+    else:
+        return heads * dim, dim, heads * dim
+
+
+@gluon.jit
+def tma_place(cu_seqlens_ptr, begin, length, row):
+    """Where TMA finds a row of a sequence: along the axis before the heads, and along the one after them.
+
+    A packed sequence's row from `length` on is none, whatever its number: it stands behind the first token.
+    """
+    if cu_seqlens_ptr is None:
+        return begin, row
+    else:
+        exists = row < length
+        return gl.where(exists, begin + length, 0), gl.where(exists, FAR_ROWS - length + row, FAR_ROWS)
+
+
+@gluon.jit
+def num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, BM: gl.constexpr):
+    """How many tiles of queries there are; of packed sequences, how many slots for them: see owned_tile."""
+    if cu_seqlens_q_ptr is None:
+        return gl.cdiv(q_len, BM) * batch * heads
+    else:
+        return (total_q // BM + num_seqs + 1) * heads
+
+
+@gluon.jit
+def _slot(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, BM: gl.constexpr):
+    """What lies in slot `index` of packed sequences: sequence, head, number of the tile, begin and length of the
+    sequence, and whether there is such a tile. In turn the heads, and the sequences of each, the longest tiles of a
+    sequence first. What lies behind the last sequence is one more."""
+    num_slots = total_q // BM + num_seqs + 1
+    b, place, begin, length = slot_tile(cu_seqlens_q_ptr, num_seqs, total_q, q_len, index % num_slots, BM)
+    num_tiles = gl.cdiv(length, BM)
+    return b, index // num_slots, num_tiles - 1 - place, begin, length, (place >= 0) & (place < num_tiles)
+
+
+@gluon.jit
+def next_tile(
+    index, counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, BM: gl.constexpr
+):  # fmt: skip
+    """`index`; of packed sequences, whose slots may have no tile, the next one that has or is behind the last.
+
+    A program takes them as they come from the counter, or where that is None in turn.
+    """
+    if cu_seqlens_q_ptr is not None:
+        num_slots = num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, q_len, 1, heads, BM)
+        exists = _slot(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, BM)[5]
+        while (index < num_slots) & (exists == 0):
+            if counter_ptr is None:
+                index += gl.num_programs(0)
+            else:
+                index = gl.num_programs(0) + gl.sum(request_tile(counter_ptr), 0)
+            exists = _slot(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, BM)[5]
+    return index
+
+
+@gluon.jit
+def query_tile(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, head_group, BM: gl.constexpr):
+    """Of tile `index` of queries: sequence and head (b, h), its number, begin and length of the sequence.
+
+    Dense: the heads are taken in groups of head_group, whose K and V stay in the L2 cache, the longest tiles of a group
+    first; without groups the tiles are taken in turn. Packed: see _slot.
+    """
+    # What comes after the last tile is asked for, but not done.
+    index = gl.minimum(index, num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, BM) - 1)
+    if cu_seqlens_q_ptr is not None:
+        b, h, tile, begin, length, exists = _slot(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, BM)
+        # A slot without a tile has a row that is not there, of a sequence without keys.
+        b = gl.where(exists, b, num_seqs)
+        tile = gl.where(exists, tile, 1)
+        return b, h, tile, gl.minimum(begin, total_q - 1), gl.where(exists, length, 1)
+    else:
+        num_q_tiles = gl.cdiv(q_len, BM)
+        if head_group is None:
+            head = index // num_q_tiles
+            tile = index % num_q_tiles
+        else:
+            first_head = index // (num_q_tiles * head_group) * head_group
+            group = gl.minimum(head_group, batch * heads - first_head)
+            in_group = index - first_head * num_q_tiles
+            head = first_head + in_group % group
+            tile = num_q_tiles - 1 - in_group // group
+        b = head // heads
+        return b, head % heads, tile, b, q_len
+
+
+@gluon.jit
+def keys_of(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len):
+    """Of sequence b: which it is, begin and number of its keys. What is none has no keys, and passes for the last."""
+    begin, num_keys = sequence_range(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
+    if cu_seqlens_k_ptr is None:
+        return b, begin, num_keys
+    else:
+        return gl.minimum(b, num_seqs - 1), begin, num_keys
+
+
+@gluon.jit
+def some_keys(cu_seqlens_k_ptr, num_keys):
+    """The length of keys that positions are kept in: of a packed sequence without any, one, which is hidden."""
+    if cu_seqlens_k_ptr is None:
+        return num_keys
+    else:
+        return gl.maximum(num_keys, 1)
+
+
+@gluon.jit
+def last_row(cu_seqlens_k_ptr, num_keys, q_len):
+    """The last row of a sequence that has a position. Where a packed one has no keys it is the first: of what lies
+    behind the last sequence there may be more rows than inputs have room for."""
+    if cu_seqlens_k_ptr is None:
+        return q_len - 1
+    else:
+        return gl.where(num_keys > 0, q_len - 1, 0)
+
+
+@gluon.jit
+def hide_if_none(cu_seqlens_k_ptr, num_keys, logits):
+    """The logits, and minus infinity in a packed sequence without keys."""
+    if cu_seqlens_k_ptr is None:
+        return logits
+    else:
+        return gl.where(num_keys > 0, logits, -float("inf"))
+
+
+@gluon.jit
+def first_stat(cu_seqlens_q_ptr, b, h, heads, begin, length, total):
+    """Where a sequence's rows begin in what has one number a row: [batch, heads, length], or packed [heads, total]."""
+    if cu_seqlens_q_ptr is None:
+        return first_row(cu_seqlens_q_ptr, b * heads + h, begin, length, total)
+    else:
+        return first_row(cu_seqlens_q_ptr, h, begin, length, total)

@@ -1,0 +1,104 @@
+"""Packed sequences by the kernels for Hopper: proven for each variant and config, and beside the dense ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from packed_batch import make_packed, packed_case
+
+from flashgen.codegen import default_of, uses_schedule
+from flashgen.runtime import Config
+from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
+from flashgen.runtime.kernels.kernel import Task
+from flashgen.runtime.launching import replaced
+from flashgen.spec import load
+from flashgen.verify import run_case
+
+VARIANTS = Path(__file__).parents[2] / "variants"
+NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
+RAGGED = (
+    (0, 0), (1, 1), (15, 15), (16, 17), (17, 16), (100, 100), (1000, 1000), (1000, 300), (200, 1000), (0, 50), (50, 0),
+)  # fmt: skip
+# Many short sequences, some of them without queries or keys: most tiles are ragged, many slots have none.
+SHORT = tuple((i * 37 % 71, i * 53 % 90 if i % 7 else 0) for i in range(300))
+LONG = ((2049, 2049), (128, 128), (129, 4095), (256, 256))
+DIMS = [(64, 64), (128, 128), (192, 192), (192, 128), (40, 72), (256, 256)]
+
+Gallery = Callable[[str], ModuleType]
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _on_hopper() -> Iterator[None]:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the GPU is no Hopper")
+    yield
+
+
+def hopper_configs(name: str, head_dim: int, v_head_dim: int) -> list[Config]:
+    scheduled = uses_schedule(load(VARIANTS / f"{name}.yaml"))
+    task = Task("forward", "sm_90", "bfloat16", head_dim, v_head_dim, 8192, 8192, scheduled)
+    return list(FORWARD_SM90_KERNEL.space(task))
+
+
+def built_in(name: str, head_dim: int, v_head_dim: int) -> Config:
+    """What a call of the variant has without records; ValueError if it is no config of these kernels."""
+    config = default_of(load(VARIANTS / f"{name}.yaml"), "forward", packed=True)(
+        "sm_90", "bfloat16", head_dim, v_head_dim
+    )
+    FORWARD_SM90_KERNEL.ordered(config)
+    assert config.backend == FORWARD_SM90_KERNEL.backend
+    return config
+
+
+def launched(step: Callable[[], object]) -> list[str]:
+    """The kernels that a step would launch; it launches none."""
+    names: list[str] = []
+    with replaced(lambda kernel, *_: names.append(kernel.__name__)):
+        step()
+    return names
+
+
+@pytest.mark.parametrize("lengths", [RAGGED, SHORT, LONG], ids=["ragged", "short", "long"])
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_each_variant_is_proven(
+    gallery_module: Gallery, name: str, dims: tuple[int, int], lengths: tuple[tuple[int, int], ...]
+) -> None:
+    case = packed_case("hopper", lengths, head_dim=dims[0], v_head_dim=dims[1], dtype="bfloat16")
+    case = replace(case, config=built_in(name, *dims), return_max=True)
+    result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), case, "cuda")
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "document"])
+def test_every_config_is_proven(gallery_module: Gallery, name: str, dim: int) -> None:
+    for config in hopper_configs(name, dim, dim):
+        case = replace(packed_case("hopper", RAGGED, head_dim=dim, v_head_dim=dim, dtype="bfloat16"), config=config)
+        result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), case, "cuda")
+        assert result.ok, f"{config}: {result}"
+
+
+@pytest.mark.parametrize("count, length", [(512, 128), (1, 8192), (300, 77)])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "alibi"])
+def test_sequences_of_one_length_equal_the_dense_ones(
+    gallery_module: Gallery, name: str, dim: int, count: int, length: int
+) -> None:
+    packed = make_packed(((length, length),) * count, head_dim=dim, v_head_dim=dim, dtype=torch.bfloat16, device="cuda")
+    module = gallery_module(name)
+    step = partial(module.attention_varlen, *packed.arguments, return_lse=True)
+    assert "_forward_sm90" in launched(step)
+    found, lse = step()
+    dense = [each.unflatten(0, (count, length)).transpose(1, 2) for each in packed.tensors]
+    wanted, wanted_lse = module.attention(*dense, return_lse=True)
+    torch.testing.assert_close(found.unflatten(0, (count, length)).transpose(1, 2), wanted, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(lse.unflatten(1, (count, length)).transpose(0, 1), wanted_lse, rtol=1e-4, atol=1e-4)
