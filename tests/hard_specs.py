@@ -161,8 +161,8 @@ OF_A_CALL: dict[str, dict[str, Any]] = {
         "mask": "(k <= q + sum(i, n, t[b, q, i])) & any(i, n, t[b, k, i] > 0)",
     },
     "more terms than are written out": {
-        "score": "score + 0.01 * sum(i, 300, (q + i) % 7 == k % 7)",
-        "mask": "all(i, 20, all(j, 20, q - k != 2 * i + j - 5))",
+        "score": "score + 0.01 * sum(i, 257, (q + i) % 7 == k % 7)",
+        "mask": "all(i, 13, all(j, 20, q - k != 2 * i + j - 5))",
     },
 }
 
