@@ -161,7 +161,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
     apart = (part.reads for part in (learned, uniform) if part is not None)
     needed = reads.union(queries.names, prologue.reads, *apart)
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
-    persistent = not nonlinear and (scheduled or _leaves_registers(facts, score))
+    persistent = variant.dropout is None and not nonlinear and (scheduled or _leaves_registers(facts, score))
     ranked = persistent and scheduled
     launched = ("batch", "num_rows", "head_group", *(["by_rank"] if ranked else []))
     whole = nonlinear or score is None or facts.logit_of_pairs

@@ -1,8 +1,8 @@
 """Dropout: which pairs of query and key are kept, from a seed and their places alone.
 
 The bits are those of Philox2x32-7 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011; seven rounds
-pass BigCrush), whose key and counter come from the seed, the sequence and the query head by Philox4x32-10. One block of
-64 bits is for the four pairs of rows r, r + 8 and keys c, c + 8 with r and c of a bit 3 that is 0: 16 bits each. In the
+pass BigCrush). Its key, and where its counter begins, come for each head of each sequence from the seed, by
+Philox4x32-10; rows and keys are counted from there. One block of 64 bits is for the four pairs of rows r, r + 8 and keys c, c + 8 with r and c of a bit 3 that is 0: 16 bits each. In the
 layouts of matrix products, of scores and of transposed scores alike, one thread has all four; the compiler finds that it
 would compute a block four times, and does so once. So kernels of any tiles agree, without a word between threads.
 `flashgen.runtime.dropout` computes the same in torch.
@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def dropout_stream(seed_ptr, b, h):
-    """The key and the first counter of the pairs of head h in sequence b, uint32 each; nothing without a seed."""
+    """The key of head h in sequence b and its first counter along rows and along keys, uint32; None without a seed."""
     if seed_ptr is None:
         return None
     else:
@@ -61,15 +61,19 @@ def kept_pairs(stream, p, row0, rows, col0, cols):
         cols, in_right_cols = _halves(col0, cols)
         x += rows
         y += cols
-        for _ in tl.static_range(7):
-            product = x.to(tl.uint64) * 0xD256D193
-            x = (product >> 32).to(tl.uint32) ^ key ^ y
-            y = product.to(tl.uint32)
-            key += 0x9E3779B9
-        word = tl.where(in_lower_rows, y, x)
-        # The 16 bits in front of a word: what comes after them does not count beside a threshold of 16 bits.
-        draw = tl.where(in_right_cols, word, word << 16)
-        return draw >= tl.cast(p * 65536, tl.uint32) << 16
+        return bits_of_pair(x, y, key, in_lower_rows, in_right_cols) >= tl.cast(p * 65536, tl.uint32) << 16
+
+
+@triton.jit
+def bits_of_pair(x, y, key, in_lower_rows, in_right_cols):
+    """The 16 bits of a pair in front of a word of 32: what follows them does not count beside a threshold of 16 bits."""
+    for _ in tl.static_range(7):
+        product = x.to(tl.uint64) * 0xD256D193
+        x = (product >> 32).to(tl.uint32) ^ key ^ y
+        y = product.to(tl.uint32)
+        key += 0x9E3779B9
+    word = tl.where(in_lower_rows, y, x)
+    return tl.where(in_right_cols, word, word << 16)
 
 
 @triton.jit
