@@ -8,6 +8,7 @@ draws a new one on each replay, checkpointing draws the same one again. What ker
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -86,28 +87,38 @@ def _draws(seed: torch.Tensor, batch: int, heads: int, q_units: int, k_units: in
     key, row_counter, col_counter = _stream(seed, numbers(batch, 0), numbers(heads, 1))
     # A block of bits is for the pairs of rows r, r + 8 and keys c, c + 8: r and c are the places without their bit 3.
     rows, cols = (16 * (place // 8) + place % 8 for place in (numbers(8 * q_units, 2), numbers(8 * k_units, 3)))
-    x, y = (row_counter + rows) & _WORD, (col_counter + cols) & _WORD
-    for _ in range(7):
-        high, low = _product(x, 0xD256D193)
-        x, y = high ^ key ^ y, low
-        key = (key + 0x9E3779B9) & _WORD
-    halves = torch.stack([torch.stack([word & 0xFFFF, word >> 16], -1) for word in torch.broadcast_tensors(x, y)], -2)
+    block = philox2x32_7((row_counter + rows) & _WORD, (col_counter + cols) & _WORD, key)
+    halves = torch.stack([torch.stack([word & 0xFFFF, word >> 16], -1) for word in torch.broadcast_tensors(*block)], -2)
     # [batch, heads, 8 q_units, 8 k_units, which row, which key] to places along both.
     units = halves.view(batch, heads, q_units, 8, k_units, 8, 2, 2).permute(0, 1, 2, 6, 3, 4, 7, 5)
     return units.reshape(batch, heads, 16 * q_units, 16 * k_units)
 
 
-def _stream(
-    seed: torch.Tensor, b: torch.Tensor, h: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _stream(seed: torch.Tensor, b: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The key and the first counter of head h in sequence b, by Philox4x32-10 of the seed."""
-    keys = (seed & _WORD, (seed >> 32) & _WORD)
-    counter = [*torch.broadcast_tensors(b, h), torch.zeros_like(seed), torch.zeros_like(seed)]
+    zero = torch.zeros_like(seed)
+    words = philox4x32_10([*torch.broadcast_tensors(b, h), zero, zero], (seed & _WORD, (seed >> 32) & _WORD))
+    return words[0], words[1], words[2]
+
+
+def philox4x32_10(counter: Sequence[torch.Tensor], keys: tuple[torch.Tensor, torch.Tensor]) -> list[torch.Tensor]:
+    """The block of a counter of four words."""
+    x, y, z, w = counter
+    key, other_key = keys
     for _ in range(10):
-        (high, low), (other_high, other_low) = _product(counter[0], 0xD2511F53), _product(counter[2], 0xCD9E8D57)
-        counter = [other_high ^ counter[1] ^ keys[0], other_low, high ^ counter[3] ^ keys[1], low]
-        keys = ((keys[0] + 0x9E3779B9) & _WORD, (keys[1] + 0xBB67AE85) & _WORD)
-    return counter[0], counter[1], counter[2]
+        (high, low), (other_high, other_low) = _product(x, 0xD2511F53), _product(z, 0xCD9E8D57)
+        x, y, z, w = other_high ^ y ^ key, other_low, high ^ w ^ other_key, low
+        key, other_key = (key + 0x9E3779B9) & _WORD, (other_key + 0xBB67AE85) & _WORD
+    return [x, y, z, w]
+
+
+def philox2x32_7(x: torch.Tensor, y: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The block of a counter x, y."""
+    for _ in range(7):
+        high, low = _product(x, 0xD256D193)
+        x, y = high ^ key ^ y, low
+        key = (key + 0x9E3779B9) & _WORD
+    return x, y
 
 
 def _product(x: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]:

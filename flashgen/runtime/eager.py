@@ -57,9 +57,7 @@ def _largest(score: torch.Tensor) -> torch.Tensor:
     return score.detach().amax(-1) if score.shape[-1] else score.new_full(score.shape[:-1], -math.inf)
 
 
-def _softmax(
-    score: torch.Tensor, empty: torch.Tensor, sink: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _softmax(score: torch.Tensor, empty: torch.Tensor, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Each row's weights, and its log-sum-exp; 0 and minus infinity where the row is `empty`.
 
     Relative to the row's largest score, as every sound softmax: exp(score - lse) would lose what is small beside lse.

@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
-from flashgen.codegen.arguments import DROPOUT, ROW_SCHEDULE, dropout_reads, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import (
+    DROPOUT,
+    ROW_SCHEDULE,
+    dropout_reads,
+    extra_arguments,
+    new_prologue,
+    q_offset,
+    unspecialized,
+)
 from flashgen.codegen.backward import Q_START, score_function
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
@@ -126,7 +134,7 @@ class BackwardKvSm90View:
 
     def reads_start(self, tiles: str) -> bool:
         """Whether logits and mask of a tile of queries depend on where it stands."""
-        if self.dropout or tiles == "mixed" and (self.seen.by_place or self.seen.loads):
+        if self.dropout or (tiles == "mixed" and (self.seen.by_place or self.seen.loads)):
             return True
         return bool(self.tile_reads(tiles) & {"rows", "q_first"})
 
@@ -161,6 +169,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
     apart = (part.reads for part in (learned, uniform) if part is not None)
     needed = reads.union(queries.names, prologue.reads, *apart)
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
+    # A step that drops weights leaves no registers for a loop over tiles of keys.
     persistent = variant.dropout is None and not nonlinear and (scheduled or _leaves_registers(facts, score))
     ranked = persistent and scheduled
     launched = ("batch", "num_rows", "head_group", *(["by_rank"] if ranked else []))
