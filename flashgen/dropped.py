@@ -25,19 +25,26 @@ class Dropout:
 
 
 @dataclass(frozen=True)
-class DroppedReference:
-    """The formula of a module with dropout."""
+class Dropping:
+    """A formula with dropout, and the same without."""
 
-    whole: Callable[..., Any]
-    dropout: Dropout
+    dropped: Callable[..., Any]
+    undropped: Callable[..., Any]
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any:
-        return self.whole(q, k, v, **keywords, **self.dropout.keywords(q.device))
+        return self.dropped(q, k, v, **keywords)
 
-    @property
-    def undropped(self) -> DroppedReference:
-        """The same without dropout."""
-        return DroppedReference(self.whole, Dropout(0.0))
+
+def formula_of(module: Module, dropout: Dropout) -> Dropping:
+    """The formula of a generated module with dropout."""
+
+    def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any:
+        return module.reference(q, k, v, **keywords, **dropout.keywords(q.device))
+
+    def undropped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any:
+        return module.reference(q, k, v, **keywords, dropout_p=0.0)
+
+    return Dropping(reference, undropped)
 
 
 @dataclass(frozen=True)
@@ -56,5 +63,5 @@ class DroppedModule:
         return self.module.plan
 
     @property
-    def reference(self) -> DroppedReference:
-        return DroppedReference(self.module.reference, self.dropout)
+    def reference(self) -> Dropping:
+        return formula_of(self.module, self.dropout)

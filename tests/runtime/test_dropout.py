@@ -51,9 +51,7 @@ def test_the_mask_is_that_of_the_kernels_whatever_their_tiles(full: ModuleType, 
     q, k, _ = qkv(50, 70)
     seed = seed_of(-(2**62) + 5)
     unit = torch.eye(70, device=DEVICE).expand(2, 2, -1, -1).contiguous()
-    found = full.attention(
-        q, k, unit, dropout_p=p, dropout_seed=seed, config=f"{config} num_warps=4 num_stages=1"
-    )
+    found = full.attention(q, k, unit, dropout_p=p, dropout_seed=seed, config=f"{config} num_warps=4 num_stages=1")
     assert torch.equal(found != 0, full.dropout_mask(q, k, dropout_p=p, dropout_seed=seed))
 
 
