@@ -8,8 +8,6 @@ are fixed: what passes once passes always.
 from __future__ import annotations
 
 import math
-from itertools import chain, combinations
-from math import prod
 
 import pytest
 import torch

@@ -44,7 +44,7 @@ def test_a_mistake_is_caught(name: str, files: tuple[str, ...], old: str, new: s
     package = rendered()
     chosen = {file: text for file, text in package.items() if file in files}
     write_package(tmp_path / "causal_dropout", {**package, **changed(chosen, (old, new))})
-    failure = first_failure(tmp_path / "causal_dropout", backward=FORWARD != files)
+    failure = first_failure(tmp_path / "causal_dropout", backward=files != FORWARD)
     assert failure is not None
     # Caught by what it computes, not by failing to run.
     assert "Error" not in failure.detail, failure
