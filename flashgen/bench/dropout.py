@@ -88,9 +88,8 @@ def _measure(variant: Variant, dropping: ModuleType, problem: Problem, p: float,
     found = interleave(runs, cuda_timer(), rounds)
     for name in (FORWARD, BOTH):
         base = found["p = 0", name].median_us
-        texts = [
-            f"{way} {found[way, name].median_us / 1e3:.3f} ms ({found[way, name].median_us / base:.3f})" for way in ways
-        ]
+        times = {way: found[way, name].median_us for way in ways}
+        texts = [f"{way} {each / 1e3:.3f} ms ({each / base:.3f})" for way, each in times.items()]
         print(f"{variant.name} {problem} {name}: {', '.join(texts)}", flush=True)
 
 

@@ -106,7 +106,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
 
 
 def _drops(variant: Variant, own: Sequence[Any]) -> bool:
-    """Whether the first of `own`, a variant's own arguments, say that weights are dropped: by a batch element's number."""
+    """Whether weights are dropped, by a batch element's number; `own` begins with the variant's own arguments."""
     return any(each.optional and tensor is not None for each, tensor in zip(variant.inputs, own, strict=False))
 
 
