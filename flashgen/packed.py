@@ -133,14 +133,17 @@ class PackedModule:
 
     def reference(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None,
-        return_lse: bool = False, return_max: bool = False, **given: Any,
+        return_lse: bool = False, return_max: bool = False, dropout_seed: torch.Tensor | None = None, **given: Any,
     ) -> Any:  # fmt: skip
         """out, lse and the largest logits of a packed call, by the formula."""
         found = []
+        kept = None if dropout_seed is None else self._kept(q, k, given["dropout_p"], dropout_seed)
         for b, (queries, keys) in enumerate(zip(*self._slices, strict=True)):
             own_q, own_k, own_v = q[:, :, queries], k[:, :, keys], v[:, :, keys]
             if own_q.shape[2] and own_k.shape[2]:
                 own = {name: self._own(name, value, b) for name, value in given.items()}
+                if kept is not None:
+                    own["dropout_mask"] = kept[b : b + 1, :, : own_q.shape[2], : own_k.shape[2]]
                 found.append(self.module.reference(
                     own_q, own_k, own_v, **own, scale=scale, return_lse=True, return_max=True
                 ))  # fmt: skip
@@ -152,6 +155,15 @@ class PackedModule:
         ))  # fmt: skip
         asked = (out, *([lse] if return_lse else []), *([largest] if return_max else []))
         return asked if len(asked) > 1 else out
+
+    def _kept(self, q: torch.Tensor, k: torch.Tensor, dropout_p: float, dropout_seed: torch.Tensor) -> torch.Tensor:
+        """Which weights of each sequence a call keeps."""
+        found: torch.Tensor = self.module.dropout_mask(
+            q[0].transpose(0, 1), k[0].transpose(0, 1), cu_seqlens_q=self._ends_on(q.device)[0],
+            max_seqlen_q=self.problem.q_len, max_seqlen_k=self.problem.kv_len, dropout_p=dropout_p,
+            dropout_seed=dropout_seed,
+        )  # fmt: skip
+        return found
 
     @property
     def _ends(self) -> tuple[list[int], list[int]]:

@@ -6,7 +6,7 @@ import ast
 import importlib
 from pathlib import Path
 
-PORTABLE = [f"flashgen.runtime.device.{name}" for name in ("arithmetic", "learned", "softmax", "waves")]
+PORTABLE = [f"flashgen.runtime.device.{name}" for name in ("arithmetic", "dropout", "learned", "softmax", "waves")]
 
 
 def written_out(source: str) -> str:
@@ -15,12 +15,22 @@ def written_out(source: str) -> str:
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ImportFrom) or node.module not in PORTABLE:
             continue
-        names = {alias.name for alias in node.names}
         text = Path(importlib.import_module(node.module).__file__).read_text()
-        for function in ast.parse(text).body:
-            if isinstance(function, ast.FunctionDef) and function.name in names:
-                first = function.decorator_list[0].lineno - 1
-                functions.append("\n".join(text.splitlines()[first : function.end_lineno]))
+        for function in _called(text, {alias.name for alias in node.names}):
+            first = function.decorator_list[0].lineno - 1
+            functions.append("\n".join(text.splitlines()[first : function.end_lineno]))
         for number in range(node.lineno - 1, node.end_lineno):
             lines[number] = ""
     return "\n".join(lines) + "\n\n\n" + "\n\n\n".join(functions) + "\n"
+
+
+def _called(text: str, names: set[str]) -> list[ast.FunctionDef]:
+    """The functions of a module that have these names, and those of it that they call."""
+    own = {each.name: each for each in ast.parse(text).body if isinstance(each, ast.FunctionDef)}
+    waiting, found = [name for name in names if name in own], dict[str, ast.FunctionDef]()
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = own[name]
+            waiting += [each.id for each in ast.walk(own[name]) if isinstance(each, ast.Name) and each.id in own]
+    return [function for name, function in own.items() if name in found]

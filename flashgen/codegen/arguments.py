@@ -17,6 +17,8 @@ from flashgen.spec.variant import Variant
 # What a kernel that walks along keys by a schedule is given of it, and one that walks along queries.
 SCHEDULE = ("counts_ptr", "tiles_ptr", "num_k_tiles")
 ROW_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_q_tiles")
+# What a kernel is given of dropout: where the seed is, None without one, and the probability.
+DROPOUT = ("dropout_seed_ptr", "dropout_p")
 # The integers that are None where sequences are dense: how many packed ones there are, and their lengths together.
 PACKED_SIZES = ("num_seqs", "total_q", "total_k")
 # All that is None then.
@@ -51,7 +53,7 @@ def q_offset(facts: Facts) -> str:
 
 
 def extra_arguments(variant: Variant, reads: set[str]) -> tuple[str, ...]:
-    """Pointers and strides of the inputs, runtime params and named sizes, as far as a kernel reads them.
+    """Pointers and strides of the inputs, runtime params, named sizes and DROPOUT, as far as a kernel reads them.
 
     Strides are also those of the sums for gradients.
     """
@@ -61,7 +63,12 @@ def extra_arguments(variant: Variant, reads: set[str]) -> tuple[str, ...]:
         strides = [f"stride_{name}_{axis}" for axis in range(len(tensor.dims) - 1)]
         sums = [f"{stride}_sums" for stride in strides]
         names += [n for n in (f"{name}_ptr", *strides, *sums) if n in reads]
-    return (*names, *(n for n in _scalars(variant) if n in reads))
+    return (*names, *(n for n in (*_scalars(variant), *DROPOUT) if n in reads))
+
+
+def dropout_reads(variant: Variant) -> frozenset[str]:
+    """What kernels of pairs read where the variant has dropout."""
+    return frozenset() if variant.dropout is None else frozenset(DROPOUT)
 
 
 def unspecialized(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import PAIR, level
-from flashgen.codegen.arguments import extra_arguments
+from flashgen.codegen.arguments import DROPOUT, extra_arguments
 from flashgen.codegen.pairs import Function
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
@@ -48,6 +48,10 @@ class BackwardView:
     q_offset: str
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
+
+    @property
+    def dropout(self) -> bool:
+        return self.reads.issuperset(DROPOUT)
 
     @property
     def functions(self) -> tuple[Function, ...]:

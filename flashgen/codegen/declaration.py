@@ -28,17 +28,20 @@ class Declaration:
 
 def declaration(variant: Variant, names: Mapping[str, str], learned: LearnedView | None) -> Declaration:
     """Of a variant under the names of generated code, of which `names` are those in the spec."""
+    drops = variant.dropout is not None
     known = (*SIZES, "total_q", "total_k", *(p.name for p in variant.runtime_params), *variant.dim_names)
     queries, both = with_packed_queries(variant).inputs, with_packed_sequences(variant).inputs
     return Declaration(
         tuple(
             _input(t, names[t.name], known, *(None if other == t else other for other in others))
             for t, *others in zip(variant.inputs, queries, both, strict=True)
-        ),
+        )
+        + (("runtime.DROPOUT_SEED",) if drops else ()),
         tuple(
             _made("Param", [_quoted(p.name), SCALARS[p.type.value]], _called(p.name, names[p.name]))
             for p in variant.runtime_params
-        ),
+        )
+        + (("runtime.DROPOUT_P",) if drops else ()),
         tuple(_sums(site, known) for site in learned.sites) if learned else (),
         learned.loads if learned else 1,
     )

@@ -27,6 +27,9 @@ def formula(variant: Variant) -> str:
         lines.append(f"    key k is visible to query q where {quoted(texts['mask'])}")
     if variant.sink:
         lines.append("    each row's denominator has one more term, exp(sinks[h])")
+    if variant.dropout is not None:
+        lines.append("    each weight of the softmax is dropped with probability dropout_p, the others are scaled by")
+        lines.append("    1 / (1 - dropout_p)")
     if variant.align == "top_left":
         lines.append("    query i stands at key position i")
     else:

@@ -23,7 +23,8 @@ class ModuleView:
     """The holes of the module template.
 
     `kernels` has the views of all kernels. `parameters` are the variant's own arguments of attention(), `passed` what
-    it passes on for them, each with a comma in front. `defaults` are the texts of the functions that have the built-in
+    it passes on for them, each with a comma in front; `passed_without_dropout` where there is none, also of a variant
+    with `dropout`. `defaults` are the texts of the functions that have the built-in
     configs of each family of kernels. `paged_argument_lines` are the `argument_lines` of attention_paged(),
     `varlen_argument_lines` those of attention_varlen().
     """
@@ -39,6 +40,8 @@ class ModuleView:
     renaming: str
     passed: str
     differentiable: str
+    dropout: float | None
+    passed_without_dropout: str
     takes_inputs: bool
     argument_lines: str
     paged_argument_lines: str
@@ -85,7 +88,9 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         counts_batch=facts_of(variant).counts_batch,
         parameters=arguments.parameters,
         renaming=arguments.renaming,
-        passed=_passed(variant),
+        passed=_passed(variant, "dropout_seed", "dropout_p"),
+        passed_without_dropout=_passed(variant, "None", "0.0"),
+        dropout=variant.dropout,
         differentiable=differentiable(public),
         takes_inputs=bool(variant.inputs),
         argument_lines="\n".join(argument_lines(public)),
@@ -99,7 +104,9 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
     )
 
 
-def _passed(variant: Variant) -> str:
-    """The variant's own arguments, the inputs in one tuple and the params in another."""
+def _passed(variant: Variant, seed: str, probability: str) -> str:
+    """The variant's own arguments, the inputs in one tuple and the params in another, and last those of dropout."""
     kinds = {"inputs": [t.name for t in variant.inputs], "params": [p.name for p in variant.runtime_params]}
+    if variant.dropout is not None:
+        kinds = {"inputs": [*kinds["inputs"], seed], "params": [*kinds["params"], probability]}
     return "".join(f", {kind}={tuple_text(names)}" for kind, names in kinds.items() if names)

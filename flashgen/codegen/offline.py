@@ -53,6 +53,7 @@ _POINTERS = {
     "counts_ptr": "*i32",
     "tiles_ptr": "*i32",
     "states_ptr": "*i8",
+    "dropout_seed_ptr": "*i64",
     **dict.fromkeys(("acc_ptr", "m_ptr", "l_ptr", "shift_ptr", "k_scale_ptr", "v_scale_ptr"), "*fp32"),
     **dict.fromkeys(("items_ptr", "count_ptr", "block_table_ptr", "seq_lens_ptr"), "*i32"),
     **dict.fromkeys(("cu_seqlens_q_ptr", "cu_seqlens_k_ptr"), "*i32"),
@@ -217,7 +218,7 @@ def _assembler_log() -> Iterator[io.StringIO]:
 
 def _argument_types(arguments: Mapping[str, str], dtype: str) -> dict[str, str]:
     """The types of a kernel's arguments as far as they are known by name; what is left is an int32."""
-    types = {"scale": "fp32"}
+    types = {"scale": "fp32", "dropout_p": "fp32"}
     for name, kind in arguments.items():
         types[f"{inner_name(name)}_ptr"] = "*" + _TRITON_TYPES[kind]
         types[inner_name(name)] = _TRITON_TYPES[kind]

@@ -18,6 +18,15 @@ class OnlineSoftmax:
     @property
     def softmax(self) -> str:
         """The call of it."""
-        logits = "qk, qk_scale" if self.scaled else "x"
+        logits = self._logits
         precision = "" if self.precision == "ieee" else ", TF32=True"
         return f"{self.softmax_function}({logits}, v_tile, acc, m, l{precision})"
+
+    @property
+    def weights(self) -> str:
+        """The call of the same function up to its product, which is the kernel's own where it drops weights."""
+        return f"{self.softmax_function.replace('online_softmax', 'softmax_weights')}({self._logits}, m, l)"
+
+    @property
+    def _logits(self) -> str:
+        return "qk, qk_scale" if self.scaled else "x"

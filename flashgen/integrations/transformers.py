@@ -49,10 +49,11 @@ def generated_attention(
     query [batch, heads, q_len, head_dim], key [batch, kv_heads, kv_len, head_dim], value [batch, kv_heads, kv_len,
     v_head_dim]. attention_mask: what `interface_mask` made, or a mask [batch|1, heads|1, q_len, kv_len] of a caller's,
     bool, or floats that are added to the scores. softcap bounds the scores, s_aux [heads] are sinks, position_bias
-    [batch|1, heads|1, q_len, kv_len] is added to the scores. Returns [batch, q_len, heads, v_head_dim] and None in the
+    [batch|1, heads|1, q_len, kv_len] is added to the scores. dropout is the probability with which weights are dropped,
+    above 0 in training alone. Returns [batch, q_len, heads, v_head_dim] and None in the
     place of the weights. Raises ModelError for what it does not have.
     """
-    _check(dropout, others)
+    _check(others)
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     if isinstance(cache, PagedAttentionCache):
@@ -68,14 +69,13 @@ def generated_attention(
     inputs |= {f"bias_{place}": bias for place, (_, bias) in enumerate(shaped)}
     if s_aux is not None:
         inputs["sinks"] = s_aux
-    attention = attention_of(form, softcap, s_aux is not None, tuple(axes for axes, _ in shaped))
-    out = attention(query, key, value, scale=scaling, **inputs)
+    attention = attention_of(form, softcap, s_aux is not None, tuple(axes for axes, _ in shaped), dropout > 0)
+    drop = {"dropout_p": dropout} if dropout > 0 else {}
+    out = attention(query, key, value, scale=scaling, **inputs, **drop)
     return out.transpose(1, 2).contiguous(), None
 
 
-def _check(dropout: float, others: Mapping[str, Any]) -> None:
-    if dropout:
-        raise ModelError(f"attention_dropout is {dropout}; expected 0 in the model's config, or model.eval()")
+def _check(others: Mapping[str, Any]) -> None:
     if others.get("output_attentions"):
         raise ModelError("output_attentions asks for the weights, which are never made; expected attention 'eager'")
     if others.get("head_mask") is not None:

@@ -48,20 +48,23 @@ _attentions = SimpleNamespace()
 _building = Lock()
 
 
-def spec_of(form: str, softcap: float | None, sinks: bool, added: tuple[str, ...]) -> dict[str, Any]:
+def spec_of(
+    form: str, softcap: float | None, sinks: bool, added: tuple[str, ...], drops: bool = False
+) -> dict[str, Any]:
     """The spec of what a layer asks for.
 
     form: a mask of `_FORMS`; added: for each tensor that is added to the scores by which indices it has, "b", "h" or
-    "bh", beside those of the pair.
+    "bh", beside those of the pair. drops: weights are dropped, by the dropout_p of each call.
     """
     spec: dict[str, Any] = {
-        "name": _name(form, softcap, sinks, *added),
+        "name": _name(form, softcap, sinks, *added, drops=drops),
         "description": f"Attention of transformers' models: {_SAID[form]}.",
     }
     spec |= _FORMS[form]
     spec["align"] = "bottom_right" if form == "causal" else "top_left"
     spec |= {"softcap": softcap} if softcap is not None else {}
     spec |= {"sink": "learned"} if sinks else {}
+    spec |= {"dropout": 0.0} if drops else {}
     # Positions of a causal variant count from the keys' end.
     row = "q - kv_len + q_len" if form == "causal" else "q"
     inputs, score = dict(spec.get("inputs", {})), "score"
@@ -72,25 +75,28 @@ def spec_of(form: str, softcap: float | None, sinks: bool, added: tuple[str, ...
     return {**spec, "score": score} if added else spec
 
 
-def _name(form: str, softcap: float | None, sinks: bool, *added: str) -> str:
+def _name(form: str, softcap: float | None, sinks: bool, *added: str, drops: bool) -> str:
     """A variant's name: each has its own, by which torch.compile tells their modules apart."""
     own = [f"softcap_{softcap}"] * (softcap is not None) + ["sinks"] * sinks + [f"bias_{each}" for each in added]
+    own += ["dropout"] * drops
     return re.sub(r"\W", "_", "_".join(("model", form, *own)).lower())
 
 
-def attention_of(form: str, softcap: float | None, sinks: bool, added: tuple[str, ...]) -> Callable[..., torch.Tensor]:
+def attention_of(
+    form: str, softcap: float | None, sinks: bool, added: tuple[str, ...], drops: bool = False
+) -> Callable[..., torch.Tensor]:
     """The `attention` of the variant for what a layer asks for. The first time it is built or found on disk."""
-    name = _name_of(form, softcap, sinks, *added)
+    name = _name_of(form, softcap, sinks, *added, drops=drops)
     attention: Callable[..., torch.Tensor] = getattr(_attentions, name)
     return attention
 
 
 @torch.compiler.assume_constant_result
-def _name_of(form: str, softcap: float | None, sinks: bool, *added: str) -> str:
+def _name_of(form: str, softcap: float | None, sinks: bool, *added: str, drops: bool) -> str:
     """What an attention is found by, once it is there. torch.compile asks while it traces."""
-    name = _name(form, softcap, sinks, *added)
+    name = _name(form, softcap, sinks, *added, drops=drops)
     if not hasattr(_attentions, name):
         with _building:
             if not hasattr(_attentions, name):
-                setattr(_attentions, name, kept_module(spec_of(form, softcap, sinks, added), "models").attention)
+                setattr(_attentions, name, kept_module(spec_of(form, softcap, sinks, added, drops), "models").attention)
     return name

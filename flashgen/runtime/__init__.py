@@ -27,6 +27,7 @@ from flashgen.runtime.defaults import (
     unpipelined,
 )
 from flashgen.runtime.differentiable import attention_operator
+from flashgen.runtime.dropout import DROPOUT_P, DROPOUT_SEED, dropout_of, kept_mask
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import Lookup, lookups, shipped_root
@@ -37,6 +38,8 @@ from flashgen.runtime.variant import Variant
 from flashgen.runtime.varlen import packed_variant
 
 __all__ = [
+    "DROPOUT_P",
+    "DROPOUT_SEED",
     "REQUIRED",
     "Call",
     "Config",
@@ -67,7 +70,9 @@ __all__ = [
     "default_scheduled_backward_kv_config",
     "default_scheduled_backward_q_config",
     "default_scheduled_config",
+    "dropout_of",
     "eager_attention",
+    "kept_mask",
     "keywords",
     "lookups",
     "make_plan",

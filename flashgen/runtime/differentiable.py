@@ -73,7 +73,8 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
 
     def axes_of(arguments: Sequence[Any]) -> BatchAxes | None:
         last = arguments[3 + own :]
-        if variant.packed or variant.counts_batch or any(isinstance(each, torch.Tensor) for each in last):
+        planned = any(isinstance(each, torch.Tensor) for each in last)
+        if variant.packed or variant.counts_batch or planned or _drops(variant, arguments[3:]):
             return None
         rows = (0,) * (3 if residue else 2)
         return BatchAxes((*own_axes(variant), *[None] * len(last)), (*rows, 0 if last[1] else None))
@@ -102,6 +103,11 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         completed=completed,
         axes_of=axes_of,
     )
+
+
+def _drops(variant: Variant, own: Sequence[Any]) -> bool:
+    """Whether weights are dropped, by a batch element's number; `own` begins with the variant's own arguments."""
+    return any(each.optional and tensor is not None for each, tensor in zip(variant.inputs, own, strict=False))
 
 
 def _optional(names: Sequence[str]) -> str:
@@ -200,7 +206,8 @@ class _Gradients:
         results = [own[place] if needed else None for place, needed in zip(self.places, needs, strict=True)]
         summed = any(needed and axis is None for needed, axis in zip(needs, results, strict=True))
         planned = any(isinstance(each, torch.Tensor) for each in last)
-        if self.variant.packed or self.variant.counts_batch or summed or planned:
+        by_number = self.variant.counts_batch or _drops(self.variant, arguments[5:])
+        if self.variant.packed or by_number or summed or planned:
             return None
         return BatchAxes((0, 0, *own, *(0,) * self.results, *[None] * len(last)), tuple(results))
 

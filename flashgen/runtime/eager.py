@@ -7,19 +7,24 @@ from collections.abc import Callable
 
 import torch
 
+from flashgen.runtime.dropout import without_dropped
+
 # formula(score, b, h, kv_h, q, k) -> (score, mask), all broadcasting to [batch, heads, q_len, kv_len].
 Formula = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 
 def eager_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, formula: Formula, *, bottom_right: bool, scale: float | None,
-    return_lse: bool, return_max: bool = False, sinks: torch.Tensor | None = None,
+    return_lse: bool, return_max: bool = False, sinks: torch.Tensor | None = None, kept: torch.Tensor | None = None,
+    dropout_p: float = 0,
 ) -> torch.Tensor | tuple[torch.Tensor, ...]:  # fmt: skip
     """softmax(score over visible keys) @ v, the whole score matrix in memory.
 
     Shapes as attention() takes them; k and v of batch 1 serve every batch element. All of it runs in float32, or in
     float64 where q is: only out is rounded to the dtype of q. A pair whose score comes out as minus infinity is hidden,
     as if masked. A row that sees no key gives 0, a log-sum-exp and a largest score of minus infinity and no gradients.
+    With `kept`, bool [batch, heads, q_len, kv_len], the weights of other pairs are dropped, and these are scaled by
+    1 / (1 - dropout_p).
     """
     batch, heads, q_len, head_dim = q.shape
     kv_heads, kv_len = k.shape[1:3]
@@ -41,7 +46,8 @@ def eager_attention(
         product.register_hook(lambda gradient: gradient.masked_fill(hidden, 0))
     score = score.masked_fill(hidden, -math.inf)
     sink = None if sinks is None else sinks.to(wide)[None, :, None].expand(batch, heads, q_len)
-    out, lse = _softmax(score, v, hidden.all(-1), sink)
+    weights, lse = _softmax(score, hidden.all(-1), sink)
+    out = without_dropped(weights, kept, dropout_p) @ v
     found = (out.to(q.dtype), *((lse,) if return_lse else ()), *((_largest(score),) if return_max else ()))
     return found if len(found) > 1 else found[0]
 
@@ -51,15 +57,13 @@ def _largest(score: torch.Tensor) -> torch.Tensor:
     return score.detach().amax(-1) if score.shape[-1] else score.new_full(score.shape[:-1], -math.inf)
 
 
-def _softmax(
-    score: torch.Tensor, v: torch.Tensor, empty: torch.Tensor, sink: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row's mean of v, and its log-sum-exp; 0 and minus infinity where the row is `empty`.
+def _softmax(score: torch.Tensor, empty: torch.Tensor, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row's weights, and its log-sum-exp; 0 and minus infinity where the row is `empty`.
 
     Relative to the row's largest score, as every sound softmax: exp(score - lse) would lose what is small beside lse.
     """
     if not score.shape[-1]:
-        return score @ v, score.new_full(empty.shape, -math.inf)
+        return score, score.new_full(empty.shape, -math.inf)
     top = _largest(score)
     if sink is not None:
         top = torch.maximum(top, sink.detach())
@@ -69,4 +73,4 @@ def _softmax(
     if sink is not None:
         total = total + torch.exp(sink - top)
     total = total.masked_fill(empty, 1)
-    return weights / total[..., None] @ v, (top + total.log()).masked_fill(empty, -math.inf)
+    return weights / total[..., None], (top + total.log()).masked_fill(empty, -math.inf)

@@ -28,7 +28,8 @@ def attention_forward(
     `counts` and `tiles` are those of a plan, if there is.
     """
     call = prepare_own(variant, q, k, v, scale, inputs, params)
-    if config is None and not variant.packed and few_queries(call.sizes) and not is_empty(call):
+    decodes = config is None and not variant.packed and params.get("dropout_p", 0) == 0
+    if decodes and few_queries(call.sizes) and not is_empty(call):
         return decoded(variant, call, choose_config(None, variant.configs["decode"], call), return_max)
     written = outputs(call, variant.natural, return_max)
     found = tuple(written.values())

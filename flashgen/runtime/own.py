@@ -50,6 +50,10 @@ def given_own(
             ready = each.default(layout.sizes.heads, q.device)
             if (tracer := current_tracer()) is not None:
                 tracer.constant(ready)
+        if ready is None and each.optional:
+            description.append(None)
+            given[each.pointer] = None
+            continue
         try:
             description += (ready.shape, ready.stride(), ready.dtype, ready.device)
         except (AttributeError, RuntimeError):
@@ -81,15 +85,18 @@ def _checked(
 def check_inputs(
     declared: Sequence[Input], q: torch.Tensor, sizes: Sizes, tensors: Sequence[torch.Tensor | None],
     params: Mapping[str, Any],
-) -> tuple[list[torch.Tensor], dict[str, int]]:  # fmt: skip
+) -> tuple[list[torch.Tensor | None], dict[str, int]]:  # fmt: skip
     """The inputs as kernels read them, what stands in for None included, and the dimensions that they bind.
 
     Raises ValueError or TypeError for one that does not fit the sizes of the call.
     """
     known = {**vars(sizes), **params}
-    ready: list[torch.Tensor] = []
+    ready: list[torch.Tensor | None] = []
     bound: dict[str, int] = {}
     for each, tensor in zip(declared, tensors, strict=True):
+        if tensor is None and each.optional:
+            ready.append(None)
+            continue
         given = each.default(sizes.heads, q.device) if tensor is None and each.default else tensor
         here = _bound(each, given)
         bound |= here
@@ -107,9 +114,10 @@ def _bound(declared: Input, given: object) -> dict[str, int]:
     return {name: given.shape[axis] if axis < given.ndim else 0 for name, axis in declared.binds.items()}
 
 
-def _strides(declared: Sequence[Input], tensors: Sequence[torch.Tensor]) -> dict[str, int]:
+def _strides(declared: Sequence[Input], tensors: Sequence[torch.Tensor | None]) -> dict[str, int]:
     return {
         f"stride_{each.name}_{axis}": tensor.stride(own)
         for each, tensor in zip(declared, tensors, strict=True)
+        if tensor is not None
         for axis, own in enumerate(each.axes)
     }

@@ -55,7 +55,7 @@ def signature_of(inputs: Sequence[Input], params: Sequence[Param]) -> Signature:
     packed = [param for param in params if len(inputs) + len(params) > MOST_ARGUMENTS and param.name not in sizing]
     single = [param for param in params if param not in packed]
     lists = {kind: tuple(param.name for param in packed if param.type is kind) for kind in _LISTS}
-    types = {each.name: "Tensor" if each.default is None else "Tensor?" for each in inputs}
+    types = {each.name: "Tensor?" if each.default or each.optional else "Tensor" for each in inputs}
     types |= {param.name: "SymInt" if param.changing else param.type.__name__ for param in single}
     types |= {_LISTS[kind]: f"{kind.__name__}[]" for kind, names in lists.items() if names}
     return Signature(

@@ -140,6 +140,15 @@ Share = Annotated[
         float,
     ),
 ]
+Rate = Annotated[
+    float,
+    Accept(
+        lambda v: is_scalar(v) and not isinstance(v, bool) and 0 <= v < 1,
+        "a number from 0 to 1, 1 excluded",
+        {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+        float,
+    ),
+]
 Count = Annotated[int, count(1)]
 Dtype = Annotated[str, choice(*DTYPES)]
 HeadDim = Annotated[int, count(1, MAX_HEAD_DIM)]

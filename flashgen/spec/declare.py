@@ -25,6 +25,7 @@ class Declarations:
     def __init__(self, document: Document, spec: SpecForm) -> None:
         self._document = document
         self._taken: dict[str, str] = {}
+        self._dropout = spec.dropout is not None
         for name, form in spec.params.items():
             self._take(name, "param", ("params", name), form.runtime)
         for name in spec.inputs:
@@ -52,7 +53,7 @@ class Declarations:
         return Scope({size: var(size, Type.INT) for size in names.SIZES} | self._scalars | self._dims)
 
     def _take(self, name: str, what: str, path: KeyPath, is_argument: bool = False) -> None:
-        expected = names.name_problem(name, is_argument)
+        expected = names.name_problem(name, is_argument, self._dropout)
         if expected is None and name in self._taken:
             expected = f"a name that is not already {self._taken[name]}"
         if expected:

@@ -33,6 +33,8 @@ def digest(variant: Variant) -> str:
         "align": variant.align,
         "params": [[p.name, p.type.value, repr(p.value)] for p in variant.runtime_params],
         **({"allow_tf32": True} if variant.allow_tf32 else {}),
+        # The probability itself is a default, which callers may change.
+        **({} if variant.dropout is None else {"dropout": True}),
         **({} if variant.approximate else {"approximate": False}),
         "inputs": [
             # What has a default is learned when the caller passes it and asks for its gradient: no choice of the spec.

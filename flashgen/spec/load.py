@@ -65,6 +65,7 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
         warnings=tuple(doubt for piece in reading.pieces for doubt in doubts(piece.syntax)),
         allow_tf32=spec.allow_tf32,
         approximate=spec.approximate,
+        dropout=spec.dropout,
     )
     _refuse_unused(document, variant)
     _refuse_many_sizes(document, variant)

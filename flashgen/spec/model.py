@@ -23,6 +23,7 @@ from flashgen.spec.accept import (
     Extent,
     Flag,
     HeadDim,
+    Rate,
     Scalar,
     Share,
     Size,
@@ -248,6 +249,11 @@ class SpecForm(_Form):
     block_sparse: BlockSparse | None = Field(None, description="Mask: by the blocks of the input block_mask.")
     sink: Annotated[Literal["learned"] | None, choice("learned")] = Field(
         None, description="The input sinks, float32 [heads]: one more logit in each row's denominator."
+    )
+    dropout: Rate | None = Field(
+        None,
+        description="attention() gets dropout_p, this probability by default, and drops weights after the softmax.",
+        examples=[0.1],
     )
     align: Annotated[str, choice("bottom_right", "top_left")] = Field(
         "bottom_right", description="Query i stands at key i + kv_len - q_len (bottom_right) or at key i (top_left)."

@@ -18,6 +18,8 @@ LANGUAGE = frozenset({"score", "true", "false", "inf", *POSITIONS, *SIZES, "v_he
 ARGUMENTS = frozenset({
     "q", "k", "v", "scale", "return_lse", "return_max", "plan", "config", "backward_config", "deterministic",
 })  # fmt: skip
+# And those that it has, or reference(), where the spec says dropout.
+OF_DROPOUT = frozenset({"dropout_p", "dropout_seed", "dropout_mask"})
 
 MAX_LENGTH = 64
 _MODULE = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_LENGTH - 1}}}")
@@ -36,10 +38,10 @@ def module_problem(name: str) -> str | None:
     return None
 
 
-def name_problem(name: str, is_argument: bool = True) -> str | None:
+def name_problem(name: str, is_argument: bool = True, dropout: bool = False) -> str | None:
     """What the name of a param, input, let or dimension would have to be, or None where it is good.
 
-    `is_argument`: callers pass it to attention(), as inputs and runtime params are.
+    `is_argument`: callers pass it to attention(), as inputs and runtime params are. `dropout`: the spec says dropout.
     """
     if not _NAME.fullmatch(name):
         return f"a letter, then letters, digits and underscores, at most {MAX_LENGTH} in all"
@@ -47,6 +49,6 @@ def name_problem(name: str, is_argument: bool = True) -> str | None:
         return "a name that is not a Python keyword"
     if name in LANGUAGE:
         return "a name that is not a word of the expression language"
-    if is_argument and name in ARGUMENTS:
+    if is_argument and (name in ARGUMENTS or (dropout and name in OF_DROPOUT)):
         return "a name that is not already an argument of attention()"
     return None

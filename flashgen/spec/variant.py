@@ -88,7 +88,8 @@ class Variant:
     `sink` says that the input `sinks` adds one logit to each row. `source` is the spec's path as given, printable.
     `samples` are pairs of input name and Sample. `warnings` say what may not be meant, each with its place.
     `allow_tf32`: products of float32 inputs may round them to TF32. `approximate`: for 16-bit inputs, tanh may come
-    from an instruction of the GPU that is right to 11 bits.
+    from an instruction of the GPU that is right to 11 bits. `dropout` is the probability with which attention() drops
+    each weight where the caller names no other; None where there is no dropout.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Variant:
     warnings: tuple[str, ...] = ()
     allow_tf32: bool = False
     approximate: bool = True
+    dropout: float | None = None
 
     def module_in(self, out: str | os.PathLike[str]) -> Path:
         """Where the package that is generated of it lies in the folder `out`."""

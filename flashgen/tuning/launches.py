@@ -11,7 +11,8 @@ import torch
 
 from flashgen import runtime
 from flashgen.codegen import inputs_summed_by_key
-from flashgen.packed import PackedCall, PackedModule
+from flashgen.dropped import Dropout, DroppedModule
+from flashgen.packed import Module, PackedCall, PackedModule
 from flashgen.paged import PagedCall, packed_keywords
 from flashgen.prepared import prepared
 from flashgen.problems import Call
@@ -33,10 +34,15 @@ class Launches:
     """The launches of a generated module's kernels on one call, whose forward pass the backward takes as done."""
 
     def __init__(self, module: ModuleType, variant: Variant, call: Call) -> None:
-        self._module: Any = module
+        # All configs drop the same weights.
+        self._dropout = None if variant.dropout is None else Dropout(variant.dropout)
+        self._module: Any = self._dropping(module)
         self._variant: runtime.Variant = module.VARIANT
         self._call = call
         self._adds_to_sums = bool(inputs_summed_by_key(variant))
+
+    def _dropping(self, module: Module) -> Module:
+        return module if self._dropout is None else DroppedModule(module, self._dropout)
 
     def of(self, kernel: str, config: Config) -> Launch:
         """A launch of `kernel` in this config."""
@@ -113,7 +119,7 @@ class Launches:
     @cached_property
     def _prepared(self) -> PreparedCall:
         """The call as kernels take it."""
-        return prepared(self._variant, self._call)
+        return prepared(self._variant, self._call, dropout=self._dropout)
 
     @cached_property
     def d_out(self) -> torch.Tensor:
@@ -135,11 +141,12 @@ class PackedLaunches(Launches):
     def __init__(self, module: ModuleType, variant: Variant, packed: PackedCall) -> None:
         super().__init__(module, variant, packed.call)
         self._variant = module.VARLEN
-        self._module = self._packed = PackedModule(module, variant, packed.problem, packed.problem.lengths)
+        self._packed = PackedModule(module, variant, packed.problem, packed.problem.lengths)
+        self._module = self._dropping(self._packed)
 
     @cached_property
     def _prepared(self) -> PreparedCall:
-        return prepared(self._variant, self._packed.told(self._call))
+        return prepared(self._variant, self._packed.told(self._call), dropout=self._dropout)
 
 
 class PagedLaunches:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle, product
 from typing import Any
 
+from flashgen.dropped import Dropout
 from flashgen.lang.nodes import Const, walk
 from flashgen.problems import Problem
 from flashgen.runtime import Config
@@ -14,6 +15,8 @@ from flashgen.spec.variant import Param, Variant
 
 # Constants up to this one get a case that is longer than they are.
 LONGEST_REACH = 8192
+# Of dropout, by turns.
+PROBABILITIES = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class Case:
 
     `params` replaces values of runtime params; `planned` passes a schedule prepared by plan(); `defaults` leaves
     out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it. `lengths` packs
-    sequences of so many queries and keys each. `decoded`: the config is one of the decode kernel.
+    sequences of so many queries and keys each. `decoded`: the config is one of the decode kernel. `drops`: where the
+    variant has dropout, weights are dropped.
     """
 
     name: str
@@ -59,6 +63,13 @@ class Case:
     backward: Backward | None = None
     lengths: tuple[tuple[int, int], ...] = ()
     decoded: bool = False
+    drops: bool = True
+
+    def dropout(self, variant: Variant) -> Dropout | None:
+        """What is dropped; None of a variant without dropout. The seed decides."""
+        if variant.dropout is None:
+            return None
+        return Dropout(PROBABILITIES[self.seed % len(PROBABILITIES)] if self.drops else 0.0, self.seed)
 
 
 def _problem(text: str, dtype: str) -> Problem:
@@ -178,6 +189,10 @@ _GRADIENTS = (
 def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level. `gpu`: leave tile sizes to the module and go to sizes that an interpreter cannot."""
     cases = [*_QUICK, *_PACKED, *_reach(variant), *_own(variant, _QUICK[0], scheduled)]
+    if variant.dropout is not None:
+        # Without dropout few queries are another kernel's.
+        decoding = [case for case in cases if case.name.startswith("decode")]
+        cases += [replace(case, name=f"{case.name}, without dropout", drops=False) for case in decoding]
     if level == "full":
         cases += [*_PAIRWISE, *_DECODE, *_DIMS, *(_LONG if gpu else ()), *(_tuned(variant) if gpu else ())]
     return _seeded(variant, cases, gpu)
@@ -207,6 +222,8 @@ def _own(variant: Variant, base: Case, scheduled: bool) -> list[Case]:
     """What a variant's params, inputs and schedule ask for, on the problem of `base`."""
     prefix = "gradients, " if base.backward else ""
     cases = _params(variant, base)
+    if variant.dropout is not None:
+        cases.append(replace(base, name="without dropout", drops=False))
     if any(i.default for i in variant.inputs):
         cases.append(replace(base, name="default inputs", defaults=True))
     if any(dim.may_be_one for i in variant.inputs for dim in i.dims):

@@ -47,6 +47,7 @@ from types import MappingProxyType
 
 import torch
 
+from flashgen.dropped import Dropping
 from flashgen.problems import Call
 from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude, what_was_drawn
 from flashgen.verify.eager_gradients import Loss, eager_gradients, evaluate, gradients_of, leaves_of
@@ -192,11 +193,14 @@ def _uncancelled(
     kv_heads, kv_len = call.k.shape[1:3]
     # With the identity for v, out is the matrix of weights.
     unit = torch.eye(kv_len, dtype=torch.float64, device=call.q.device).expand(len(call.q), kv_heads, kv_len, kv_len)
-    weights = evaluate(reference, call, {**leaves, "v": unit}, scale)[0]
+    kept = weights = evaluate(reference, call, {**leaves, "v": unit}, scale)[0]
+    if isinstance(reference, Dropping):
+        # A weight that is dropped, and has none of its row's gradient through out, has it through the others.
+        weights = evaluate(reference.undropped, call, {**leaves, "v": unit}, scale)[0]
     d_weights = (d_out @ _grouped(leaves["v"], call).transpose(-1, -2)).abs()
-    out = weights @ _grouped(leaves["v"], call)
-    row = (weights * d_weights).sum(-1) + (d_out * out).norm(dim=-1) + d_lse.abs()
-    return weights * (d_weights + row[..., None]), row
+    out = kept @ _grouped(leaves["v"], call)
+    row = (kept * d_weights).sum(-1) + (d_out * out).norm(dim=-1) + d_lse.abs()
+    return kept * d_weights + weights * row[..., None], row
 
 
 def _walk(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from flashgen.dropped import Dropout, formula_of
 from flashgen.lang.nodes import variables
 from flashgen.paged import Batch, dense_inputs, inputs_of, make_batch, packed_keywords
 from flashgen.problems import Call, Own
@@ -86,6 +87,8 @@ def _judged(
         return Verdict(0.0, 0.0, empty, "nothing to see" if empty else "a row without a key is not 0 with lse -inf")
     call = Call(*batch.sequence(b), inputs_of(variant, batch, own, b), own.params)
     reference: Reference = module.reference
+    if variant.dropout is not None:
+        reference = formula_of(module, Dropout(0.0)).undropped
     if _reads_batch(variant):
         reference = _of_element(reference, b, len(batch.kv_lens))
     return judge(out.transpose(0, 1)[None], lse[None], call, reference, counted_apart=counted_apart(variant, call))

@@ -13,6 +13,7 @@ from types import ModuleType
 import torch
 
 from flashgen.codegen.rehearsal import Wanted, rehearsal
+from flashgen.dropped import DroppedModule
 from flashgen.packed import Module, PackedModule, packed_call
 from flashgen.positive import note_of
 from flashgen.prepared import prepared
@@ -77,7 +78,7 @@ def _launch(module: ModuleType, variant: Variant, case: Case | PagedCase, device
     if isinstance(case, PagedCase):
         launch_paged(module, variant, case, device)
         return
-    given, call = _packed(module, variant, case, _call(variant, case, device))
+    given, call = _given(module, variant, case, device)
     if case.backward is not None:
         launch_gradients(given, variant, case, case.backward, call)
     else:
@@ -123,7 +124,7 @@ def verify_config(
         "forward": replace(case, config=config),
         "backward_q": replace(case, backward=Backward(q=config, deterministic=True)),
         "backward_kv": replace(case, backward=Backward(kv=config)),
-        "decode": Case(name, small, config, decoded=True),
+        "decode": Case(name, small, config, decoded=True, drops=False),
         "decode_paged": _paged_case(name, small, config),
     }
     return run_case(module, variant, cases[kernel], device)
@@ -150,9 +151,11 @@ def _lengths(problem: Problem) -> tuple[tuple[int, int], ...]:
 
 def rehearse_proof(module: ModuleType, variant: Variant, problem: Problem, device: str) -> None:
     """What `verify_config` does apart from the kernel, so that the first proof does not wait for libraries to load."""
-    call = _call(variant, Case("rehearsal", _cut_down(problem)), device)
-    out, lse = module.reference(call.q, call.k, call.v, **call.keywords, return_lse=True)
-    judge(out, lse, call, module.reference)
+    case = Case("rehearsal", _cut_down(problem))
+    call = _call(variant, case, device)
+    given = _given(module, variant, case, device)[0]
+    out, lse = given.reference(call.q, call.k, call.v, **call.keywords, return_lse=True)
+    judge(out, lse, call, given.reference)
 
 
 def _cut_down(problem: Problem) -> Problem:
@@ -172,7 +175,7 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
     if isinstance(case, PagedCase):
         with _products(variant.allow_tf32):
             return prove_paged(module, variant, case, device)
-    given, call = _packed(module, variant, case, _call(variant, case, device))
+    given, call = _given(module, variant, case, device)
     if case.backward is not None:
         with _products(variant.allow_tf32):
             return prove_gradients(given, variant, case, case.backward, call)
@@ -214,18 +217,22 @@ def _call(variant: Variant, case: Case, device: str) -> Call:
     return replace(call, q=q * case.gain, k=k, inputs=inputs)
 
 
-def _packed(module: ModuleType, variant: Variant, case: Case, call: Call) -> tuple[Module, Call]:
-    """The module and the call as they are, or where the case packs its sequences, those of such a call."""
-    if not case.lengths:
-        return module, call
-    return PackedModule(module, variant, case.problem, case.lengths), packed_call(variant, call, case.lengths)
+def _given(module: ModuleType, variant: Variant, case: Case, device: str) -> tuple[Module, Call]:
+    """The module and the call as they are, or where the case packs its sequences, or drops weights, those of that."""
+    given: Module = module
+    call = _call(variant, case, device)
+    if case.lengths:
+        given = PackedModule(module, variant, case.problem, case.lengths)
+        call = packed_call(variant, call, case.lengths)
+    dropout = case.dropout(variant)
+    return (given if dropout is None else DroppedModule(given, dropout)), call
 
 
 def _poisoned_answer(module: Module, case: Case, call: Call) -> tuple[torch.Tensor, ...]:
     arguments = (call.q, call.k, call.v)
     with poisoned():
         if case.decoded and case.config is not None:
-            kernels = vars(module)["VARIANT"]
+            kernels = vars(module.module if isinstance(module, DroppedModule) else module)["VARIANT"]
             out, lse, *_ = decoded(kernels, prepared(kernels, call, case.scale), case.config)
             return out, lse
         plan = {}

@@ -98,16 +98,29 @@ def test_requests_are_batched_continuously(name: str) -> None:
 
 
 def test_what_it_does_not_have_is_named() -> None:
-    made, inputs = tiny.model("Llama", SIZE, "generated"), comparing.sample("Llama", SIZE)
-    for layer in made.model.layers:
-        layer.self_attn.attention_dropout = 0.1
-    made.eval()(**inputs)
-    with pytest.raises(ModelError, match=r"attention_dropout is 0\.1"):
-        made.train()(**inputs)
     whisper = tiny.model("Whisper", SIZE, "eager")
     whisper.set_attn_implementation("generated")
     with pytest.raises(ModelError, match="output_attentions"):
         whisper.model.encoder.layers[0].self_attn(torch.randn(1, 4, SIZE.hidden), output_attentions=True)
+
+
+def test_a_model_drops_weights_in_training_alone() -> None:
+    made, inputs = tiny.model("Llama", SIZE, "generated"), comparing.sample("Llama", SIZE)
+    for layer in made.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+
+    def logits() -> torch.Tensor:
+        torch.manual_seed(3)
+        return made(**inputs).logits
+
+    made.eval()
+    whole = logits()
+    assert torch.equal(made(**inputs).logits, whole)
+    made.train()
+    dropped = logits()
+    assert not torch.allclose(dropped, whole)
+    assert torch.equal(logits(), dropped)
+    assert not torch.allclose(made(**inputs).logits, dropped)
 
 
 @pytest.mark.parametrize("name", ["flash_mine", "eager", "paged|mine", ""])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
-from flashgen.codegen.arguments import PACKED_SIZES, ROW_SCHEDULE, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import PACKED_SIZES, ROW_SCHEDULE, dropout_reads, new_prologue, q_offset, unspecialized
 from flashgen.codegen.backward import (
     Q_START,
     BackwardView,
@@ -48,7 +48,7 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
         limits = Limits(scheduled_tiles(facts, ROW_SCHEDULE, "keys", "queries"), "0", "", _SCHEDULED)
     else:
         limits = row_limits(facts.rows, prologue, checks_end=score is not None)
-    reads = reads_of(prologue, score, mask) | {*step.reads}
+    reads = reads_of(prologue, score, mask) | {*step.reads} | dropout_reads(variant)
     return BackwardKvView(
         name="_backward_kv",
         score=score,

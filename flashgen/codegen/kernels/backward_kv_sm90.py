@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
-from flashgen.codegen.arguments import ROW_SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import (
+    DROPOUT,
+    ROW_SCHEDULE,
+    dropout_reads,
+    extra_arguments,
+    new_prologue,
+    q_offset,
+    unspecialized,
+)
 from flashgen.codegen.backward import Q_START, score_function
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
@@ -72,6 +80,15 @@ class BackwardKvSm90View:
         return tuple(name for name in self.sizes if name != "by_rank")
 
     @property
+    def dropout(self) -> bool:
+        return self.reads.issuperset(DROPOUT)
+
+    @property
+    def dk_arguments(self) -> tuple[str, ...]:
+        """Of `arguments` those of the consumer that makes dK of wide heads."""
+        return (*self.queries.arguments, *(name for name in DROPOUT if name in self.arguments))
+
+    @property
     def dk_sizes(self) -> tuple[str, ...]:
         """Those of the consumer that makes dK of wide heads."""
         return tuple(name for name in self.sizes if name in {"scale", *_PLACES, *self.queries.names})
@@ -117,7 +134,7 @@ class BackwardKvSm90View:
 
     def reads_start(self, tiles: str) -> bool:
         """Whether logits and mask of a tile of queries depend on where it stands."""
-        if tiles == "mixed" and (self.seen.by_place or self.seen.loads):
+        if self.dropout or (tiles == "mixed" and (self.seen.by_place or self.seen.loads)):
             return True
         return bool(self.tile_reads(tiles) & {"rows", "q_first"})
 
@@ -144,6 +161,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
     queries = query_tiles(facts, checks_end=score is not None)
     functions = [f for f in (score, seen.rest) if f is not None]
     reads = prologue.reads.union(seen.reads - {"queries", "q"}, *(f.body.reads for f in functions)) - {*seen.loaded}
+    reads |= dropout_reads(variant)
     uniform = None if nonlinear or score is None else uniform_score(facts, prologue, known, along_queries=True)
     learned = learned_sm90(
         facts, (uniform.prologue if uniform else prologue).fork(), uniform.condition if uniform else None
@@ -151,7 +169,8 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
     apart = (part.reads for part in (learned, uniform) if part is not None)
     needed = reads.union(queries.names, prologue.reads, *apart)
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
-    persistent = not nonlinear and (scheduled or _leaves_registers(facts, score))
+    # A step that drops weights leaves no registers for a loop over tiles of keys.
+    persistent = variant.dropout is None and not nonlinear and (scheduled or _leaves_registers(facts, score))
     ranked = persistent and scheduled
     launched = ("batch", "num_rows", "head_group", *(["by_rank"] if ranked else []))
     whole = nonlinear or score is None or facts.logit_of_pairs

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.arguments import PACKED_SIZES, SCHEDULE, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import PACKED_SIZES, SCHEDULE, dropout_reads, new_prologue, q_offset, unspecialized
 from flashgen.codegen.backward import BackwardView, arguments_of, reads_of, score_function, spread
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.learned import LearnedView, learned_view
@@ -67,7 +67,7 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
     if mask is not None:
         limits = scheduled_tiles(facts) if scheduled else loop_limits(facts, prologue).lines
     row = "" if found.row is None else prologue.inline(found.row)
-    reads = reads_of(prologue, score, mask) | (learned.reads if learned else frozenset())
+    reads = reads_of(prologue, score, mask) | (learned.reads if learned else frozenset()) | dropout_reads(variant)
     return BackwardQView(
         score=score,
         score_call="" if score is None else spread(facts, "[BM, BN]", nonlinear) + score.call,

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import (
+    DROPOUT,
+    SCHEDULE,
+    dropout_reads,
+    extra_arguments,
+    new_prologue,
+    q_offset,
+    unspecialized,
+)
 from flashgen.codegen.backward import score_function
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
 from flashgen.codegen.pairs import Function, named_apart, pairs
@@ -69,6 +77,10 @@ class BackwardQSm90View:
         return tuple(name for name in self.sizes if name != "kv_heads" or {"kv_h", name} & self.reads)
 
     @property
+    def dropout(self) -> bool:
+        return self.reads.issuperset(DROPOUT)
+
+    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()
@@ -103,6 +115,7 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
     uniform = None if nonlinear or score is None else uniform_score(facts, prologue, known, along_queries=False)
     functions = (score, mask, *(uniform.functions if uniform else ()))
     reads = prologue.reads.union(*(f.body.reads for f in functions if f is not None)) - {"k_first", "k_last"}
+    reads |= dropout_reads(variant)
     needed = {*reads, *forward.work.names, *_ALWAYS}
     if mask is None or uniform or "kv_len" in shown.reads or (q_offset(facts) and reads & {"q", "q_first", "q_last"}):
         needed.add("kv_len")

@@ -31,6 +31,7 @@ class DeltaView:
     arguments: tuple[str, ...]
     integers: tuple[str, ...]
     sizes: tuple[str, ...]
+    dropout: bool
     functions: tuple[()] = ()
 
     @property
@@ -44,17 +45,19 @@ def delta_view(facts: Facts) -> DeltaView:
     variant, body = facts.variant, row_step(facts, prologue)
     reads = prologue.reads.union(body.reads)
     offset = q_offset(facts) if body.results else ""
+    dropout = variant.dropout is not None
     return DeltaView(
         lines=(*prologue.lines, *body.lines),
         row=" ".join(body.results),
         natural=facts.logits.natural,
         reads=frozenset(reads),
         q_offset=offset,
-        arguments=extra_arguments(variant, {*reads}),
+        arguments=extra_arguments(variant, reads | ({"dropout_p"} if dropout else set())),
         integers=own_integers(variant, reads),
         sizes=tuple(
             name
             for name in _SIZES
             if name in reads or (name == "kv_len" and offset) or (name == "kv_heads" and "kv_h" in reads)
         ),
+        dropout=dropout,
     )

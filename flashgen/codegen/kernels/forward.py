@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import level
-from flashgen.codegen.arguments import PACKED_SIZES, SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import (
+    PACKED_SIZES,
+    SCHEDULE,
+    dropout_reads,
+    extra_arguments,
+    new_prologue,
+    q_offset,
+    unspecialized,
+)
 from flashgen.codegen.limits import loop_limits, scheduled_tiles
 from flashgen.codegen.online import OnlineSoftmax
 from flashgen.codegen.pairs import Function, pairs
@@ -48,6 +56,7 @@ class ForwardView(OnlineSoftmax):
     natural: bool
     row_shift: bool
     sink: bool
+    dropout: bool
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
 
@@ -67,7 +76,7 @@ def forward_view(facts: Facts) -> ForwardView:
         limits = scheduled_tiles(facts) if scheduled else loop_limits(facts, prologue).lines
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
-    reads = prologue.reads | found.reads
+    reads = prologue.reads | found.reads | dropout_reads(variant)
     arguments = extra_arguments(variant, reads | ({"sinks_ptr"} if variant.sink else set()))
     spread = "tl.zeros([BM, BN], tl.float32) + " if found.spread else ""
     return ForwardView(
@@ -95,6 +104,7 @@ def forward_view(facts: Facts) -> ForwardView:
         natural=found.natural,
         row_shift=bool(row_shift),
         sink=variant.sink,
+        dropout=variant.dropout is not None,
         arguments=(*SCHEDULE, *arguments) if scheduled else arguments,
         unspecialized=(*unspecialized(variant, reads, scheduled), *PACKED_SIZES),
     )

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import COL, level
-from flashgen.codegen.arguments import PACKED_SIZES, SCHEDULE, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.arguments import (
+    PACKED_SIZES,
+    SCHEDULE,
+    dropout_reads,
+    extra_arguments,
+    new_prologue,
+    q_offset,
+    unspecialized,
+)
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, longest, work_of
@@ -98,6 +106,7 @@ class ForwardSm90View:
     natural: bool
     row_shift: bool
     sink: bool
+    dropout: bool
     kernel: Role
     consumer: Role
     producer: Role
@@ -156,6 +165,7 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
     epilogue = prologue.fork()
     row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
     reads = prologue.reads | found.reads | columns.reads | ({"sinks_ptr"} if variant.sink else set())
+    reads |= dropout_reads(variant)
     ordered, uneven = facts.longest_first or scheduled, keys is not None and not facts.is_window
     asked = {"kv_len", *(keys.reads if keys else ()), *(["head_group"] if ordered else [])}
     computes = reads | asked
@@ -189,6 +199,7 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
         natural=found.natural,
         row_shift=bool(row_shift),
         sink=variant.sink,
+        dropout=variant.dropout is not None,
         kernel=kernel,
         consumer=consumer,
         producer=producer,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from flashgen.verify.soak.case import Case
+from flashgen.verify.soak.dropout import kept
 from flashgen.verify.soak.formula import Formula, size
 
 Tensor = torch.Tensor
@@ -23,10 +24,14 @@ class Oracle:
     `rough`: tanh of 16-bit inputs may be that of the GPU's instruction, and what is not the truth has it.
     `fast`: so are exp, log and powers, whatever the inputs.
     `noise` moves the scaled products by about so much, relatively or absolutely, always by the same numbers.
+    `drops`: weights are dropped where the case says so.
     """
 
-    def __init__(self, case: Case, rough: bool = False, noise: float = 0.0, fast: bool = False) -> None:
+    def __init__(
+        self, case: Case, rough: bool = False, noise: float = 0.0, fast: bool = False, drops: bool = True
+    ) -> None:
         self.case, self.rough, self.noise, self.fast = case, rough, noise, fast
+        self.drops = drops and case.dropout_p > 0
         self.score, self.masks, self.lets = written(case)
 
     def reference(
@@ -54,8 +59,13 @@ class Oracle:
         beyond = largest.isfinite() & (largest.abs() > torch.finfo(torch.float32).max)
         score = torch.where(beyond, math.nan, score)
         sinks = others["sinks"].to(wide)[None, :, None, None] if "sink" in case.spec else None
-        out, lse = softmax(score, v, sinks)
+        out, lse = softmax(score, v, sinks, self._factors(q.device) if self.drops else None)
         return (out, lse) if return_lse else out
+
+    def _factors(self, device: torch.device) -> Tensor:
+        """What dropout multiplies each weight with."""
+        case, p = self.case, self.case.dropout_p
+        return kept(case.values, p, case.batch, case.heads, case.q_len, case.kv_len).to(device).double() / (1 - p)
 
     def visible(self, others: Mapping[str, Any], device: torch.device) -> Tensor:
         """Which pairs are visible, bool [batch, heads, q_len, kv_len]."""
@@ -161,8 +171,11 @@ def _integers(case: Case) -> dict[str, int]:
     return {name: int(value) for name, value in (forms | dict(case.params)).items() if isinstance(value, int)}
 
 
-def softmax(score: Tensor, v: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """out and lse of scores where minus infinity hides a pair. A row that sees none gives 0 and minus infinity."""
+def softmax(score: Tensor, v: Tensor, sinks: Tensor | None, factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """out and lse of scores where minus infinity hides a pair. A row that sees none gives 0 and minus infinity.
+
+    `factors` multiply the weights that values get.
+    """
     empty = (score == -math.inf).all(-1, keepdim=True)
     top = score.amax(-1, keepdim=True).masked_fill(empty, 0.0)
     top = top if sinks is None else torch.maximum(top, sinks)
@@ -171,7 +184,8 @@ def softmax(score: Tensor, v: Tensor, sinks: Tensor | None) -> tuple[Tensor, Ten
     total = weights.sum(-1, keepdim=True)
     total = total if sinks is None else total + torch.exp(sinks - top)
     total = torch.where(empty, 1.0, total)
-    out = (weights / total).to(v.dtype) @ v
+    mixed = weights / total if factors is None else weights / total * factors.to(weights.dtype)
+    out = mixed.to(v.dtype) @ v
     lse = (top + total.log()).masked_fill(empty, -math.inf)
     return out, lse[..., 0]
 

@@ -79,6 +79,11 @@ class Case:
         return {name: getattr(self, name) for name in names} | dict(self.dims)
 
     @property
+    def dropout_p(self) -> float:
+        """The probability with which weights are dropped, by the seed `values`."""
+        return float(self.spec.get("dropout", 0.0))
+
+    @property
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 

@@ -41,6 +41,10 @@ def draw(seed: int, index: int, attempt: int = 0, large: bool = False) -> Case:
         spec["approximate"] = False
     spec |= {"params": s.params, "inputs": s.inputs, "let": s.lets, "score": score, "mask": mask}
     spec = {key: value for key, value in spec.items() if value not in ({}, "", None)}
+    # By numbers of their own: the rest of a case is what it was before there was dropout.
+    dropping = Random(f"{seed} {index} {attempt} dropout")
+    if dropping.random() < 0.15:
+        spec["dropout"] = dropping.choice((0.1, 0.1, 0.5, 0.9))
     return _called(s, bound(needed(spec), s.dims), sizes, large)
 
 

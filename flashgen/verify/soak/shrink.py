@@ -89,7 +89,7 @@ def _plainer(case: Case) -> Iterator[Case]:
         yield replace(case, d_out="dense")
     if case.dtype != "float32":
         yield replace(case, dtype="float32")
-    for key in ("align", "approximate"):
+    for key in ("align", "approximate", "dropout"):
         if key in case.spec:
             yield case.with_spec(**{key: None})
     for name, recipe in case.recipes.items():

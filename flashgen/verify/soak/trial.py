@@ -30,7 +30,15 @@ from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case
 from flashgen.verify.soak.schedules import schedule_fault
 from flashgen.verify.soak.tensors import call_of, elements, loss_of, with_defaults
-from flashgen.verify.soak.verdicts import Finding, Truth, of_gradients, of_huge_gradients, of_outputs, of_reference
+from flashgen.verify.soak.verdicts import (
+    Finding,
+    Truth,
+    dropout_of,
+    of_gradients,
+    of_huge_gradients,
+    of_outputs,
+    of_reference,
+)
 
 # Elements of the largest input that is drawn, a quarter of a GiB in float64.
 MOST_ELEMENTS = 2**25
@@ -129,7 +137,7 @@ def _compared(case: Case, call: Call, module: ModuleType, oracle: Oracle, truth:
                 return Finding("schedule", wrong)
         out, lse = module.attention(
             *arguments, **keywords, **({} if plan is None else {"plan": plan}), scale=case.scale, return_lse=True,
-            config=configs.get("forward"), deterministic=case.deterministic,
+            config=configs.get("forward"), deterministic=case.deterministic, **dropout_of(case, call),
             backward_config={name: each for name, each in configs.items() if name != "forward"} or None,
         )  # fmt: skip
         found = gradients_of((out, lse), leaves, loss, keep=True) if case.d_out != "none" else {}
@@ -148,8 +156,8 @@ def _compared(case: Case, call: Call, module: ModuleType, oracle: Oracle, truth:
 
 
 def _through_huge_rows(out: torch.Tensor, v: torch.Tensor, truth: Truth) -> torch.Tensor | None:
-    """The gradient of v under ones in rows of huge scores; None where there are no such rows."""
-    if not bool(truth.huge.any()):
+    """The gradient of v under ones in rows of huge scores; None where there are no such rows, or weights dropped."""
+    if truth.dropout_p or not bool(truth.huge.any()):
         return None
     ones = truth.huge[..., None].expand(out.shape).to(out.dtype)
     return torch.autograd.grad(out, v, ones, retain_graph=True)[0]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from flashgen.dropped import Dropout, Dropping
 from flashgen.problems import Call
 from flashgen.spec import load
 from flashgen.verify.budget import Verdict, judge
@@ -58,6 +59,7 @@ class Truth:
     lse: torch.Tensor
     visible: torch.Tensor
     dtype: torch.dtype
+    dropout_p: float = 0.0
 
     @classmethod
     def of(cls, oracle: Oracle, case: Case, call: Call) -> Truth:
@@ -65,7 +67,7 @@ class Truth:
         with torch.no_grad():
             out, lse = oracle.reference(*wide, **call.keywords, scale=case.scale, return_lse=True)
             visible = oracle.visible(call.keywords, call.q.device)
-        return cls(call, out, lse, visible, call.q.dtype)
+        return cls(call, out, lse, visible, call.q.dtype, case.dropout_p)
 
     @property
     def huge(self) -> torch.Tensor:
@@ -110,6 +112,7 @@ def _beyond_values(out: torch.Tensor, lse: torch.Tensor, truth: Truth, huge: tor
     """Whatever weights a row of huge scores has, its output is a mean of values, and lse is as large as the scores."""
     group = out.shape[1] // truth.call.v.shape[1]
     most = truth.call.v.double().abs().amax(2).repeat_interleave(group, 1)[:, :, None] * 1.02 + 1e-4
+    most = most / (1 - truth.dropout_p)
     wrong = (~(out.double().abs() <= most).all(-1)) & huge
     if bool(wrong.any()):
         return Finding("out", f"larger than every value at {wrong.nonzero()[0].tolist()}, scores are huge", math.inf)
@@ -117,6 +120,13 @@ def _beyond_values(out: torch.Tensor, lse: torch.Tensor, truth: Truth, huge: tor
     if not bool((near | ~huge).all()):
         return Finding("lse", f"huge, and wrong at {(~near & huge).nonzero()[0].tolist()}", math.inf)
     return None
+
+
+def dropout_of(case: Case, call: Call) -> dict[str, Any]:
+    """What the module's functions are told of dropout."""
+    if "dropout" not in case.spec:
+        return {}
+    return Dropout(case.dropout_p, case.values).keywords(call.q.device)
 
 
 class _Patched:
@@ -148,7 +158,8 @@ class _Patched:
         """The truth and, beside it, what the other call loses, twice: a kernel adds up in another order and units."""
         q, k, v, keywords = given
         wide = (q.double(), k.double(), v.double(), keywords)
-        noisy = Oracle(self._oracle.case, self._oracle.rough, noise=0.01, fast=self._oracle.fast)
+        own = self._oracle
+        noisy = Oracle(own.case, own.rough, noise=0.01, fast=own.fast, drops=own.drops)
         truth, rounded = self._plain(*wide), self._plain(q, k, v, keywords, oracle=noisy)
         exact = self._plain(*wide, oracle=noisy)
         out = truth[0] + LOSSES * (rounded[0] - exact[0])
@@ -171,7 +182,9 @@ def of_gradients(found: Mapping[str, torch.Tensor], truth: Truth, loss: Loss, or
 
     def judged(noisy: bool) -> Finding:
         patched = _Patched(oracle, truth, flat=True, noisy=noisy)
-        verdict = judge_gradients(found, truth.call, loss, patched.reference, case.scale, converted)
+        undropped = _Patched(Oracle(case, oracle.rough, fast=oracle.fast, drops=False), truth, flat=True, noisy=noisy)
+        reference = Dropping(patched.reference, undropped.reference) if oracle.drops else patched.reference
+        verdict = judge_gradients(found, truth.call, loss, reference, case.scale, converted)
         nonsense = "is not finite, in float64" in verdict.detail
         return Finding("void", verdict.detail) if nonsense else _finding(verdict)
 
@@ -199,8 +212,8 @@ def of_reference(module: ModuleType, truth: Truth, case: Case) -> Finding:
     call = truth.call
     wide = (call.q.double(), call.k.double(), call.v.double())
     with torch.no_grad():
-        out, lse = module.reference(*wide, **call.keywords, scale=case.scale, return_lse=True)
-    size = call.v.double().abs().max() + 1e-30
+        out, lse = module.reference(*wide, **call.keywords, scale=case.scale, return_lse=True, **dropout_of(case, call))
+    size = call.v.double().abs().max() / (1 - case.dropout_p) + 1e-30
     error = float((out - truth.out).abs().max() / size)
     if not error <= 1e-6:
         return Finding("reference", f"out is off by {error:.2g} of the largest value", error / 1e-6)
