@@ -32,7 +32,7 @@ def test_each_variant_compiles(path: Path, target: str, tmp_path: Path, compiled
                 place, kernel.family, target, "bfloat16", 128, 128, config, True, (), True, False, {}, {}, True
             )
             assert found.error is None, (kernel.name, found)
-            assert not found.serialized_wgmma, kernel.name
+            assert kernel.backend == "portable" or not found.serialized_wgmma, kernel.name
 
 
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)

@@ -18,6 +18,7 @@ from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.launching import replaced
 from flashgen.spec import load
+from flashgen.tuning.space import search_space
 from flashgen.verify import run_case
 
 VARIANTS = Path(__file__).parents[2] / "variants"
@@ -44,8 +45,8 @@ def _on_hopper() -> Iterator[None]:
 
 def hopper_configs(name: str, head_dim: int, v_head_dim: int) -> list[Config]:
     scheduled = uses_schedule(load(VARIANTS / f"{name}.yaml"))
-    task = Task("forward", "sm_90", "bfloat16", head_dim, v_head_dim, 8192, 8192, scheduled)
-    return list(FORWARD_SM90_KERNEL.space(task))
+    task = Task("forward", "sm_90", "bfloat16", head_dim, v_head_dim, 8192, 8192, scheduled, packed=True)
+    return [config for config in search_space(task).configs if config.backend == FORWARD_SM90_KERNEL.backend]
 
 
 def built_in(name: str, head_dim: int, v_head_dim: int) -> Config:

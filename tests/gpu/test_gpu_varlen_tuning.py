@@ -14,14 +14,16 @@ from flashgen.bench.packed import DENSE, PACKED_CANDIDATES, measure_packed
 from flashgen.bench.passes import BACKWARD, FORWARD
 from flashgen.bench.rows import Case
 from flashgen.bench.run import machine
-from flashgen.codegen import default_of, generate, load_module
+from flashgen.codegen import default_of, generate, load_module, uses_schedule
 from flashgen.packed import PackedModule, make_packed
 from flashgen.problems import Problem
+from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.lookup import current_device, forget
 from flashgen.runtime.record_files import RecordWarning
 from flashgen.runtime.registry import MODES
 from flashgen.spec import load
 from flashgen.tuning.measure import ConcordRequest, KernelBench, ProofRequest, TimeRequest, WorkRequest
+from flashgen.tuning.space import search_space
 from flashgen.tuning.tune import tune
 from flashgen.tuning.workloads import problems, workloads
 
@@ -41,7 +43,8 @@ def test_each_kernel_is_timed_compared_proven_and_counted(name: str, tmp_path: P
     for workload in found:
         kernel = workload.key.kernel
         config = default_of(variant, kernel, packed=True)(device.capability, "bfloat16", 64, 64)
-        others = (config.but(num_warps=8), config.but(num_stages=1))
+        task = Task(kernel, device.capability, "bfloat16", 64, 64, 1024, 1024, uses_schedule(variant), packed=True)
+        others = [each for each in search_space(task).configs if each.backend == config.backend and each != config]
         assert bench(TimeRequest(workload, config, 5.0)).median_us > 0
         assert bench(ConcordRequest(workload, (config, others[0]), others[1])) == {}
         assert bench(ProofRequest(workload, config)) == ""

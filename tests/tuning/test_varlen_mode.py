@@ -15,18 +15,20 @@ from packed_batch import make_packed as packed_tensors
 from test_session import DEVICE
 from test_tune import PretendedMachine, pretended  # noqa: F401 - a fixture
 
-from flashgen.codegen import generate, load_module
+from flashgen.codegen import default_of, generate, load_module
 from flashgen.errors import SpecError, UsageError
 from flashgen.explain.configs import used_configs
 from flashgen.explain.sources import traced
 from flashgen.packed import make_packed
 from flashgen.problems import Problem
 from flashgen.runtime import Config, choosing
+from flashgen.runtime.kernels.forward import FORWARD_KERNEL
 from flashgen.runtime.lookup import forget
 from flashgen.runtime.own import prepare_own
 from flashgen.runtime.record_files import RecordWarning
 from flashgen.runtime.record_table import parse, to_text
 from flashgen.runtime.records import Bucket
+from flashgen.runtime.registry import kernels_of, register, unregister
 from flashgen.spec import load
 from flashgen.tuning.launches import PackedLaunches
 from flashgen.tuning.prune import CompileRequest
@@ -111,7 +113,8 @@ def test_shapes_on_the_command_line() -> None:
 def test_what_a_spec_names_is_tuned_and_found_by_packed_calls_alone(built: Path) -> None:
     outcomes = tune(load(SPEC), built, modes=["varlen"], preset="quick")
     assert [outcome.workload.key.kernel for outcome in outcomes] == [*KERNELS]
-    assert {config.backend for _, config in PretendedMachine.last.timed} == {"portable"}
+    serving = {kernel.backend for family in KERNELS for kernel in kernels_of(family, packed=True)}
+    assert {config.backend for _, config in PretendedMachine.last.timed} <= serving
     assert {outcome.status for outcome in tune(load(SPEC), built, modes=["varlen"])} == {"found"}
     module = load_module(built)
     for outcome in outcomes:
@@ -150,7 +153,8 @@ def test_records_of_dense_calls_say_nothing_of_packed_ones(built: Path) -> None:
     configs = load_module(built).VARLEN.configs["forward"]
     with pytest.warns(UserWarning, match="using the built-in default .* --mode varlen` finds"):
         found = configs.find(DEVICE, "bfloat16", 64, 64, Bucket.of(64, 1, 1024, 1024, tokens=4096))
-    assert (found.source, found.config.backend) == ("default", "portable")
+    built_in = default_of(load(SPEC), "forward", packed=True)("sm_90", "bfloat16", 64, 64)
+    assert (found.source, found.config) == ("default", built_in)
 
 
 @pytest.mark.usefixtures("pretended")
@@ -166,13 +170,16 @@ def test_a_trace_says_that_the_nearest_record_is_one_of_dense_calls(built: Path)
 @pytest.mark.usefixtures("pretended")
 def test_a_record_whose_kernel_serves_no_packed_sequences_is_refused(built: Path) -> None:
     dense, *_ = tune(load(SPEC), built, modes=["dense"], preset="quick")
-    hopper = load_module(built).VARIANT.configs["forward"].default("sm_90", "bfloat16", 64, 64)
-    assert hopper.backend != "portable"
-    record = replace(dense.record, config=hopper)
-    assert parse(to_text([record])) == (record,)
-    packed = replace(record, key=replace(record.key, bucket=replace(record.key.bucket, tokens=4096)))
-    with pytest.raises(ValueError, match="as forward of packed sequences has it"):
-        parse(to_text([packed]))
+    alone = replace(FORWARD_KERNEL, name="alone", backend="alone", packs=False)
+    register(alone)
+    try:
+        record = replace(dense.record, config=Config(64, 64, 4, 2, "alone"))
+        assert parse(to_text([record])) == (record,)
+        packed = replace(record, key=replace(record.key, bucket=replace(record.key.bucket, tokens=4096)))
+        with pytest.raises(ValueError, match="as forward of packed sequences has it"):
+            parse(to_text([packed]))
+    finally:
+        unregister(alone)
 
 
 @pytest.mark.usefixtures("pretended")
