@@ -234,3 +234,23 @@ def test_quotes_newlines_and_templates_in_a_description(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text('name: a\ndescription: |\n  """{{ 7*7 }}\'\'\' \\\n  {% include "x" %}\n')
     assert load(path).description == '"""{{ 7*7 }}\'\'\' \\\n{% include "x" %}'
+
+
+@pytest.mark.parametrize("p", [0, 0.0, 0.1, 0.999])
+def test_a_probability_of_dropout(p: float) -> None:
+    assert load({"name": "mine", "dropout": p}).dropout == float(p)
+    assert load({"name": "mine"}).dropout is None
+
+
+@pytest.mark.parametrize("p", [1, 1.0, -0.1, True, "0.1", math.nan, math.inf, [0.1]])
+def test_what_is_no_probability_of_dropout(p: object) -> None:
+    with pytest.raises(SpecError, match="expected a number from 0 to 1, 1 excluded"):
+        load({"name": "mine", "dropout": p})
+
+
+@pytest.mark.parametrize("name", ["dropout_p", "dropout_seed", "dropout_mask"])
+def test_names_of_dropout_are_taken_where_it_is(name: str) -> None:
+    spec = {"name": "mine", "inputs": {name: {"shape": ["heads"], "dtype": "float32"}}, "score": f"score + {name}[h]"}
+    load(spec)
+    with pytest.raises(SpecError, match="already an argument of attention"):
+        load({**spec, "dropout": 0.1})
