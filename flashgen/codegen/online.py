@@ -13,7 +13,7 @@ class OnlineSoftmax:
     @property
     def softmax_function(self) -> str:
         """The function's name."""
-        return f"online_softmax{'_natural' if self.natural else '_scaled' if self.scaled else ''}"
+        return f"online_softmax{self._form}"
 
     @property
     def softmax(self) -> str:
@@ -25,7 +25,11 @@ class OnlineSoftmax:
     @property
     def weights(self) -> str:
         """The call of the same function up to its product, which is the kernel's own where it drops weights."""
-        return f"{self.softmax_function.replace('online_softmax', 'softmax_weights')}({self._logits}, m, l)"
+        return f"softmax_weights{self._form}({self._logits}, m, l)"
+
+    @property
+    def _form(self) -> str:
+        return "_natural" if self.natural else "_scaled" if self.scaled else ""
 
     @property
     def _logits(self) -> str:
