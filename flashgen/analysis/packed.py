@@ -16,11 +16,12 @@ BEGIN = {Q_LEN: var("begin_q", Type.INT), KV_LEN: var("begin_k", Type.INT)}
 def length_along(tensor: Input) -> Expr | None:
     """The length that an input goes along in each sequence, which makes it a packed one; None for others.
 
-    One that may be the same for all of the batch is for the places of each sequence, and none is packed.
+    One that may be the same for all of the batch is for the places of each sequence, and none is packed. Nor is one of
+    pairs, also where both of a pair are keys.
     """
-    sizes = {dim.size for dim in tensor.dims if not dim.may_be_one}
-    lengths = sizes & BEGIN.keys()
-    return lengths.pop() if BATCH in sizes and len(lengths) == 1 else None
+    dims = [dim.size for dim in tensor.dims if not dim.may_be_one]
+    lengths = [size for size in dims if size in BEGIN]
+    return lengths[0] if BATCH in dims and len(lengths) == 1 else None
 
 
 def is_packed(tensor: Input) -> bool:

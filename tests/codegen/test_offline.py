@@ -161,6 +161,24 @@ def test_strides_of_gradients_may_be_one(kernel: str, config: Config, tmp_path: 
     assert found.error is None
 
 
+@pytest.mark.parametrize("constants", [{"dropout_seed_ptr": None}, {}], ids=["no seed", "a seed"])
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "config"),
+    [
+        ("forward", "bfloat16", Config(128, 128, 4, 2, "hopper", ping_pong=1)),
+        ("backward_q", "bfloat16", Config(64, 64, 4, 1)),
+        ("backward_kv", "float32", Config(16, 32, 8, 1, fuse_dq=0)),
+    ],
+)
+def test_dropout_with_a_seed_and_without(
+    kernel: str, dtype: str, config: Config, constants: dict[str, None], tmp_path: Path, compiled: Compile
+) -> None:
+    spec = {"name": "drops", "dropout": 0.1, "block_sparse": {"block_q": 128, "block_kv": 128}}
+    path = generate(load(spec), tmp_path)
+    found = compiled(path, kernel, "sm_90", dtype, 40, 40, config, False, (), False, False, {}, constants)
+    assert found.error is None
+
+
 def test_the_jobs_of_a_variant() -> None:
     variant = load({"name": "mine", "head_dim": [32, 80], "dtype": ["float32", "bfloat16"]})
     jobs = jobs_for(variant, ["sm_90", "gfx942"])

@@ -14,22 +14,23 @@ from flashgen.codegen import load_module, render, write_package
 from flashgen.verify import CaseResult, cases_for, gradient_cases_for, run_case
 
 FORWARD, BACKWARD = ("forward.py",), ("backward_kv.py", "backward_q.py", "delta.py")
-BITS, MIXED = "bits_of_pair(x, y, key, in_lower_rows, in_right_cols)", "acc = tl.dot(where_kept(kept, p)"
+KEPT = "where_kept(bits, dropout_p, p)"
+PRODUCT = f"acc = tl.dot(\n            {KEPT}"
 MUTATIONS = [
     ("other bits in the backward pass", BACKWARD, "0xD256D193", "0xD256D195"),
     ("bits of the next head", FORWARD, "b.to(tl.uint32), h.to(tl.uint32)", "b.to(tl.uint32), h.to(tl.uint32) + 1"),
     ("bits of the first sequence", FORWARD, "b.to(tl.uint32), h.to(tl.uint32)", "b.to(tl.uint32) * 0, h.to(tl.uint32)"),
-    ("rows counted from each tile's first", FORWARD, "stream, dropout_p, row0", "stream, dropout_p, 0"),
+    ("rows counted from each tile's first", FORWARD, "stream, row0, each_row", "stream, 0, each_row"),
     ("keys counted from each tile's first", ("backward_q.py",), "each_row, start, each_key", "each_row, 0, each_key"),
     ("one bit less of rows", ("backward_kv.py",), "(offsets & 8) != 0", "(offsets & 4) != 0"),
     ("no scale", FORWARD, "l * (1.0 - dropout_p)", "l"),
     ("a scale applied twice", FORWARD, "l * (1.0 - dropout_p)", "l * (1.0 - dropout_p) * (1.0 - dropout_p)"),
     ("a scale left out of p", BACKWARD, " + tl.log2(1.0 - dropout_p)", ""),
     ("a scale left out of delta", BACKWARD, "delta *= 1.0 - dropout_p", "delta *= 1.0"),
-    ("dropped before the sum", FORWARD, MIXED, f"l -= tl.sum(p - where_kept(kept, p), 1)\n        {MIXED}"),
-    ("dv of all weights", ("backward_kv.py",), "where_kept(kept, p)", "p"),
-    ("dk of all weights", ("backward_kv.py",), "where_kept(kept, dp)", "dp"),
-    ("the other ones dropped", FORWARD, f"{BITS} >=", f"{BITS} <"),
+    ("dropped before the sum", FORWARD, PRODUCT, f"l -= tl.sum(p - {KEPT}, 1)\n        {PRODUCT}"),
+    ("dv of all weights", ("backward_kv.py",), KEPT, "p"),
+    ("dk of all weights", ("backward_kv.py",), "where_kept(bits, dropout_p, dp)", "dp"),
+    ("the other ones dropped", FORWARD, "bits >=", "bits <"),
     ("eight bits of a threshold", FORWARD, "tl.cast(p * 65536, tl.uint32) << 16", "tl.cast(p * 256, tl.uint32) << 24"),
 ]  # fmt: skip
 

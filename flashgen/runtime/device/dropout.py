@@ -2,9 +2,10 @@
 
 The bits are those of Philox2x32-7 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011; seven rounds
 pass BigCrush). Its key, and where its counter begins, come for each head of each sequence from the seed, by
-Philox4x32-10; rows and keys are counted from there. One block of 64 bits is for the four pairs of rows r, r + 8 and keys c, c + 8 with r and c of a bit 3 that is 0: 16 bits each. In the
-layouts of matrix products, of scores and of transposed scores alike, one thread has all four; the compiler finds that it
-would compute a block four times, and does so once. So kernels of any tiles agree, without a word between threads.
+Philox4x32-10; rows and keys are counted from there. One block of 64 bits is for the four pairs of rows r, r + 8 and
+keys c, c + 8 with r and c of a bit 3 that is 0: 16 bits each. In the layouts of matrix products, of scores and of
+transposed scores alike, one thread has all four; the compiler finds that it would compute a block four times, and does
+so once. So kernels of any tiles agree, without a word between threads.
 `flashgen.runtime.dropout` computes the same in torch.
 """
 
@@ -16,22 +17,19 @@ import triton.language as tl
 
 @triton.jit
 def dropout_stream(seed_ptr, b, h):
-    """The key of head h in sequence b and its first counter along rows and along keys, uint32; None without a seed."""
-    if seed_ptr is None:
-        return None
-    else:
-        seed = tl.load(seed_ptr)
-        key, other_key = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
-        x, y = b.to(tl.uint32), h.to(tl.uint32)
-        z, w = tl.cast(0, tl.uint32), tl.cast(0, tl.uint32)
-        for _ in tl.static_range(10):
-            one = x.to(tl.uint64) * 0xD2511F53
-            other = z.to(tl.uint64) * 0xCD9E8D57
-            x, z = (other >> 32).to(tl.uint32) ^ y ^ key, (one >> 32).to(tl.uint32) ^ w ^ other_key
-            y, w = other.to(tl.uint32), one.to(tl.uint32)
-            key += 0x9E3779B9
-            other_key += 0xBB67AE85
-        return x, y, z
+    """The key of head h in sequence b and its first counter along rows and along keys, uint32."""
+    seed = tl.load(seed_ptr)
+    key, other_key = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    x, y = b.to(tl.uint32), h.to(tl.uint32)
+    z, w = tl.cast(0, tl.uint32), tl.cast(0, tl.uint32)
+    for _ in tl.static_range(10):
+        one = x.to(tl.uint64) * 0xD2511F53
+        other = z.to(tl.uint64) * 0xCD9E8D57
+        x, z = (other >> 32).to(tl.uint32) ^ y ^ key, (one >> 32).to(tl.uint32) ^ w ^ other_key
+        y, w = other.to(tl.uint32), one.to(tl.uint32)
+        key += 0x9E3779B9
+        other_key += 0xBB67AE85
+    return x, y, z
 
 
 @triton.jit
@@ -48,20 +46,17 @@ def _halves(first, offsets):
 
 
 @triton.jit
-def kept_pairs(stream, p, row0, rows, col0, cols):
-    """Which pairs are kept, each with probability 1 - p, p rounded down to a multiple of 2**-16; None without a stream.
+def dropout_bits(stream, row0, rows, col0, cols):
+    """The bits of pairs, of which `where_kept` and `bits_of_pair` say what counts.
 
     Queries stand in the rows row0 + rows of their sequence, keys at col0 + cols; the shapes of both broadcast.
     """
-    if stream is None:
-        return None
-    else:
-        key, x, y = stream
-        rows, in_lower_rows = _halves(row0, rows)
-        cols, in_right_cols = _halves(col0, cols)
-        x += rows
-        y += cols
-        return bits_of_pair(x, y, key, in_lower_rows, in_right_cols) >= tl.cast(p * 65536, tl.uint32) << 16
+    key, x, y = stream
+    rows, in_lower_rows = _halves(row0, rows)
+    cols, in_right_cols = _halves(col0, cols)
+    x += rows
+    y += cols
+    return bits_of_pair(x, y, key, in_lower_rows, in_right_cols)
 
 
 @triton.jit
@@ -77,12 +72,14 @@ def bits_of_pair(x, y, key, in_lower_rows, in_right_cols):
 
 
 @triton.jit
-def where_kept(kept, x):
-    """x of pairs, 0 where one is not kept; x itself where `kept` is None."""
-    if kept is None:
+def where_kept(bits, p, x):
+    """x of pairs, 0 where one is not kept, which has the probability p rounded down to a multiple of 2**-16; x itself
+    where `bits` is None."""
+    if bits is None:
         return x
     else:
-        return tl.where(kept, x, 0.0)
+        # With a second tl.where of this condition Triton 3.6 may fail, behind one of a branch.
+        return x * tl.where(bits >= tl.cast(p * 65536, tl.uint32) << 16, 1.0, 0.0)
 
 
 @triton.jit
