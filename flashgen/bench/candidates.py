@@ -53,8 +53,13 @@ def prepare(
     return _sdpa(name, variant, problem, call)
 
 
+def undropped(module: ModuleType) -> dict[str, float]:
+    """What a call of it is told to drop nothing, as no peer does: empty where it has no dropout."""
+    return {"dropout_p": 0.0} if hasattr(module, "dropout_mask") else {}
+
+
 def _generated(name: str, module: ModuleType, call: Call) -> Forward:
-    arguments: dict[str, Any] = {**call.keywords}
+    arguments: dict[str, Any] = {**call.keywords, **undropped(module)}
     if name == UNPLANNED and not hasattr(module, "plan"):
         raise Unavailable("this variant needs no plan")
     if name == DETERMINISTIC:
@@ -72,7 +77,7 @@ def _eager(module: ModuleType, problem: Problem, call: Call, step: str) -> Forwa
     free = torch.cuda.mem_get_info()[0]
     if needed > free:
         raise Unavailable(f"needs about {needed >> 30} GiB, {free >> 30} GiB are free")
-    return lambda: module.reference(call.q, call.k, call.v, **call.keywords)
+    return lambda: module.reference(call.q, call.k, call.v, **call.keywords, **undropped(module))
 
 
 def _sdpa(name: str, variant: Variant, problem: Problem, call: Call) -> Forward:

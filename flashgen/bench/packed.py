@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashgen.analysis.packed import is_packed
 from flashgen.bench.agreement import disagreements
-from flashgen.bench.candidates import DETERMINISTIC, FLASHGEN, FLEX, Unavailable, sdpa_causal
+from flashgen.bench.candidates import DETERMINISTIC, FLASHGEN, FLEX, Unavailable, sdpa_causal, undropped
 from flashgen.bench.flex import OPTIONS, Options, described, flex_function
 from flashgen.bench.passes import FORWARD, Forward, leaves, trainable
 from flashgen.bench.rows import Case, Row
@@ -107,6 +107,7 @@ def _generated(
     arguments, options = batch.arguments, {**batch.call.keywords}
     if hasattr(module, "plan_varlen"):
         options["plan"] = module.plan_varlen(*arguments, **options)
+    options |= undropped(module)
     yield "", lambda: module.attention_varlen(*arguments, **options, deterministic=deterministic)
 
 
