@@ -77,7 +77,7 @@ def unpipelined(default: Default) -> Default:
 
 
 default_config = default_of_form("forward")
-# For scores that are the scaled dot products, all visible or up to a key that rises with the query.
+# For scores that are the scaled dot products, all visible or up to a key that rises with the query, without dropout.
 default_plain_config = default_of_form("forward", "plain")
 # For a variant with a schedule.
 default_scheduled_config = default_of_form("forward", "scheduled")

@@ -115,7 +115,8 @@ def default_name(facts: Facts) -> str:
     if facts.uses_schedule:
         return "default_by_key_config" if facts.mask_reads_keys else "default_scheduled_config"
     plain = facts.logits.scaled is not None and (facts.variant.mask is TRUE or facts.longest_first)
-    return "default_plain_config" if plain else "default_config"
+    # Dropout leaves three consumers too few registers.
+    return "default_plain_config" if plain and facts.variant.dropout is None else "default_config"
 
 
 def _row_shift(row: Expr, epilogue: Prologue) -> str:
