@@ -20,6 +20,7 @@ import torch
 
 from flashgen.bench.timing import cuda_timer, interleave
 from flashgen.codegen import generate, load_module
+from flashgen.dropped import Dropout
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
@@ -32,36 +33,21 @@ PROBLEMS = (
 )
 
 
-def passes(module: ModuleType, call: Call, p: float) -> dict[str, Callable[[], object]]:
-    """Forward alone, and with its backward."""
+def passes(module: ModuleType, call: Call, p: float | None) -> dict[str, Callable[[], object]]:
+    """Forward alone, and with its backward; p is None of a module without dropout."""
     leaves = [tensor.detach().requires_grad_() for tensor in (call.q, call.k, call.v)]
-    seed = torch.zeros((), dtype=torch.int64, device=call.q.device)
-    d_out = torch.randn_like(module.attention(call.q, call.k, call.v, **call.keywords, dropout_p=0))
+    keywords = call.keywords | ({} if p is None else Dropout(p).keywords(call.q.device))
 
-    def forward() -> object:
+    def forward() -> torch.Tensor:
         with torch.no_grad():
-            return module.attention(call.q, call.k, call.v, **call.keywords, dropout_p=p, dropout_seed=seed)
+            out: torch.Tensor = module.attention(call.q, call.k, call.v, **keywords)
+            return out
 
-    def both() -> object:
-        out = module.attention(*leaves, **call.keywords, dropout_p=p, dropout_seed=seed)
-        return torch.autograd.grad(out, leaves, d_out)
-
-    return {FORWARD: forward, BOTH: both}
-
-
-def plain_passes(module: ModuleType, call: Call) -> dict[str, Callable[[], object]]:
-    """The same of a module without dropout."""
-    leaves = [tensor.detach().requires_grad_() for tensor in (call.q, call.k, call.v)]
-    d_out = torch.randn_like(module.attention(call.q, call.k, call.v, **call.keywords))
-
-    def forward() -> object:
-        with torch.no_grad():
-            return module.attention(call.q, call.k, call.v, **call.keywords)
-
-    def both() -> object:
-        return torch.autograd.grad(module.attention(*leaves, **call.keywords), leaves, d_out)
-
-    return {FORWARD: forward, BOTH: both}
+    d_out = torch.randn_like(forward())
+    return {
+        FORWARD: forward,
+        BOTH: lambda: torch.autograd.grad(module.attention(*leaves, **keywords), leaves, d_out),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -83,7 +69,7 @@ def _measure(variant: Variant, dropping: ModuleType, problem: Problem, p: float,
     ways = {"p = 0": passes(dropping, call, 0.0), f"p = {p}": passes(dropping, call, p)}
     rendered = variant.module_in("generated")
     if rendered.is_dir():
-        ways[f"{rendered}, with its records"] = plain_passes(load_module(rendered), call)
+        ways[f"{rendered}, with its records"] = passes(load_module(rendered), call, None)
     runs = {(way, name): run for way, both in ways.items() for name, run in both.items()}
     found = interleave(runs, cuda_timer(), rounds)
     for name in (FORWARD, BOTH):

@@ -24,9 +24,9 @@ class ModuleView:
 
     `kernels` has the views of all kernels. `parameters` are the variant's own arguments of attention(), `passed` what
     it passes on for them, each with a comma in front; `passed_without_dropout` where there is none, also of a variant
-    with `dropout`. `defaults` are the texts of the functions that have the built-in
-    configs of each family of kernels. `paged_argument_lines` are the `argument_lines` of attention_paged(),
-    `varlen_argument_lines` those of attention_varlen().
+    with `dropout`. `defaults` are the texts of the functions that have the built-in configs of each family of kernels.
+    `paged_argument_lines` are the `argument_lines` of attention_paged(), `varlen_argument_lines` those of
+    attention_varlen().
     """
 
     title: str

@@ -50,8 +50,8 @@ def generated_attention(
     v_head_dim]. attention_mask: what `interface_mask` made, or a mask [batch|1, heads|1, q_len, kv_len] of a caller's,
     bool, or floats that are added to the scores. softcap bounds the scores, s_aux [heads] are sinks, position_bias
     [batch|1, heads|1, q_len, kv_len] is added to the scores. dropout is the probability with which weights are dropped,
-    above 0 in training alone. Returns [batch, q_len, heads, v_head_dim] and None in the
-    place of the weights. Raises ModelError for what it does not have.
+    above 0 in training alone. Returns [batch, q_len, heads, v_head_dim] and None in the place of the weights. Raises
+    ModelError for what it does not have.
     """
     _check(others)
     if is_causal is None:

@@ -25,11 +25,10 @@ class Input:
     `dims` are its dimensions as the spec writes them, `shape` gives their sizes, None where this input defines one:
     `binds` has the axes of those that get a name. A dimension of `may_be_one` may have size 1, which stands for all.
     `default(heads, device)` makes what stands in for None; where it is `optional` kernels get the None itself.
-    `grad`: it has a gradient. `packed` is the input as it is
-    where the queries of all sequences stand one after the other, if that is another shape: total_q in the place of
-    batch and q_len. `varlen` is the input where keys stand so too, if that is another one: total_k in the place of
-    batch and kv_len. `axes` has for each axis of the input as a dense call has it the one of this input by whose
-    stride kernels go there.
+    `grad`: it has a gradient. `packed` is the input as it is where the queries of all sequences stand one after the
+    other, if that is another shape: total_q in the place of batch and q_len. `varlen` is the input where keys stand so
+    too, if that is another one: total_k in the place of batch and kv_len. `axes` has for each axis of the input as a
+    dense call has it the one of this input by whose stride kernels go there.
     """
 
     name: str
