@@ -36,21 +36,8 @@ def _dq_producer(
     q_s, do_s, k_s, v_s = shared
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     _, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-        gl.program_id(0),
-        counts_ptr,
-        tiles_ptr,
-        num_k_tiles,
-        batch,
-        heads,
-        longest_q,
-        longest_k,
-        head_group,
-        BM,
-        cu_seqlens_q_ptr,
-        cu_seqlens_k_ptr,
-        num_seqs,
-        total_q,
-        total_k,
+        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, BM,
+        cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     )
     kv_h = h // (heads // kv_heads)
     seen = if_any(cu_seqlens_k_ptr, num_keys, q_len, 0)
@@ -102,21 +89,8 @@ def _dq_consumer(
     q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
     b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-        gl.program_id(0),
-        counts_ptr,
-        tiles_ptr,
-        num_k_tiles,
-        batch,
-        heads,
-        longest_q,
-        longest_k,
-        head_group,
-        BM,
-        cu_seqlens_q_ptr,
-        cu_seqlens_k_ptr,
-        num_seqs,
-        total_q,
-        total_k,
+        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, BM,
+        cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     )
     kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
     row0 += 64 * CONSUMER

@@ -109,21 +109,8 @@ def _producer(
     while index < num_q_tiles:
         scheduler.announce(ticket, index)
         _, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index,
-            counts_ptr,
-            tiles_ptr,
-            num_k_tiles,
-            batch,
-            heads,
-            longest_q,
-            longest_k,
-            head_group,
-            BM,
-            cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_q,
-            total_k,
+            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, BM,
+            cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
         )
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
@@ -247,21 +234,8 @@ def _consumer(
 
         # The tile that begins.
         b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index,
-            counts_ptr,
-            tiles_ptr,
-            num_k_tiles,
-            batch,
-            heads,
-            longest_q,
-            longest_k,
-            head_group,
-            BM,
-            cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_q,
-            total_k,
+            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, BM,
+            cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
         )
         kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
         row0 += CONSUMER * ROWS

@@ -70,16 +70,7 @@ def _producer(
     v_row = 0
     while index < num_q_tiles:
         _, h, row0, begin_q, q_len, begin_k, num_keys = _work(
-            index,
-            batch,
-            heads,
-            longest_q,
-            longest_k,
-            BM,
-            cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_q,
+            index, batch, heads, longest_q, longest_k, BM, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q,
             total_k,
         )
         kv_h = h // (heads // kv_heads)
@@ -193,16 +184,7 @@ def _consumer(
 
         # The tile that begins.
         b, h, row0, begin_q, q_len, begin_k, num_keys = _work(
-            index,
-            batch,
-            heads,
-            longest_q,
-            longest_k,
-            BM,
-            cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_q,
+            index, batch, heads, longest_q, longest_k, BM, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q,
             total_k,
         )
         kv_len = some_keys(cu_seqlens_k_ptr, num_keys)

@@ -295,15 +295,8 @@ def _backward_consumer(
         if THROUGH_DS:
             barrier_sync(12)
         _, kv_h, col0, begin_k, num_keys = key_tile(
-            opaque(index),
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_k,
-            opaque(longest_k),
-            batch,
-            opaque(kv_heads),
-            opaque(head_group),
-            BN,
+            opaque(index), cu_seqlens_k_ptr, num_seqs, total_k, opaque(longest_k), batch, opaque(kv_heads),
+            opaque(head_group), BN,
         )
         k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, num_keys, col0 + 64 * CONSUMER)
         dv_tile, dk_tile = dv_s.index(CONSUMER), dk_s.index(dk_s.type.shape[0] - 2 + CONSUMER)

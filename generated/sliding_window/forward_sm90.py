@@ -93,17 +93,7 @@ def _producer(
     v_row = 0
     while index < num_q_tiles:
         _, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_right, full_start, full_end = _work(
-            index,
-            batch,
-            heads,
-            longest_q,
-            longest_k,
-            BM,
-            BN,
-            cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_q,
+            index, batch, heads, longest_q, longest_k, BM, BN, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q,
             total_k,
         )
         kv_h = h // (heads // kv_heads)
@@ -219,17 +209,7 @@ def _consumer(
 
         # The tile that begins.
         b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_right, full_start, full_end = _work(
-            index,
-            batch,
-            heads,
-            longest_q,
-            longest_k,
-            BM,
-            BN,
-            cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_q,
+            index, batch, heads, longest_q, longest_k, BM, BN, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q,
             total_k,
         )
         kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
