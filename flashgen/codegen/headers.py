@@ -1,9 +1,13 @@
-"""The heads of functions as a person writes them: several arguments a line, in the rows that the template has."""
+"""Heads of functions and calls as a person writes them: several arguments a line."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+
+# So many arguments of at most so many letters share lines.
+_MANY = 6
+_SHORT = 24
 
 
 def grouped(source: str, laid_out: str, width: int) -> str:
@@ -18,6 +22,25 @@ def grouped(source: str, laid_out: str, width: int) -> str:
         for decorator in reversed(after.decorator_list):
             _group_list(lines, decorator, width)
     return "\n".join(lines)
+
+
+def calls_in_rows(source: str, width: int) -> str:
+    """The source with calls of many short arguments in rows, where ruff gave each a line of its own."""
+    lines = source.split("\n")
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _is_column(node)]
+    for call in sorted(found, key=lambda call: call.lineno, reverse=True):
+        first, last = call.lineno, (call.end_lineno or 0) - 1
+        items = [line.strip() for line in lines[first:last]]
+        if max(map(len, items)) <= _SHORT:
+            lines[first:last] = _filled(items, " " * call.args[0].col_offset, width)
+    return "\n".join(lines)
+
+
+def _is_column(call: ast.Call) -> bool:
+    """Whether it has many arguments and nothing else, each on the next line."""
+    if call.keywords or len(call.args) < _MANY:
+        return False
+    return [each.end_lineno for each in call.args] == [*range(call.lineno + 1, call.end_lineno or 0)]
 
 
 def _functions(source: str) -> Iterator[ast.FunctionDef]:

@@ -1,4 +1,4 @@
-"""The layout of generated files: ruff's, heads of functions in rows, and lines that ruff leaves too long."""
+"""The layout of generated files: ruff's, heads and calls of functions in rows, and lines that ruff leaves too long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flashgen.codegen.headers import grouped
+from flashgen.codegen.headers import calls_in_rows, grouped
 from flashgen.errors import EnvironmentProblem
 from flashgen.files import reason
 from flashgen.processes import command, environment
@@ -19,11 +19,14 @@ WIDTH = 120
 
 
 def formatted(files: Mapping[str, str]) -> dict[str, str]:
-    """Python sources by their names as ruff lays them out, but for heads of functions, which keep their rows.
+    """Python sources by their names as ruff lays them out, but for heads of functions, which keep their rows, and calls
+    of many short arguments, which have some.
 
     Prose and the lines that ruff must not touch have at most 120 columns too.
     """
-    return {name: wrapped(grouped(files[name], text, WIDTH)) for name, text in _by_ruff(files).items()}
+    return {
+        name: wrapped(calls_in_rows(grouped(files[name], text, WIDTH), WIDTH)) for name, text in _by_ruff(files).items()
+    }
 
 
 def _by_ruff(files: Mapping[str, str]) -> dict[str, str]:

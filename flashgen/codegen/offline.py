@@ -102,7 +102,7 @@ def compile_kernel(
     unaligned |= {name for name, dim in (("head_dim", head_dim), ("v_head_dim", v_head_dim)) if dim % 16}
     given, fixed = types, constants
     types = _argument_types(module.IDENTITY.arguments, dtype)
-    types |= record.types(getattr(torch, dtype), config, head_dim, v_head_dim, grouped)
+    types |= record.types(getattr(torch, dtype), config, head_dim, v_head_dim, grouped, packed)
     types |= given
     dense = {} if packed else DENSE
     own = dense if record.packs else {}
@@ -111,7 +111,9 @@ def compile_kernel(
     compiled = getattr(module, record.function)
     sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
     types |= dict.fromkeys(sums_of_inputs, "*fp32")
-    constants |= {"LEARNED": learned, **({} if learned else dict.fromkeys(sums_of_inputs))}
+    # Of packed sequences that is left to the kernel for these gradients alone.
+    added = learned and not (packed and record.sums_inputs)
+    constants |= {"LEARNED": added, **({} if added else dict.fromkeys(sums_of_inputs))}
     constants |= {} if largest else {"max_ptr": None}
     found = _compile(compiled, target, types, constants, record.options(config), unaligned)
     for beside in (*record.beside(config), *schedules(config)):

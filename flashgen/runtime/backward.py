@@ -8,6 +8,7 @@ import torch
 
 from flashgen.runtime.arguments import kernel_ready, ready_strides, row_strides
 from flashgen.runtime.call import FLOAT32, Call, room, room_like
+from flashgen.runtime.device.packed import ROOM
 
 LOG2E = 1.4426950408889634
 # Rows of the largest tile that a config may have.
@@ -23,6 +24,7 @@ class Incoming(NamedTuple):
 
     d_out [batch, heads, q_len, v_head_dim]; lse, in units of log2 and infinite for rows that see no key, and delta,
     float32 [batch, heads, num_rows], as the kernel `_delta` writes them: q_len rows, and some more to fill tiles.
+    Packed, [1, heads, num_rows], each sequence has room to fill tiles.
     Where scores may be huge lse is in natural units, and `_delta` scales d_out and delta row by row: all p are too
     large by what lse has lost.
     """
@@ -67,8 +69,8 @@ def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming
         # The gradient of a sum is one number, seen as many.
         d_out = kernel_ready("the gradient of out", d_out.contiguous())
         strides = row_strides(d_out)
-    batch, heads, length = call.layout.sizes.rows
-    rows = d_out.new_empty((3 if by_tile else 2, batch, heads, num_rows(length)), dtype=torch.float32)
+    batch, heads, _ = call.layout.sizes.rows
+    rows = d_out.new_empty((3 if by_tile else 2, batch, heads, num_rows(call)), dtype=torch.float32)
     return Incoming(d_out, strides, rows[0], rows[1], rows[2] if by_tile else None)
 
 
@@ -80,9 +82,13 @@ def rescaled(given: Incoming) -> Incoming:
     return given._replace(d_out=d_out, strides=row_strides(d_out))
 
 
-def num_rows(q_len: int) -> int:
-    """Rows of lse and delta for each head: they fill tiles of every size."""
-    return -(-q_len // LARGEST_TILE) * LARGEST_TILE
+def num_rows(call: Call) -> int:
+    """Rows of lse and delta for each head: they fill tiles of every size, or those that packed sequences have room
+    for."""
+    s = call.sizes
+    if s.packed:
+        return s.query_tiles(ROOM.value) // s.heads * ROOM.value
+    return -(-s.q_len // LARGEST_TILE) * LARGEST_TILE
 
 
 def is_deterministic(deterministic: bool | None) -> bool:

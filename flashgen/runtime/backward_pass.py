@@ -19,7 +19,7 @@ from flashgen.runtime.call import Call, is_empty
 from flashgen.runtime.choosing import backward_configs
 from flashgen.runtime.config import Config
 from flashgen.runtime.forward_pass import query_schedule
-from flashgen.runtime.input_gradients import InputSums, input_gradients, sums_of_inputs
+from flashgen.runtime.input_gradients import InputSums, adds_inputs, input_gradients, sums_of_inputs
 from flashgen.runtime.kernels.delta import launch_delta
 from flashgen.runtime.kernels.schedule import make_schedule
 from flashgen.runtime.own import prepare_own
@@ -80,7 +80,7 @@ def key_gradients_of(
         made = key_plan(*plan, call, config, variant.by_batch, variant.by_head)
         counts, tiles = made or make_schedule(variant, call, config, turned=True)
         schedule = {"counts_ptr": counts, "tiles_ptr": tiles}
-    tensors = None if sums is None else sums.tensors
+    tensors = sums.tensors if sums is not None and adds_inputs(variant, config) else None
     found: Gradients = kernel_of("backward_kv", config).launch(variant, call, config, rows, schedule, dq_sums, tensors)
     return found
 

@@ -58,7 +58,7 @@ def input_gradients(
 
     Where that has a part in the sums, this is what it left: nothing, or tiles whose pairs share one element.
     """
-    added = keys is not None and _adds(variant, keys)
+    added = keys is not None and adds_inputs(variant, keys)
     leaves = variant.takes("learned", "SKIP_UNIFORM")
     if not added or leaves:
         scheduled = variant.is_scheduled("learned")
@@ -73,6 +73,7 @@ def input_gradients(
     return {name: input_gradient(call.given[f"{name}_ptr"], *parts) for name, parts in found.items()}
 
 
-def _adds(variant: Variant, keys: Config) -> bool:
+def adds_inputs(variant: Variant, keys: Config) -> bool:
+    """Whether the kernel for dK and dV has a part in them in this config: not of packed sequences."""
     kernel = kernel_of("backward_kv", keys)
-    return kernel.sums_inputs and variant.takes(kernel.name, "LEARNED")
+    return kernel.sums_inputs and not variant.packed and variant.takes(kernel.name, "LEARNED")

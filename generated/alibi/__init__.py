@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "a576dfaf0d8f",
-        "backward_q": "98ad50a7a4b8",
-        "backward_kv": "779c7c124f66",
+        "forward": "5878b185ef8e",
+        "backward_q": "46d05e2c2e67",
+        "backward_kv": "6b03ae8b19e9",
         "decode": "43e85253a8f4",
         "decode_paged": "3322e83f5c73",
     },

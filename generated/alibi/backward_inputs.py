@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from flashgen.runtime.device.learned import accumulate
-from flashgen.runtime.device.packed import first_row, load_rows, owned_tile, sequence_range
+from flashgen.runtime.device.packed import delta_row, load_rows, owned_tile, sequence_range
 
 from .pair import _score, _visible
 
@@ -72,7 +72,7 @@ def _backward_inputs(
 
     q_tile = q_desc.load([row0, 0])
     do_tile = do_desc.load([row0, 0])
-    row = first_row(cu_seqlens_q_ptr, head, begin_q, num_rows, num_rows) + rows
+    row = delta_row(cu_seqlens_q_ptr, head, b, begin_q, num_rows) + rows
     lse = load_rows(cu_seqlens_q_ptr, lse_ptr + row, rows, q_len, float("inf"))[:, None] - (
         -((q - q_first).to(tl.float32) * slopes_h_scaled)
     )

@@ -10,48 +10,62 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
+from flashgen.runtime.device.packed import delta_tile, first_row, sequence_range
 
-@triton.jit(do_not_specialize=["heads", "q_len", "num_rows", "v_head_dim", "kv_len"])
+
+@triton.jit(do_not_specialize=["heads", "q_len", "num_rows", "v_head_dim", "kv_len", "num_seqs", "total_q", "total_k"])
 def _delta(
     out_ptr, d_out_ptr, lse_ptr, d_lse_ptr, row_lse_ptr, delta_ptr, dq_sums_ptr, tile_lse_ptr, slopes_ptr,
     stride_outb, stride_outh, stride_outm, stride_ob, stride_oh, stride_om, stride_lb, stride_lh, stride_lm,
     heads, q_len, num_rows, v_head_dim, kv_len,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: tl.constexpr, V_HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):
     # Grid: one program for each tile of BM rows of each head of each batch element. Writes for each row
     # delta = sum(d_out * out) - d_lse (FlashAttention-2, algorithm 2) and its log-sum-exp in units of log2: infinity
     # for a row that sees no key, so that all its p are 0, and for the rows from q_len to num_rows, which fill tiles.
+    # Packed sequences are where cu_seqlens are not None: num_rows then has room behind each, see delta_row.
     num_tiles = tl.cdiv(num_rows, BM)
     head = tl.program_id(0) // num_tiles
-    b = (head // heads).to(tl.int64)
-    h = (head % heads).to(tl.int64)
-    rows = tl.program_id(0) % num_tiles * BM + tl.arange(0, BM)
+    place = tl.program_id(0) % num_tiles
+    b, h, row0, begin_q, q_len = delta_tile(cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, head, place, BM)
+    first = begin_q.to(tl.int64)
+    h = h.to(tl.int64)
+    rows = row0 + tl.arange(0, BM)
     dims = tl.arange(0, V_HEAD_DIM)
     in_range = rows < q_len
     inside = in_range[:, None] & (dims < v_head_dim)[None, :]
-    at = head.to(tl.int64) * q_len + rows
-    out_rows = out_ptr + b * stride_outb + h * stride_outh + rows.to(tl.int64) * stride_outm
+    at = first_row(cu_seqlens_q_ptr, head, begin_q, q_len, total_q) + rows
+    out_rows = out_ptr + first * stride_outb + h * stride_outh + rows.to(tl.int64) * stride_outm
     out = tl.load(out_rows[:, None] + dims[None, :], mask=inside, other=0.0)
-    d_out_rows = d_out_ptr + b * stride_ob + h * stride_oh + rows.to(tl.int64) * stride_om
+    d_out_rows = d_out_ptr + first * stride_ob + h * stride_oh + rows.to(tl.int64) * stride_om
     d_out = tl.load(d_out_rows[:, None] + dims[None, :], mask=inside, other=0.0)
     delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
     if d_lse_ptr is not None:
-        d_lse_rows = d_lse_ptr + b * stride_lb + h * stride_lh + rows.to(tl.int64) * stride_lm
+        d_lse_rows = d_lse_ptr + first * stride_lb + h * stride_lh + rows.to(tl.int64) * stride_lm
         delta -= tl.load(d_lse_rows, mask=in_range, other=0.0)
     lse = tl.load(lse_ptr + at, mask=in_range, other=-float("inf"))
     lse = tl.where(lse == -float("inf"), float("inf"), lse * 1.4426950408889634)
-    at = head.to(tl.int64) * num_rows + rows
-    tl.store(row_lse_ptr + at, lse, mask=rows < num_rows)
-    tl.store(delta_ptr + at, delta, mask=rows < num_rows)
+    places = place * BM + tl.arange(0, BM)
+    at = head.to(tl.int64) * num_rows + places
+    tl.store(row_lse_ptr + at, lse, mask=places < num_rows)
+    tl.store(delta_ptr + at, delta, mask=places < num_rows)
     if dq_sums_ptr is not None:
         # Zeros where parts of dQ are added up, WIDTH for each row.
         elements = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-        tl.store(dq_sums_ptr + elements, tl.zeros([BM, WIDTH], tl.float32), mask=(rows < num_rows)[:, None])
+        tl.store(dq_sums_ptr + elements, tl.zeros([BM, WIDTH], tl.float32), mask=(places < num_rows)[:, None])
 
     if tile_lse_ptr is not None:
         # The log-sum-exp less what is constant along a row of the logits, counted from the first of TILE rows.
+        begin_k, kv_len = sequence_range(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
+        if cu_seqlens_q_ptr is not None:
+            # Rows of no sequence, or of one without keys, are taken as one that exists.
+            q_len = tl.where(b < num_seqs, tl.maximum(q_len, 1), 1)
+            begin_q = tl.minimum(begin_q, total_q - 1)
+            kv_len = tl.maximum(kv_len, 1)
+            b = tl.minimum(b, num_seqs - 1)
         q = tl.minimum(rows, q_len - 1) + (kv_len - q_len)
         q_first = tl.minimum(rows // TILE * TILE, q_len - 1) + (kv_len - q_len)
         slopes_h = tl.load(slopes_ptr + h)
         slopes_h_scaled = slopes_h * 1.4426950408889634
-        tl.store(tile_lse_ptr + at, lse - (-((q - q_first).to(tl.float32) * slopes_h_scaled)), mask=rows < num_rows)
+        tl.store(tile_lse_ptr + at, lse - (-((q - q_first).to(tl.float32) * slopes_h_scaled)), mask=places < num_rows)

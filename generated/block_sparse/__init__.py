@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "e93dad354d02",
-        "backward_q": "d5cfb608e6cb",
-        "backward_kv": "458c9f3088c6",
+        "forward": "e032be6ce5ba",
+        "backward_q": "7b3c37bff95b",
+        "backward_kv": "f18f36d89e7f",
         "decode": "34b5b711c2cd",
         "decode_paged": "a3a958f785cd",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "631d3ee0a14f",
-        "backward_q": "1d28af6ab94f",
-        "backward_kv": "05de0a6834fa",
+        "forward": "8a633ac77eea",
+        "backward_q": "53d5e88a7256",
+        "backward_kv": "4a3d9d556d58",
         "decode": "60116d4bc834",
         "decode_paged": "56a14d84effd",
     },

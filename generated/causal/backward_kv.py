@@ -10,7 +10,15 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from flashgen.runtime.device.packed import first_row, load_rows, output_rows, owned_tile, sequence_range, store_zeros
+from flashgen.runtime.device.packed import (
+    delta_row,
+    first_row,
+    load_rows,
+    output_rows,
+    owned_tile,
+    sequence_range,
+    store_zeros,
+)
 
 from .pair import _visible
 
@@ -50,7 +58,7 @@ def _backward_kv(
     k_desc = tl.make_tensor_descriptor(k_base, [kv_len, head_dim], [stride_kn, 1], [BN, HEAD_DIM])
     v_desc = tl.make_tensor_descriptor(v_base, [kv_len, v_head_dim], [stride_vn, 1], [BN, V_HEAD_DIM])
     do_desc = tl.make_tensor_descriptor(do_base, [q_len, v_head_dim], [stride_om, 1], [BM, V_HEAD_DIM])
-    row0 = first_row(cu_seqlens_q_ptr, head, begin_q, num_rows, num_rows)
+    row0 = delta_row(cu_seqlens_q_ptr, head, b, begin_q, num_rows)
     if FUSE_DQ:
         dq_row = first_row(cu_seqlens_q_ptr, head, begin_q, q_len, total_q)
         dq_desc = tl.make_tensor_descriptor(

@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "754049c3de91",
-        "backward_q": "0ebbe2d27c19",
-        "backward_kv": "e73ea66184ed",
+        "forward": "75142eaaa7f8",
+        "backward_q": "bb8a3a7d8483",
+        "backward_kv": "4cb9e45fc904",
         "decode": "a3b1a47ab8c8",
         "decode_paged": "60bcbe2ba5ba",
     },

@@ -17,13 +17,13 @@ from flashgen.runtime.device.sm90.positions import masked_keys
 from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, request_tile, reset_counter
 from flashgen.runtime.device.sm90.sequences import (
+    count_tiles,
     describe_sequences,
     first_stat,
     hide_if_none,
-    keys_of,
     last_row,
     next_tile,
-    num_query_tiles,
+    other_side,
     output_strides,
     query_tile,
     some_keys,
@@ -43,7 +43,7 @@ def _visible_sm90(q, k):
 @gluon.jit
 def _work(
     index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, kv_len, head_group, BM: gl.constexpr,
-    cu_seqlens_q_ptr=None, cu_seqlens_k_ptr=None, num_seqs=None, total_q=None, total_k=None,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
 ):
     """What `query_tile` says of tile `index` of queries, its first row; how many tiles of keys it sees, and which.
 
@@ -53,7 +53,7 @@ def _work(
     b, h, tile, begin_q, q_len = query_tile(
         index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, head_group, BM
     )
-    b, begin_k, num_keys = keys_of(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
+    b, begin_k, num_keys = other_side(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
     row0 = tile * BM
     if cu_seqlens_q_ptr is None:
         # The schedule says which tiles are the longest.
@@ -98,7 +98,7 @@ def _producer(
     q_descs = describe_sequences(cu_seqlens_q_ptr, q_ptr, batch, heads, longest_q, head_dim, q_strides, q_s, SPLIT)
     v_descs = describe_sequences(cu_seqlens_k_ptr, v_ptr, batch, kv_heads, longest_k, v_head_dim, v_strides, v_s, SPLIT)
     ROWS: gl.constexpr = BM // CONSUMERS
-    num_q_tiles = num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
+    num_q_tiles = count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
     index = next_tile(gl.program_id(0), counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
     ticket = 0  # tiles of queries so far
     # Tiles of keys so far. V comes after K of the tile that follows, also
@@ -111,21 +111,8 @@ def _producer(
     while index < num_q_tiles:
         scheduler.announce(ticket, index)
         _, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index,
-            counts_ptr,
-            tiles_ptr,
-            num_k_tiles,
-            batch,
-            heads,
-            longest_q,
-            longest_k,
-            head_group,
-            BM,
-            cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_q,
-            total_k,
+            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, BM,
+            cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
         )
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
@@ -192,7 +179,7 @@ def _consumer(
     HOLD_Q: gl.constexpr = CONSUMERS == 2 and HEAD_DIM == WIDTH and WIDTH <= 64
     out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
-    num_q_tiles = num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
+    num_q_tiles = count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
     # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
     # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
     ticket = 0  # tiles of queries so far
@@ -247,21 +234,8 @@ def _consumer(
 
         # The tile that begins.
         b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index,
-            counts_ptr,
-            tiles_ptr,
-            num_k_tiles,
-            batch,
-            heads,
-            longest_q,
-            longest_k,
-            head_group,
-            BM,
-            cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_q,
-            total_k,
+            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, BM,
+            cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
         )
         kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
         row0 += CONSUMER * ROWS

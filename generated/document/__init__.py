@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "b5206e3deb30",
-        "backward_q": "28f39751e571",
-        "backward_kv": "15dedd1b7260",
+        "forward": "feea1aa733d0",
+        "backward_q": "731fbe82492d",
+        "backward_kv": "919bf4242ed9",
         "decode": "b0cc41787a9b",
         "decode_paged": "7f7ca2b8a0c3",
     },

@@ -19,9 +19,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, make_barriers
 from flashgen.runtime.device.sm90.fragments import add_dq, start_dq
-from flashgen.runtime.device.sm90.kv_tiles import kv_place, kv_tile, slot_of
+from flashgen.runtime.device.sm90.kv_tiles import kv_place, slot_of
 from flashgen.runtime.device.sm90.positions import opaque, rows_from
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, reset_counter
+from flashgen.runtime.device.sm90.sequences import (
+    count_tiles,
+    delta_place,
+    if_any,
+    key_tile,
+    next_tile,
+    other_side,
+    tma_place,
+)
+from flashgen.runtime.device.sm90.tiles import place_of
 from flashgen.runtime.gluon import reinterpret, tma_load, tma_store
 
 from .pair import _visible_by_key_sm90
@@ -38,11 +48,18 @@ def _ranked(index, by_rank, counts_ptr, batch, kv_heads, kv_len, head_group, BN:
 
 
 @gluon.jit
-def _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN: gl.constexpr):
+def _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, q_len, longest_k, cu_seqlens_q_ptr, BN: gl.constexpr):
     """The tiles of queries for the tile of keys at col0: num_tiles, the first num_mixed of which need the mask."""
-    row = b.to(gl.int64) * gl.cdiv(kv_len, BN) + (col0 // BN)
+    tile = col0 // BN
+    if cu_seqlens_q_ptr is not None:
+        # What lies behind the last sequence may be longer than each of them.
+        tile = gl.minimum(tile, gl.cdiv(longest_k, BN) - 1)
+    row = b.to(gl.int64) * gl.cdiv(longest_k, BN) + tile
     num_mixed = gl.load(counts_ptr + 3 * row)
     num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)
+    # A packed sequence without queries is not seen, whatever another has there.
+    num_mixed = if_any(cu_seqlens_q_ptr, q_len, num_mixed, 0)
+    num_tiles = if_any(cu_seqlens_q_ptr, q_len, num_tiles, 0)
     row_tiles_ptr = tiles_ptr + row * num_q_tiles
     return num_tiles, num_mixed, row_tiles_ptr
 
@@ -60,40 +77,52 @@ def _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM: gl.constexpr):
 def _backward_producer(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler, shared, barriers, counts_ptr,
     tiles_ptr, num_q_tiles, sizes,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
 ):
     # One warp: brings tiles of K and V into shared memory by TMA, and for each the tiles of Q and dO that see it and
     # their rows' lse and delta, as soon as the consumers make room.
-    batch, heads, kv_heads, kv_len, num_rows, head_group, by_rank = sizes
+    batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group, by_rank = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s = shared
     k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
-    num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
-    index = gl.program_id(0)
+    num_kv_tiles = count_tiles(cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, BN)
+    index = next_tile(gl.program_id(0), counter_ptr, cu_seqlens_k_ptr, num_seqs, total_k, longest_k, kv_heads, BN)
     ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     while index < num_kv_tiles:
-        tile = _ranked(index, by_rank, counts_ptr, batch, kv_heads, kv_len, head_group, BN)
+        tile = index
+        if cu_seqlens_k_ptr is None:
+            tile = _ranked(index, by_rank, counts_ptr, batch, kv_heads, longest_k, head_group, BN)
         scheduler.announce(ticket, tile)
-        b, kv_h, col0 = kv_tile(tile, batch, kv_heads, kv_len, head_group, BN)
+        b, kv_h, col0, begin_k, num_keys = key_tile(
+            tile, cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
+        )
+        b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
+        seen = if_any(cu_seqlens_q_ptr, q_len, num_keys, 0)
         mbarrier.wait(v_empty, ticket & 1 ^ 1)
         mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
         for c in gl.static_range(2):
-            tma_load(v_desc, [b, kv_h, col0 + 64 * c, 0], v_full, v_s.index(c))
+            k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, seen, col0 + 64 * c)
+            tma_load(v_desc, place_of(v_desc, k_b, kv_h, k_row, 0), v_full, v_s.index(c))
         mbarrier.wait(k_empty, ticket & 1 ^ 1)
         mbarrier.expect(k_full, 2 * k_desc.block_type.nbytes)
         for c in gl.static_range(2):
-            tma_load(k_desc, [b, kv_h, col0 + 64 * c, 0], k_full, k_s.index(c))
+            k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, seen, col0 + 64 * c)
+            tma_load(k_desc, place_of(k_desc, k_b, kv_h, k_row, 0), k_full, k_s.index(c))
         for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
-            num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
-            first_row = (b * heads + h) * num_rows
+            num_tiles, num_mixed, row_tiles_ptr = _queries_of(
+                col0, b, counts_ptr, tiles_ptr, num_q_tiles, q_len, longest_k, cu_seqlens_q_ptr, BN
+            )
+            first_row = delta_place(cu_seqlens_q_ptr, b, h, heads, begin_q, num_rows)
             for i in range(num_tiles):
                 start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+                q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, q_len, start)
                 stage, phase = slot_of(n, STAGES)
                 mbarrier.wait(empty.index(stage), phase ^ 1)
                 mbarrier.expect(q_full.index(stage), q_desc.block_type.nbytes)
-                tma_load(q_desc, [b, h, start, 0], q_full.index(stage), q_s.index(stage))
+                tma_load(q_desc, place_of(q_desc, q_b, h, q_row, 0), q_full.index(stage), q_s.index(stage))
                 mbarrier.expect(do_full.index(stage), do_desc.block_type.nbytes)
-                tma_load(do_desc, [b, h, start, 0], do_full.index(stage), do_s.index(stage))
+                tma_load(do_desc, place_of(do_desc, q_b, h, q_row, 0), do_full.index(stage), do_s.index(stage))
                 mbarrier.expect(rows_full.index(stage), 8 * BM)
                 tma_load(lse_desc, [first_row + start], rows_full.index(stage), lse_s.index(stage))
                 tma_load(delta_desc, [first_row + start], rows_full.index(stage), delta_s.index(stage))
@@ -101,6 +130,7 @@ def _backward_producer(
         ticket += 1
         # Whoever is done takes the next tile.
         index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
+        index = next_tile(index, counter_ptr, cu_seqlens_k_ptr, num_seqs, total_k, longest_k, kv_heads, BN)
     scheduler.announce(ticket, index)
     reset_counter(counter_ptr)
 
@@ -109,6 +139,7 @@ def _backward_producer(
 def _backward_consumer(
     CONSUMER: gl.constexpr, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles,
     doc_ptr, stride_doc_0, sizes,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FUSE_DQ: gl.constexpr, DELAY_DQ: gl.constexpr,
 ):
     # Four warps: 64 keys of each tile. Tiles of scores are transposed, [64, BM], so that P and dS enter the products
@@ -117,7 +148,7 @@ def _backward_consumer(
     # They meet at named barriers. 8: both have dS of a tile in shared memory. Where dQ is made one tile later, 8 + 2 *
     # consumer for its even tiles and the next one for its odd tiles. 12: both have read dS, or dK and dV are out of its
     # room.
-    scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    scale, batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s = shared
     k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty = barriers
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
@@ -138,14 +169,18 @@ def _backward_consumer(
     zero_dq = gl.zeros([64, 64], gl.float32, dq_layout)
     k_tile = k_s.index(CONSUMER).reshape([64, HEAD_DIM])
     v_tile = v_s.index(CONSUMER).reshape([64, V_HEAD_DIM])
-    num_kv_tiles = gl.cdiv(kv_len, BN) * batch * kv_heads
+    num_kv_tiles = count_tiles(cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, BN)
     ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     index = scheduler.take(ticket)
     while index < num_kv_tiles:
         dk = gl.zeros([64, HEAD_DIM], gl.float32, dk_layout)
         dv = gl.zeros([64, V_HEAD_DIM], gl.float32, dv_layout)
-        b, kv_h, col0 = kv_tile(index, batch, kv_heads, kv_len, head_group, BN)
+        b, kv_h, col0, begin_k, num_keys = key_tile(
+            index, cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
+        )
+        b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
+        kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
         cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
         # Keys beyond the last are taken as the last: they read what exists.
         k = gl.minimum(cols, kv_len - 1)[:, None]
@@ -155,7 +190,8 @@ def _backward_consumer(
             barrier_sync(12)
         if FUSE_DQ > 0 and DELAY_DQ:
             # As if there had been a tile before the first, with dS = 0.
-            last_at = (b * heads + kv_h * (heads // kv_heads)) * num_rows * (HEAD_DIM // 64) + 64 * CONSUMER
+            last_at = delta_place(cu_seqlens_q_ptr, b, kv_h * (heads // kv_heads), heads, begin_q, num_rows)
+            last_at = last_at * (HEAD_DIM // 64) + 64 * CONSUMER
             ds_s.index(2 * ((n - 1) & (BUFFERS - 1)) + CONSUMER).store(gl.zeros([64, BM], k_s.dtype, scores_layout))
             fence_async_shared()
             barrier_arrive(8 + 2 * CONSUMER + (n + 1 & 1))
@@ -166,12 +202,14 @@ def _backward_consumer(
         for each in range(num_heads):
             h = kv_h * num_heads + each
             qk_scale = scale * 1.4426950408889634
-            doc_base = doc_ptr + b.to(gl.int64) * stride_doc_0
+            doc_base = doc_ptr + begin_k.to(gl.int64) * stride_doc_0
             doc_b_k = gl.load(doc_base + k)
             # The rows that see each key, as far as these are one interval.
             seen_from = gl.where((cols < kv_len)[:, None], gl.maximum(k + q_len - kv_len, 0), 1 << 30)
-            num_tiles, num_mixed, row_tiles_ptr = _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, kv_len, BN)
-            first_row = (b * heads + h) * num_rows
+            num_tiles, num_mixed, row_tiles_ptr = _queries_of(
+                col0, b, counts_ptr, tiles_ptr, num_q_tiles, q_len, longest_k, cu_seqlens_q_ptr, BN
+            )
+            first_row = delta_place(cu_seqlens_q_ptr, b, h, heads, begin_q, num_rows)
 
             # Mixed tiles.
             i = 0
@@ -291,17 +329,21 @@ def _backward_consumer(
         mbarrier.arrive(k_empty)
         if THROUGH_DS:
             barrier_sync(12)
-        b, kv_h, col0 = kv_tile(opaque(index), batch, opaque(kv_heads), opaque(kv_len), opaque(head_group), BN)
+        _, kv_h, col0, begin_k, num_keys = key_tile(
+            opaque(index), cu_seqlens_k_ptr, num_seqs, total_k, opaque(longest_k), batch, opaque(kv_heads),
+            opaque(head_group), BN,
+        )
+        k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, num_keys, col0 + 64 * CONSUMER)
         dv_tile, dk_tile = dv_s.index(CONSUMER), dk_s.index(dk_s.type.shape[0] - 2 + CONSUMER)
         tma.store_wait(0)
         dv_tile.reshape([64, V_HEAD_DIM]).store(dv.to(v_s.dtype))
         fence_async_shared()
-        tma_store(dv_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dv_tile)
+        tma_store(dv_desc, place_of(dv_desc, k_b, kv_h, k_row, 0), dv_tile)
         if not THROUGH_DS:
             tma.store_wait(0)
         dk_tile.reshape([64, HEAD_DIM]).store((dk * scale).to(k_s.dtype))
         fence_async_shared()
-        tma_store(dk_desc, [b, kv_h, col0 + 64 * CONSUMER, 0], dk_tile)
+        tma_store(dk_desc, place_of(dk_desc, k_b, kv_h, k_row, 0), dk_tile)
         ticket += 1
         index = scheduler.take(ticket)
     tma.store_wait(0)
@@ -309,18 +351,20 @@ def _backward_consumer(
 
 @gluon.jit(do_not_specialize=[
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_q_tiles", "batch", "num_rows", "head_group",
-    "by_rank",
+    "by_rank", "num_seqs", "total_q", "total_k",
 ])
 def _backward_kv_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dq_sums, dk_desc, dv_desc, counter_ptr, counts_ptr,
     tiles_ptr, num_q_tiles, doc_ptr, stride_doc_0,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FUSE_DQ: gl.constexpr, DELAY_DQ: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BN = 128 keys of all heads of K
     # and V. For each tile they walk along the queries that see some of its keys, head by head of those that share them:
     # p = exp2(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
+    # Packed sequences are where cu_seqlens are not None; see key_tile for both.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
     # the scale, in tiles of 64 x 64, each as fragments, see add_dq.
     # One warp loads (_backward_producer), two groups of four warps compute (_backward_consumer). They meet at barriers
@@ -369,21 +413,24 @@ def _backward_kv_sm90(
     mbarrier.init(v_empty, count=2)
     shared = (q_s, do_s, k_s, v_s, lse_s, delta_s, ds_s, dq_s, dk_s, dv_s)
     barriers = (k_full, k_empty, v_full, v_empty, q_full, do_full, rows_full, empty)
-    loads = (batch, heads, kv_heads, kv_len, num_rows, head_group, by_rank)
+    loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group, by_rank)
     computes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off
     gl.warp_specialize([
         (_backward_consumer, (
             0, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, doc_ptr,
-            stride_doc_0, computes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            stride_doc_0, computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, STAGES,
+            FUSE_DQ, DELAY_DQ,
         )),
         (_backward_consumer, (
             1, scheduler, shared, barriers, dq_sums, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, doc_ptr,
-            stride_doc_0, computes, BM, BN, STAGES, FUSE_DQ, DELAY_DQ,
+            stride_doc_0, computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, STAGES,
+            FUSE_DQ, DELAY_DQ,
         )),
         (_backward_producer, (
             q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, counter_ptr, scheduler,
-            (q_s, do_s, k_s, v_s, lse_s, delta_s), barriers, counts_ptr, tiles_ptr, num_q_tiles, loads, BM, BN, STAGES,
+            (q_s, do_s, k_s, v_s, lse_s, delta_s), barriers, counts_ptr, tiles_ptr, num_q_tiles, loads,
+            cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, STAGES,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

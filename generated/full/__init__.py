@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "c1e6315bc0ff",
-        "backward_q": "93ef49cdad1c",
-        "backward_kv": "1774c762eb9d",
+        "forward": "c304b92aa306",
+        "backward_q": "635f5bf88147",
+        "backward_kv": "1ff046897bc3",
         "decode": "5eff500d2418",
         "decode_paged": "352285141a8c",
     },

@@ -16,12 +16,12 @@ from flashgen.runtime.device.sm90.barriers import make_channel, ping_pong_arrive
 from flashgen.runtime.device.sm90.positions import masked_keys
 from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
 from flashgen.runtime.device.sm90.sequences import (
+    count_tiles,
     describe_sequences,
     first_stat,
     hide_if_none,
-    keys_of,
     next_tile,
-    num_query_tiles,
+    other_side,
     output_strides,
     query_tile,
     some_keys,
@@ -34,12 +34,11 @@ from flashgen.runtime.gluon import tma_store
 
 @gluon.jit
 def _work(
-    index, batch, heads, q_len, kv_len, BM: gl.constexpr, cu_seqlens_q_ptr=None, cu_seqlens_k_ptr=None, num_seqs=None,
-    total_q=None, total_k=None,
+    index, batch, heads, q_len, kv_len, BM: gl.constexpr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k
 ):
     """What `query_tile` says of tile `index` of queries, its first row."""
     b, h, tile, begin_q, q_len = query_tile(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, None, BM)
-    b, begin_k, num_keys = keys_of(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
+    b, begin_k, num_keys = other_side(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
     row0 = tile * BM
     return b, h, row0, begin_q, q_len, begin_k, num_keys
 
@@ -57,7 +56,7 @@ def _producer(
     q_descs = describe_sequences(cu_seqlens_q_ptr, q_ptr, batch, heads, longest_q, head_dim, q_strides, q_s, SPLIT)
     v_descs = describe_sequences(cu_seqlens_k_ptr, v_ptr, batch, kv_heads, longest_k, v_head_dim, v_strides, v_s, SPLIT)
     ROWS: gl.constexpr = BM // CONSUMERS
-    num_q_tiles = num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
+    num_q_tiles = count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
     num_tiles = gl.cdiv(longest_k, BN)
     index = next_tile(gl.program_id(0), None, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
     ticket = 0  # tiles of queries so far
@@ -69,16 +68,7 @@ def _producer(
     v_row = 0
     while index < num_q_tiles:
         _, h, row0, begin_q, q_len, begin_k, num_keys = _work(
-            index,
-            batch,
-            heads,
-            longest_q,
-            longest_k,
-            BM,
-            cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_q,
+            index, batch, heads, longest_q, longest_k, BM, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q,
             total_k,
         )
         kv_h = h // (heads // kv_heads)
@@ -136,7 +126,7 @@ def _consumer(
     p_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
     out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
-    num_q_tiles = num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
+    num_q_tiles = count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
     num_tiles = gl.cdiv(longest_k, BN)
     # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
     # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
@@ -192,16 +182,7 @@ def _consumer(
 
         # The tile that begins.
         b, h, row0, begin_q, q_len, begin_k, num_keys = _work(
-            index,
-            batch,
-            heads,
-            longest_q,
-            longest_k,
-            BM,
-            cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr,
-            num_seqs,
-            total_q,
+            index, batch, heads, longest_q, longest_k, BM, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q,
             total_k,
         )
         kv_len = some_keys(cu_seqlens_k_ptr, num_keys)

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "26fa833dfdcb",
-        "backward_q": "969791e4871d",
-        "backward_kv": "385874551dda",
+        "forward": "5ff93b8825d4",
+        "backward_q": "1ac648ee87f9",
+        "backward_kv": "796dcba78276",
         "decode": "38f870b6113d",
         "decode_paged": "4505ebab76c1",
     },

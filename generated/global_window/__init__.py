@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "560eef8bc359",
-        "backward_q": "6ae54ece2e2d",
-        "backward_kv": "fb2c99ec43fe",
+        "forward": "8b189e9870c8",
+        "backward_q": "d5306b5986f2",
+        "backward_kv": "a9c8592a05a7",
         "decode": "2d0310d2ef0e",
         "decode_paged": "1a743cb8e1ed",
     },

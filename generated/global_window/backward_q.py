@@ -10,7 +10,7 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from flashgen.runtime.device.packed import first_row, load_rows, output_rows, owned_tile, sequence_range, store_zeros
+from flashgen.runtime.device.packed import delta_row, load_rows, output_rows, owned_tile, sequence_range, store_zeros
 
 from .pair import _visible
 
@@ -68,7 +68,7 @@ def _backward_q(
 
     q_tile = q_desc.load([row0, 0])
     do_tile = do_desc.load([row0, 0])
-    row = first_row(cu_seqlens_q_ptr, head, begin_q, num_rows, num_rows) + rows
+    row = delta_row(cu_seqlens_q_ptr, head, b, begin_q, num_rows) + rows
     lse = load_rows(cu_seqlens_q_ptr, lse_ptr + row, rows, q_len, float("inf"))[:, None]
     delta = load_rows(cu_seqlens_q_ptr, delta_ptr + row, rows, q_len, 0.0)[:, None]
     dq = tl.zeros([BM, HEAD_DIM], tl.float32)

@@ -11,10 +11,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
+from flashgen.runtime.device.packed import delta_row
 from flashgen.runtime.device.sm90.barriers import make_barriers, make_channel, ping_pong_arrive, ping_pong_sync
 from flashgen.runtime.device.sm90.kv_tiles import v_slot_of
 from flashgen.runtime.device.sm90.products import await_product, start_product, start_scores
-from flashgen.runtime.device.sm90.tiles import load_tile
+from flashgen.runtime.device.sm90.sequences import head_of, hide_if_none, if_any, last_row, some_keys, tma_place
+from flashgen.runtime.device.sm90.tiles import load_tile, place_of
 from flashgen.runtime.gluon import tma_store
 
 from .forward_sm90 import _key_tile, _work
@@ -25,40 +27,48 @@ from .pair import _visible
 def _dq_producer(
     q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, counts_ptr, tiles_ptr, num_k_tiles,
     sizes,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: gl.constexpr, BN: gl.constexpr, CONSUMERS: gl.constexpr,
 ):
     # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
     # the consumers make room.
-    batch, heads, kv_heads, q_len, kv_len, num_rows, head_group = sizes
+    batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s = shared
     V_STAGES: gl.constexpr = v_s.type.shape[0]
-    b, h, row0, _, _, _, _, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, kv_len, head_group, BM
+    _, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, BM,
+        cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     )
     kv_h = h // (heads // kv_heads)
+    seen = if_any(cu_seqlens_k_ptr, num_keys, q_len, 0)
     for each in gl.static_range(CONSUMERS):
-        load_tile((q_desc,), b, h, row0 + 64 * each, (q_s,), each, q_full.index(each))
+        q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, seen, row0 + 64 * each)
+        load_tile((q_desc,), q_b, h, q_row, (q_s,), each, q_full.index(each))
     for i in range(num_tiles):
-        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+        k_b, k_row = tma_place(
+            cu_seqlens_k_ptr, begin_k, num_keys, _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+        )
         slot = k_channel.slot(i)
-        load_tile((k_desc,), b, kv_h, start, (k_s,), slot[0], k_channel.acquire(slot))
+        load_tile((k_desc,), k_b, kv_h, k_row, (k_s,), slot[0], k_channel.acquire(slot))
         if i == 0:
             for each in gl.static_range(CONSUMERS):
-                load_tile((do_desc,), b, h, row0 + 64 * each, (do_s,), each, do_full.index(each))
+                q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, seen, row0 + 64 * each)
+                load_tile((do_desc,), q_b, h, q_row, (do_s,), each, do_full.index(each))
         v_slot = v_slot_of(i, num_rows, V_STAGES)
-        load_tile((v_desc,), b, kv_h, start, (v_s,), v_slot[0], v_channel.acquire(v_slot))
+        load_tile((v_desc,), k_b, kv_h, k_row, (v_s,), v_slot[0], v_channel.acquire(v_slot))
 
 
 @gluon.jit
 def _dq_consumer(
     CONSUMER: gl.constexpr, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr,
     tiles_ptr, num_k_tiles, is_global_ptr, stride_is_global_0, sizes,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
 ):
     # Four warps: 64 rows of the tile of queries. dP = dO V^T is made as Q K^T is, dQ += dS K as P V is in _consumer.
     # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for MAIN and REST columns.
-    scale, batch, heads, q_len, kv_len, num_rows, head_group = sizes
+    scale, batch, heads, longest_q, longest_k, num_rows, head_group = sizes
     q_s, do_s, k_s, v_s = shared
     V_STAGES: gl.constexpr = v_s.type.shape[0]
     # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
@@ -78,19 +88,22 @@ def _dq_consumer(
     ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
     q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
-    b, h, row0, _, _, _, _, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, kv_len, head_group, BM
+    b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
+        gl.program_id(0), counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, BM,
+        cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     )
+    kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
     row0 += 64 * CONSUMER
     rows = row0 + gl.arange(0, 64, layout=row_layout)
     # Rows beyond the last are taken as the last: they read what exists.
-    q = (gl.minimum(rows, q_len - 1) + (kv_len - q_len))[:, None]
+    q = (gl.minimum(rows, last_row(cu_seqlens_k_ptr, num_keys, q_len)) + (kv_len - q_len))[:, None]
     qk_scale = scale * 1.4426950408889634
-    is_global_base = is_global_ptr + b.to(gl.int64) * stride_is_global_0
+    is_global_base = is_global_ptr + begin_k.to(gl.int64) * stride_is_global_0
     is_global_b_q = gl.load(is_global_base + gl.maximum(q, 0))
-    at = (b * heads + h).to(gl.int64) * num_rows + rows
-    lse = gl.load(lse_ptr + at, mask=rows < q_len, other=float("inf"))[:, None]
-    delta = gl.load(delta_ptr + at, mask=rows < q_len, other=0.0)[:, None]
+    at = delta_row(cu_seqlens_q_ptr, head_of(cu_seqlens_q_ptr, b, h, heads), b, begin_q, num_rows) + rows
+    seen = if_any(cu_seqlens_k_ptr, num_keys, q_len, 0)
+    lse = gl.load(lse_ptr + at, mask=rows < seen, other=float("inf"))[:, None]
+    delta = gl.load(delta_ptr + at, mask=rows < seen, other=0.0)[:, None]
     dq = (gl.zeros([64, MAIN], gl.float32, dq_layout),)
     if REST > 0:
         dq = (dq[0], gl.zeros([64, REST], gl.float32, rest_layout))
@@ -113,6 +126,7 @@ def _dq_consumer(
     col = start + gl.arange(0, BN, layout=col_layout)[None, :]
     k = gl.minimum(col, kv_len - 1)
     qk = gl.where(_visible(q, k, is_global_b_q, is_global_base) & (col < kv_len), qk, -float("inf"))
+    qk = hide_if_none(cu_seqlens_k_ptr, num_keys, qk)
     p = gl.exp2(qk * qk_scale - lse)
     # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
     k_channel.wait(slot)
@@ -181,17 +195,20 @@ def _dq_consumer(
     if REST > 0:
         q_tile.slice(MAIN, REST, 1).store((dq[1] * scale).to(dq_desc.dtype))
     fence_async_shared()
-    tma_store(dq_desc, [b, h, row0, 0], q_s.index(CONSUMER))
+    q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, q_len, row0)
+    tma_store(dq_desc, place_of(dq_desc, q_b, h, q_row, 0), q_s.index(CONSUMER))
     tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=[
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_k_tiles", "batch", "num_rows", "head_group",
+    "num_seqs", "total_q", "total_k",
 ])
 def _backward_q_sm90(
     q_desc, do_desc, k_desc, v_desc, dq_desc, lse_ptr, delta_ptr, counts_ptr, tiles_ptr, num_k_tiles, is_global_ptr,
     stride_is_global_0,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, V_STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
 ):
@@ -203,6 +220,7 @@ def _backward_q_sm90(
     # say when a tile has arrived in shared memory, and when all who read it are done. A tile of K is read again,
     # for dQ, when the next one is there: those of K have STAGES places, those of V one less, V_STAGES.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
+    # Packed sequences are where cu_seqlens are not None; see query_tile for both.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
     do_s = gl.allocate_shared_memory(do_desc.dtype, [CONSUMERS] + do_desc.block_type.shape, do_desc.layout)
     k_s = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -220,39 +238,39 @@ def _backward_q_sm90(
         gl.warp_specialize([
             (_dq_consumer, (
                 0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
-                num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS,
-                PING_PONG,
+                num_k_tiles, is_global_ptr, stride_is_global_0, computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs,
+                total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
                 1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
-                num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS,
-                PING_PONG,
+                num_k_tiles, is_global_ptr, stride_is_global_0, computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs,
+                total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_producer, (
                 q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, counts_ptr, tiles_ptr,
-                num_k_tiles, loads, BM, BN, CONSUMERS,
+                num_k_tiles, loads, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, CONSUMERS,
             )),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_dq_consumer, (
                 0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
-                num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS,
-                PING_PONG,
+                num_k_tiles, is_global_ptr, stride_is_global_0, computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs,
+                total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
                 1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
-                num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS,
-                PING_PONG,
+                num_k_tiles, is_global_ptr, stride_is_global_0, computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs,
+                total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_consumer, (
                 2, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, counts_ptr, tiles_ptr,
-                num_k_tiles, is_global_ptr, stride_is_global_0, computes, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS,
-                PING_PONG,
+                num_k_tiles, is_global_ptr, stride_is_global_0, computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs,
+                total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS, PING_PONG,
             )),
             (_dq_producer, (
                 q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, counts_ptr, tiles_ptr,
-                num_k_tiles, loads, BM, BN, CONSUMERS,
+                num_k_tiles, loads, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, CONSUMERS,
             )),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "9991fb848939",
-        "backward_q": "34052aaed039",
-        "backward_kv": "045cb6181fd8",
+        "forward": "3cd813b0de42",
+        "backward_q": "a7f3a7368581",
+        "backward_kv": "fb69f034e88a",
         "decode": "36d3b936f32b",
         "decode_paged": "43de9575cb41",
     },

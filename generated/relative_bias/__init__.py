@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "16d4457cd389",
-        "backward_q": "336b2dcfab4b",
-        "backward_kv": "86d9d438fa52",
+        "forward": "a34db295bd8b",
+        "backward_q": "e0d4fcf5392a",
+        "backward_kv": "3296ec4475be",
         "decode": "051d5ebe1301",
         "decode_paged": "a8157187fde3",
     },

@@ -37,18 +37,7 @@ def _forward(
     if cu_seqlens_q_ptr is not None and ((row0 >= q_len) | (kv_len == 0)):
         # There is no such tile, or nothing to see.
         store_nothing_seen(
-            out_ptr,
-            lse_ptr,
-            max_ptr,
-            residue_ptr,
-            row0,
-            head,
-            begin_q,
-            q_len,
-            total_q,
-            heads,
-            v_head_dim,
-            BM,
+            out_ptr, lse_ptr, max_ptr, residue_ptr, row0, head, begin_q, q_len, total_q, heads, v_head_dim, BM,
             V_HEAD_DIM,
         )
         return

@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "d7f61467a6df",
-        "backward_q": "b91866f76fc7",
-        "backward_kv": "05de0a6834fa",
+        "forward": "0d833cd1f582",
+        "backward_q": "94d1be33a541",
+        "backward_kv": "4a3d9d556d58",
         "decode": "36f18a66d276",
         "decode_paged": "316f75ecd511",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "ed58c6e64a2e",
-        "backward_q": "f64e39c87b26",
-        "backward_kv": "6d1ed28cab7e",
+        "forward": "488d566ef5f9",
+        "backward_q": "2bf73506516e",
+        "backward_kv": "12196566c864",
         "decode": "eed91d12f5ed",
         "decode_paged": "7f2779181b6b",
     },

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "4e038deb3bd7",
-        "backward_q": "b5c981e69c91",
-        "backward_kv": "a65d7ef7092d",
+        "forward": "6fca9b787e75",
+        "backward_q": "8d644f8557a1",
+        "backward_kv": "0ea37f44dbc8",
         "decode": "196d012f6e02",
         "decode_paged": "6cfa134f7ad9",
     },

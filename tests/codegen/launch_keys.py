@@ -16,7 +16,7 @@ from flashgen.packed import make_packed
 from flashgen.problems import make_inputs
 from flashgen.runtime import call as calls
 from flashgen.runtime import choosing, launching
-from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90
+from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90, sm90_keys
 from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.launches import Launches, PackedLaunches
 from flashgen.tuning.prune import CompileRequest, compiler
@@ -64,7 +64,8 @@ def pretend():
         module.tile_counter = lambda call: torch.zeros(2, dtype=torch.int32)
     calls.interpreted = lambda: True
     choosing._capability = lambda call: "sm_90"
-    forward_sm90.multiprocessors = backward_kv_sm90.multiprocessors = lambda gpu: 132
+    for module in (forward_sm90, backward_kv_sm90, sm90_keys):
+        module.multiprocessors = lambda gpu: 132
     torch.set_num_threads(1)
 
 

@@ -79,6 +79,22 @@ def f(
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(long.replace('"a", "b", "c", "d"', many)))
 
 
+def test_a_call_of_many_short_arguments_has_rows() -> None:
+    names = ", ".join(f"name_of_argument_{number}" for number in range(9))
+    text = laid_out(f"found = f(g(0), {names})\n")
+    assert text.startswith("found = f(\n    g(0), name_of_argument_0, name_of_argument_1,") and text.endswith(",\n)\n")
+    assert len(text.splitlines()) == 4 and max(map(len, text.splitlines())) <= WIDTH
+    assert formatted({"m.py": text})["m.py"] == text
+
+
+def test_arguments_of_a_call_that_are_long_or_few_have_lines_of_their_own() -> None:
+    long = ", ".join(f"the_name_of_an_argument + {number}" for number in range(9))
+    few = ", ".join(f"a_long_name_of_a_single_argument_{number}" for number in range(4))
+    for arguments in (long, few):
+        text = laid_out(f"found = f({arguments})\n")
+        assert len(text.splitlines()) == arguments.count(",") + 3
+
+
 def test_a_head_without_arguments_stays() -> None:
     assert laid_out("def f():\n    return 1\n") == "def f():\n    return 1\n"
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from dropping import dropping
 
 from flashgen.codegen import generate, render
 from flashgen.runtime.registry import REGISTRY, kernels_of
 from flashgen.spec import load
+from flashgen.spec.variant import Variant
 
 if TYPE_CHECKING:
     from offline_compiler import Compile
@@ -22,14 +24,26 @@ FAMILIES = ("forward", "backward_q", "backward_kv", "backward_inputs")
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942"])
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
 def test_each_variant_compiles(path: Path, target: str, tmp_path: Path, compiled: Compile) -> None:
-    place = generate(load(path), tmp_path)
+    compile_all(load(path), target, (128, 128), tmp_path, compiled)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128), (256, 256)], ids=str)
+@pytest.mark.parametrize("name", ["causal", "softcap", "block_sparse", "relative_bias"])
+def test_dropout_compiles_for_hopper(name: str, dims: tuple[int, int], tmp_path: Path, compiled: Compile) -> None:
+    compile_all(dropping(name), "sm_90", dims, tmp_path, compiled)
+
+
+def compile_all(variant: Variant, target: str, dims: tuple[int, int], folder: Path, compiled: Compile) -> None:
+    """Each kernel that serves packed sequences, in its built-in config."""
+    place = generate(variant, folder)
     form = "scheduled" if (place / "schedule.py").exists() else ""
     for kernel in (each for family in FAMILIES for each in kernels_of(family, packed=True)):
         file = kernel.family if kernel.backend == "portable" else kernel.name
-        if (place / f"{file}.py").exists() and not kernel.refuses(target, "bfloat16", 128, 128):
-            config = kernel.default(form, target, "bfloat16", 128, 128)
+        if (place / f"{file}.py").exists() and not kernel.refuses(target, "bfloat16", *dims):
+            config = kernel.default(form, target, "bfloat16", *dims)
             found = compiled(
-                place, kernel.family, target, "bfloat16", 128, 128, config, True, (), True, False, {}, {}, True
+                place, kernel.family, target, "bfloat16", *dims, config, True, (), True, False, {}, {}, True
             )
             assert found.error is None, (kernel.name, found)
             assert kernel.backend == "portable" or not found.serialized_wgmma, kernel.name

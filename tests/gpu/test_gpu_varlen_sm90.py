@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from packed_batch import make_packed, packed_case
+from packed_batch import Packed, make_packed, packed_case
 
 from flashgen.codegen import default_of, uses_schedule
 from flashgen.runtime import Config
@@ -20,6 +20,7 @@ from flashgen.runtime.launching import replaced
 from flashgen.spec import load
 from flashgen.tuning.space import search_space
 from flashgen.verify import run_case
+from flashgen.verify.cases import Backward
 
 VARIANTS = Path(__file__).parents[2] / "variants"
 NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
@@ -43,20 +44,31 @@ def _on_hopper() -> Iterator[None]:
     yield
 
 
-def hopper_configs(name: str, head_dim: int, v_head_dim: int) -> list[Config]:
+def hopper_configs(name: str, head_dim: int, v_head_dim: int, family: str = "forward") -> list[Config]:
     scheduled = uses_schedule(load(VARIANTS / f"{name}.yaml"))
-    task = Task("forward", "sm_90", "bfloat16", head_dim, v_head_dim, 8192, 8192, scheduled, packed=True)
+    task = Task(family, "sm_90", "bfloat16", head_dim, v_head_dim, 8192, 8192, scheduled, packed=True)
     return [config for config in search_space(task).configs if config.backend == FORWARD_SM90_KERNEL.backend]
 
 
-def built_in(name: str, head_dim: int, v_head_dim: int) -> Config:
-    """What a call of the variant has without records; ValueError if it is no config of these kernels."""
-    config = default_of(load(VARIANTS / f"{name}.yaml"), "forward", packed=True)(
-        "sm_90", "bfloat16", head_dim, v_head_dim
-    )
-    FORWARD_SM90_KERNEL.ordered(config)
+def built_in(name: str, head_dim: int, v_head_dim: int, family: str = "forward") -> Config:
+    """What a call of the variant has without records; it is a config of these kernels."""
+    config = default_of(load(VARIANTS / f"{name}.yaml"), family, packed=True)("sm_90", "bfloat16", head_dim, v_head_dim)
     assert config.backend == FORWARD_SM90_KERNEL.backend
     return config
+
+
+def varlen(module: ModuleType, packed: Packed, *tensors: torch.Tensor) -> torch.Tensor:
+    """Attention to other tensors of the same lengths."""
+    out: torch.Tensor = module.attention_varlen(*tensors, *packed.ends, *packed.longest)
+    return out
+
+
+def gradients(step: Callable[..., torch.Tensor], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of q, k and v for a random gradient of the output, the same for outputs of one shape."""
+    leaves = [each.detach().requires_grad_() for each in tensors]
+    out = step(*leaves)
+    weights = torch.randn(out.shape, generator=torch.Generator("cuda").manual_seed(1), device="cuda").to(out.dtype)
+    return [*torch.autograd.grad(out, leaves, weights)]
 
 
 def launched(step: Callable[[], object]) -> list[str]:
@@ -77,6 +89,74 @@ def test_each_variant_is_proven(
     case = replace(case, config=built_in(name, *dims), return_max=True)
     result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), case, "cuda")
     assert result.ok, result
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["", "deterministic"])
+@pytest.mark.parametrize("lengths", [RAGGED, SHORT, LONG], ids=["ragged", "short", "long"])
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_each_variant_are_proven(
+    gallery_module: Gallery, name: str, dims: tuple[int, int], lengths: tuple[tuple[int, int], ...], deterministic: bool
+) -> None:
+    kv, q = (built_in(name, *dims, family) for family in ("backward_kv", "backward_q"))
+    case = packed_case("hopper", lengths, head_dim=dims[0], v_head_dim=dims[1], dtype="bfloat16")
+    case = replace(case, backward=Backward(kv=kv, q=q, deterministic=deterministic))
+    result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), case, "cuda")
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("family", ["backward_kv", "backward_q"])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("name", ["full", "causal", "softcap", "document"])
+def test_gradients_of_every_config_are_proven(gallery_module: Gallery, name: str, dim: int, family: str) -> None:
+    configs = hopper_configs(name, dim, dim, family)
+    assert configs
+    for config in configs:
+        backward = Backward(kv=config) if family == "backward_kv" else Backward(q=config, deterministic=True)
+        case = packed_case("hopper", RAGGED, head_dim=dim, v_head_dim=dim, dtype="bfloat16")
+        result = run_case(
+            gallery_module(name), load(VARIANTS / f"{name}.yaml"), replace(case, backward=backward), "cuda"
+        )
+        assert result.ok, f"{config}: {result}"
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("name", ["full", "causal", "sliding_window"])
+def test_neighbours_of_nan_spoil_no_gradient(gallery_module: Gallery, name: str, dim: int) -> None:
+    """What other sequences have is not read, nor what their rows have of d_out."""
+    lengths = ((77, 77), (300, 333), (50, 129), (1, 1), (400, 0), (257, 511))
+    packed = make_packed(lengths, head_dim=dim, v_head_dim=dim, dtype=torch.bfloat16, device="cuda")
+    (q_ends, k_ends), module = packed.ends, gallery_module(name)
+    step = partial(varlen, module, packed)
+    wanted = gradients(step, packed.tensors)
+    for spared in range(len(lengths)):
+        slices, spoilt = [], []
+        for tensor, ends in zip(packed.tensors, (q_ends, k_ends, k_ends), strict=True):
+            own = slice(int(ends[spared]), int(ends[spared + 1]))
+            other = torch.full_like(tensor, torch.nan)
+            other[own] = tensor[own]
+            slices.append(own)
+            spoilt.append(other)
+        found = gradients(step, spoilt)
+        for one, other, own in zip(found, wanted, slices, strict=True):
+            torch.testing.assert_close(one[own], other[own], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("count, length", [(512, 128), (1, 8192), (300, 77)])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "alibi"])
+def test_gradients_of_sequences_of_one_length_equal_the_dense_ones(
+    gallery_module: Gallery, name: str, dim: int, count: int, length: int
+) -> None:
+    packed = make_packed(((length, length),) * count, head_dim=dim, v_head_dim=dim, dtype=torch.bfloat16, device="cuda")
+    module = gallery_module(name)
+    step = partial(varlen, module, packed)
+    assert "_backward_kv_sm90" in launched(partial(gradients, step, packed.tensors))
+    found = gradients(step, packed.tensors)
+    dense = [each.unflatten(0, (count, length)).transpose(1, 2) for each in packed.tensors]
+    wanted = gradients(lambda *own: module.attention(*own).transpose(1, 2).flatten(0, 1), dense)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.unflatten(0, (count, length)).transpose(1, 2), other, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])

@@ -6,16 +6,16 @@ import torch
 from flashgen.runtime import prepare
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90
-from flashgen.runtime.kernels.backward_kv_sm90 import key_head_group
+from flashgen.runtime.kernels import forward_sm90, sm90_keys
 from flashgen.runtime.kernels.forward_sm90 import head_group
+from flashgen.runtime.kernels.sm90_keys import key_head_group
 
 KEYS = "BM=64 BN=128 num_warps=4 num_stages=2 backend=hopper fuse_dq=1 delay_dq=0"
 
 
 @pytest.fixture(autouse=True)
 def h200(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (forward_sm90, backward_kv_sm90):
+    for module in (forward_sm90, sm90_keys):
         monkeypatch.setattr(module, "multiprocessors", lambda gpu: 132)
 
 

@@ -12,6 +12,7 @@ from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
 from flashgen.codegen.arguments import (
     DROPOUT,
+    PACKED_SIZES,
     ROW_SCHEDULE,
     dropout_reads,
     extra_arguments,
@@ -22,6 +23,7 @@ from flashgen.codegen.arguments import (
 from flashgen.codegen.backward import Q_START, score_function
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
+from flashgen.codegen.sm90.keys import longest
 from flashgen.codegen.sm90.learned import LearnedSm90, learned_sm90
 from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
@@ -39,7 +41,8 @@ class BackwardKvSm90View:
     the names that the consumers read. `persistent`: programs take one tile of keys after the other, else one each.
     `plain_mask`: all there is to the variant is a mask of positions that leaves each key an interval of queries.
     `holds_v`: full tiles leave registers for V where dQ is made elsewhere. `rank` is the text for where the schedule
-    says which tile of keys has the rank `place` in its head, the longest first, if tiles may come in this order. They,
+    says which tile of keys has the rank `place` in its head, the longest first, if tiles may come in this order;
+    `ranks_batch`: it differs from one batch element to the next. They,
     `learned` and `uniform` are for heads that are not wide.
     """
 
@@ -52,6 +55,7 @@ class BackwardKvSm90View:
     queries: QueryTiles
     longest_first: bool
     rank: str
+    ranks_batch: bool
     persistent: bool
     natural: bool
     holds_v: bool
@@ -78,6 +82,11 @@ class BackwardKvSm90View:
     @property
     def consumer_sizes(self) -> tuple[str, ...]:
         return tuple(name for name in self.sizes if name != "by_rank")
+
+    @staticmethod
+    def of_roles(sizes: Sequence[str]) -> str:
+        """Sizes as a role calls them, which asks each tile for the lengths of its sequence."""
+        return ", ".join(map(longest, sizes))
 
     @property
     def dropout(self) -> bool:
@@ -154,7 +163,7 @@ class BackwardKvSm90View:
 def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> BackwardKvSm90View:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
     variant, rows, scheduled = facts.variant, facts.rows, facts.rows_scheduled
-    prologue = new_prologue(facts, walked=ROW, approximate=variant.approximate, dialect=GLUON)
+    prologue = new_prologue(facts, walked=ROW, approximate=variant.approximate, dialect=GLUON, packs=True)
     score, nonlinear, factor = score_function(facts, prologue, Q_START)
     score = named_apart(score, known, "_by_key", "_by_key_sm90")
     seen = seen_rows_of(facts, score, prologue, known)
@@ -184,6 +193,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         queries=queries,
         longest_first=not scheduled and bool(rows.lower) and not rows.upper,
         rank=schedule_row(facts, "gl.cdiv(kv_len, BN)", "place", GLUON) if ranked else "",
+        ranks_batch=ranked and facts.mask_by_batch,
         persistent=persistent,
         natural=facts.logits.natural,
         holds_v=persistent and not scheduled and uniform is None and variant.mask is not TRUE,
@@ -193,14 +203,16 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         q_offset=q_offset(facts),
         arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
         sizes=(*_sizes(needed), *(["by_rank"] if ranked else [])),
-        unspecialized=tuple(dict.fromkeys((*unspecialized(variant, needed, scheduled, ROW_SCHEDULE), *launched))),
+        unspecialized=tuple(
+            dict.fromkeys((*unspecialized(variant, needed, scheduled, ROW_SCHEDULE), *launched, *PACKED_SIZES))
+        ),
         learned=learned,
         uniform=uniform,
     )
 
 
 # Which tile of keys a program has.
-_PLACES = ("batch", "heads", "kv_heads", "kv_len", "head_group")
+_PLACES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_group")
 _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
 
 

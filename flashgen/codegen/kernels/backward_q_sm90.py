@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from flashgen.analysis.facts import Facts
 from flashgen.codegen.arguments import (
     DROPOUT,
+    PACKED_SIZES,
     SCHEDULE,
     dropout_reads,
     extra_arguments,
@@ -22,7 +23,7 @@ from flashgen.codegen.arguments import (
 from flashgen.codegen.backward import score_function
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
 from flashgen.codegen.pairs import Function, named_apart, pairs
-from flashgen.codegen.sm90.keys import KeyTiles, Work
+from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, longest
 from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.log2 import Q_FIRST
@@ -30,7 +31,7 @@ from flashgen.lang.log2 import Q_FIRST
 _SPREAD = "gl.zeros([64, BN], gl.float32, qk_layout) + "
 _SIZES = ("scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows", "head_group")
 # Those that every variant's kernel reads.
-_ALWAYS = {"scale", "batch", "heads", "kv_heads", "q_len", "num_rows"}
+_ALWAYS = {"scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "num_rows"}
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class BackwardQSm90View:
     row: str
     prologue: tuple[str, ...]
     reads: frozenset[str]
+    reads_kv_len: bool
     q_offset: str
     arguments: tuple[str, ...]
     keys_arguments: tuple[str, ...]
@@ -69,8 +71,13 @@ class BackwardQSm90View:
     @property
     def producer_sizes(self) -> tuple[str, ...]:
         """Of `sizes` those that say which tiles there are."""
-        read = {"batch", "heads", "kv_heads", "num_rows", *self.work.names, *([] if self.keys else ["kv_len"])}
+        read = {"batch", "heads", "kv_heads", "num_rows", *self.work.names}
         return tuple(name for name in self.sizes if name in read)
+
+    @staticmethod
+    def of_roles(sizes: Sequence[str]) -> str:
+        """Sizes as a role calls them, which asks each tile for the lengths of its sequence."""
+        return ", ".join(map(longest, sizes))
 
     @property
     def consumer_sizes(self) -> tuple[str, ...]:
@@ -105,7 +112,7 @@ class BackwardQSm90View:
 def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence[Function]) -> BackwardQSm90View:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
     variant, scheduled = facts.variant, facts.uses_schedule
-    prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON)
+    prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON, packs=True)
     found = pairs(facts, prologue)
     score, nonlinear, factor = score_function(facts, prologue, Q_FIRST)
     suffixes = ("_by_query", "_by_query_sm90")
@@ -117,11 +124,10 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
     reads = prologue.reads.union(*(f.body.reads for f in functions if f is not None)) - {"k_first", "k_last"}
     reads |= dropout_reads(variant)
     needed = {*reads, *forward.work.names, *_ALWAYS}
-    if mask is None or uniform or "kv_len" in shown.reads or (q_offset(facts) and reads & {"q", "q_first", "q_last"}):
-        needed.add("kv_len")
+    reads_kv_len = forward.keys is None or mask is None or uniform is not None or found.clamps_k
+    reads_kv_len |= "kv_len" in {*reads, *shown.reads} or is_shifted(facts, {*reads})
     extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
     sizes = tuple(name for name in _SIZES if name in needed)
-    used = {"b", "h", "row0", "num_tiles", *(forward.keys.placed_by if forward.keys else ())}
     whole = nonlinear or score is None or facts.logit_of_pairs
     return BackwardQSm90View(
         score=score,
@@ -135,18 +141,21 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
         keys=forward.keys,
         work=forward.work,
         start=forward.start,
-        loaded=tuple(name if name in used else "_" for name in forward.work.returned),
+        loaded=forward.loaded,
         longest_first=forward.grouped,
         natural=found.natural,
         row=row,
         prologue=(*prologue.lines, *(uniform.lines if uniform else ())),
         reads=frozenset(reads),
+        reads_kv_len=reads_kv_len,
         q_offset=q_offset(facts),
         arguments=(*SCHEDULE, *extra) if scheduled else extra,
         keys_arguments=forward.keys.arguments if forward.keys else (),
         sizes=sizes,
         unspecialized=tuple(
-            dict.fromkeys((*unspecialized(variant, needed, scheduled), *(s for s in sizes if s != "scale")))
+            dict.fromkeys(
+                (*unspecialized(variant, needed, scheduled), *(s for s in sizes if s != "scale"), *PACKED_SIZES)
+            )
         ),
         uniform=uniform,
     )

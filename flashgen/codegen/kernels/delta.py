@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
-from flashgen.codegen.arguments import extra_arguments, new_prologue, own_integers, q_offset
+from flashgen.codegen.arguments import PACKED_SIZES, extra_arguments, new_prologue, own_integers, q_offset
 from flashgen.codegen.backward import row_step
 
 _SIZES = ("kv_heads", "kv_len", "head_dim")
@@ -36,12 +36,18 @@ class DeltaView:
 
     @property
     def unspecialized(self) -> tuple[str, ...]:
-        return ("heads", "q_len", "num_rows", "v_head_dim", *self.sizes, *self.integers)
+        packed = (name for name in PACKED_SIZES if name != "total_k" or self.reads_keys)
+        return ("heads", "q_len", "num_rows", "v_head_dim", *self.sizes, *self.integers, *packed)
+
+    @property
+    def reads_keys(self) -> bool:
+        """Whether it asks for the length of the keys."""
+        return "kv_len" in self.sizes
 
 
 def delta_view(facts: Facts) -> DeltaView:
     """Work the holes out; `row` is empty for a variant whose logits leave nothing out."""
-    prologue = new_prologue(facts, walked=ROW)
+    prologue = new_prologue(facts, walked=ROW, packs=True)
     variant, body = facts.variant, row_step(facts, prologue)
     reads = prologue.reads.union(body.reads)
     offset = q_offset(facts) if body.results else ""
@@ -57,7 +63,9 @@ def delta_view(facts: Facts) -> DeltaView:
         sizes=tuple(
             name
             for name in _SIZES
-            if name in reads or (name == "kv_len" and offset) or (name == "kv_heads" and "kv_h" in reads)
+            if name in reads
+            or (name == "kv_len" and (offset or "begin_k" in reads))
+            or (name == "kv_heads" and "kv_h" in reads)
         ),
         dropout=dropout,
     )

@@ -16,8 +16,7 @@ from flashgen.emit.dialects import GLUON
 _POSITIONS = ("q", "q_first", "q_last")
 _LONGEST = {"q_len": "longest_q", "kv_len": "longest_k"}
 # What `_work` says of each tile, and of its sequence.
-_OF_SEQUENCE = ("begin_q", "q_len", "begin_k", "num_keys")
-_OF_TILE = ("b", "h", "row0", *_OF_SEQUENCE)
+_OF_TILE = ("b", "h", "row0", "begin_q", "q_len", "begin_k", "num_keys")
 
 # The tiles of keys from the last one down: mixed tiles, then full ones.
 _DOWNWARDS = (
@@ -72,20 +71,11 @@ class Work:
 
     @property
     def parameters(self) -> str:
-        names = [f"{name}: gl.constexpr" if name.isupper() else name for name in ("index", *self.names)]
-        return ", ".join((*names, *(f"{name}=None" for name in PACKED_ARGUMENTS)))
+        names = ("index", *self.names, *PACKED_ARGUMENTS)
+        return ", ".join(f"{name}: gl.constexpr" if name.isupper() else name for name in names)
 
     def value(self, index: str) -> str:
-        """The call of it in a kernel that serves dense sequences alone."""
-        return f"_work({', '.join((index, *self.names))})"
-
-    @property
-    def dense(self) -> tuple[str, ...]:
-        """What it returns as such a kernel calls it."""
-        return tuple("_" if name in _OF_SEQUENCE else name for name in self.returned)
-
-    def packed(self, index: str) -> str:
-        """The call of it in a kernel that serves packed ones too."""
+        """The call of it in a kernel."""
         return f"_work({', '.join((index, *map(longest, self.names), *PACKED_ARGUMENTS))})"
 
 

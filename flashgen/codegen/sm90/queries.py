@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
 from flashgen.codegen.arguments import ROW_SCHEDULE, extra_arguments, new_prologue
-from flashgen.codegen.limits import row_limits, schedule_row
+from flashgen.codegen.limits import packed_row, row_limits, schedule_row
 from flashgen.emit.dialects import GLUON
 
 _SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")
+_OF_TILE = ("b", "h", "kv_h", "begin_q", "begin_k", "cu_seqlens_q_ptr")
 _POSITIONS = ("k", "k_first", "k_last")
 
 # Full tiles from the first that any key needs, mixed ones on the left of them.
@@ -88,7 +89,7 @@ class QueryTiles:
 def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
     if facts.rows_scheduled:
         return _scheduled(facts)
-    prologue = new_prologue(facts, walked=ROW, dialect=GLUON)
+    prologue = new_prologue(facts, walked=ROW, dialect=GLUON, packs=True)
     limits = row_limits(facts.rows, prologue, checks_end)
     placed_by: tuple[str, ...]
     if "full_end" not in limits.masked.reads:
@@ -106,28 +107,36 @@ def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
-        names=("col0", *(name for name in ("b", "h", "kv_h") if name in reads), *extra, *sizes, "BM", "BN"),
+        names=("col0", *(name for name in _OF_TILE if name in reads), *extra, *sizes, "BM", "BN"),
         arguments=extra,
         positions=frozenset(reads & {*_POSITIONS}),
     )
 
 
 def _scheduled(facts: Facts) -> QueryTiles:
-    by = [name for name, wanted in (("b", facts.mask_by_batch), ("h", facts.mask_by_head)) if wanted]
+    by = ["b", *(["h"] if facts.mask_by_head else [])]
+    num_kv_tiles = "gl.cdiv(longest_k, BN)"
     lines = (
-        f"row = {schedule_row(facts, 'gl.cdiv(kv_len, BN)', '(col0 // BN)', GLUON)}",
+        "tile = col0 // BN",
+        "if cu_seqlens_q_ptr is not None:",
+        "    # What lies behind the last sequence may be longer than each of them.",
+        f"    tile = gl.minimum(tile, {num_kv_tiles} - 1)",
+        *packed_row(facts, num_kv_tiles, f"row = {schedule_row(facts, num_kv_tiles, 'tile', GLUON)}", GLUON),
         "num_mixed = gl.load(counts_ptr + 3 * row)",
         "num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)",
+        "# A packed sequence without queries is not seen, whatever another has there.",
+        "num_mixed = if_any(cu_seqlens_q_ptr, q_len, num_mixed, 0)",
+        "num_tiles = if_any(cu_seqlens_q_ptr, q_len, num_tiles, 0)",
         "row_tiles_ptr = tiles_ptr + row * num_q_tiles",
     )
     placed_by = ("num_mixed", "row_tiles_ptr", "num_q_tiles")
-    sizes = [*(["heads"] if len(by) == 2 else []), *(["kv_len"] if by else [])]
+    sizes = ["heads"] if facts.mask_by_head else []
     return QueryTiles(
         lines=lines,
         returned=("num_tiles", *placed_by[:2]),
         place=_PLACE_SCHEDULED,
         placed_by=placed_by,
-        names=("col0", *by, *ROW_SCHEDULE, *sizes, "BN"),
+        names=("col0", *by, *ROW_SCHEDULE, *sizes, "q_len", "longest_k", "cu_seqlens_q_ptr", "BN"),
         arguments=ROW_SCHEDULE,
         positions=frozenset(),
     )

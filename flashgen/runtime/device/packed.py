@@ -13,6 +13,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# What `_delta` writes of each row of packed sequences has room for so many rows between two of them: no tile of them
+# has rows of two sequences.
+ROOM = tl.constexpr(128)
+
 
 @triton.jit
 def _begin(cu_seqlens_ptr, b, total):
@@ -86,6 +90,36 @@ def first_row(cu_seqlens_ptr, head, begin, length, total):
         return head.to(tl.int64) * length
     else:
         return head.to(tl.int64) * total + begin
+
+
+@triton.jit
+def roomy_row(begin, b):
+    """Where packed sequence b begins where each begins at a multiple of ROOM; see owned_tile for slots."""
+    return (begin // ROOM + b) * ROOM
+
+
+@triton.jit
+def delta_row(cu_seqlens_ptr, head, b, begin, num_rows):
+    """Where a sequence's rows begin in what _delta writes: [batch, heads, num_rows], or packed [heads, num_rows]."""
+    if cu_seqlens_ptr is None:
+        return head.to(tl.int64) * num_rows
+    else:
+        return head.to(tl.int64) * num_rows + roomy_row(begin, b)
+
+
+@triton.jit
+def delta_tile(cu_seqlens_ptr, num_seqs, total, longest, heads, head, tile, BLOCK: tl.constexpr):
+    """Of tile `tile` of BLOCK rows of what _delta writes for a head, of all dense sequences or of packed ones: batch
+    element or sequence and head (b, h), its first row, begin and length; BLOCK is at most ROOM where they are packed.
+
+    Rows that belong to no sequence are those of one without any.
+    """
+    if cu_seqlens_ptr is None:
+        return head // heads, head % heads, tile * BLOCK, head // heads, longest
+    else:
+        b, place, begin, length = slot_tile(cu_seqlens_ptr, num_seqs, total, longest, tile * BLOCK // ROOM, ROOM)
+        row0 = place * ROOM + tile * BLOCK % ROOM
+        return b, head, tl.maximum(row0, 0), begin, tl.where(place < 0, 0, length)
 
 
 @triton.jit

@@ -65,7 +65,9 @@ def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int 
     return here if config.fuse_dq else {**here, "dq_ptr": None}
 
 
-def _types(dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, grouped: bool) -> dict[str, str]:
+def _types(
+    dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, grouped: bool, packed: bool
+) -> dict[str, str]:  # fmt: skip
     """dQ is added up in float32, and so are dK and dV of query heads that share them."""
     sums = (["dq_ptr"] if config.fuse_dq else []) + (["dk_ptr", "dv_ptr"] if grouped else [])
     return dict.fromkeys(sums, "*fp32")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from triton.experimental.gluon import language as gl
 
 from flashgen.runtime.backward import Gradients, Incoming, num_rows, query_gradient
-from flashgen.runtime.call import Call, room_like
+from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling
 from flashgen.runtime.kernels.kernel import Beside, Kernel, Task, key_tiles
@@ -19,20 +18,23 @@ from flashgen.runtime.kernels.sm90 import (
     BARRIERS,
     CONSUMER_TILES,
     HOPPER,
-    consumer_options,
     multiprocessors,
-    never_on,
     product_width,
-    tile_type,
-    tiling,
+)
+from flashgen.runtime.kernels.sm90_keys import (
+    hopper_key_gradients,
+    key_head_group,
+    key_options,
+    key_tensors,
+    key_tilings,
+    key_types,
+    refuses_keys,
+    v_block_width,
 )
 from flashgen.runtime.launching import Rest, relaunch
 from flashgen.runtime.streams import tile_counter
 from flashgen.runtime.variant import Variant
-from flashgen.runtime.widths import padded
 
-# Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
-_QUERY_GROUP_BYTES = 16 << 20
 # What the two consumers hold of dQ: the elements of a tile.
 _DQ_ELEMENTS = 8192
 # Elements of dQ that one program brings into their order.
@@ -40,16 +42,8 @@ _FRAGMENT = 4096
 # The widest heads of this kernel.
 _WIDEST = 128
 
-ROWS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=1)
 _FRAGMENTS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=2)
 _FRAGMENTS = Tile((16, 256), torch.float32, _FRAGMENTS_LAYOUT)
-
-
-def refuses_keys(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:
-    """Why neither this kernel nor that for wide heads serves such calls; "" where one does."""
-    # What they write by TMA.
-    odd = f"rows of dk and dv must be multiples of 16 bytes, head_dim is {head_dim}, v_head_dim {v_head_dim}"
-    return never_on(capability, dtype, head_dim, v_head_dim) or (odd if head_dim % 8 or v_head_dim % 8 else "")
 
 
 def _refuses(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str:
@@ -103,12 +97,6 @@ def _width(config: Config) -> int:
     return _DQ_ELEMENTS // config.BM
 
 
-@lru_cache(maxsize=256)
-def v_block_width(v_head_dim: int) -> int:
-    """Columns of a tile of v and d_out."""
-    return max(64, padded(v_head_dim))
-
-
 def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int | None]:
     widths = {"HEAD_DIM": product_width(head_dim), "V_HEAD_DIM": product_width(v_head_dim)}
     tiles = {"BM": config.BM, "BN": config.BN, "STAGES": config.num_stages}
@@ -116,23 +104,12 @@ def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int 
     return {**widths, **tiles, **dq, **({} if config.fuse_dq else {"dq_sums": None})}
 
 
-def _types(dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, grouped: bool) -> dict[str, str]:
+def _types(
+    dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, grouped: bool, packed: bool
+) -> dict[str, str]:  # fmt: skip
     rows, width, v_width = config.BN // 2, _width(config), v_block_width(v_head_dim)
-    types = key_types(dtype, config.BM, rows, width, v_width)
+    types = key_types(dtype, config.BM, rows, width, v_width, packed)
     return types | {"dq_sums": f"tensordesc<fp32[16, 256],{_FRAGMENTS_LAYOUT!r}>" if config.fuse_dq == 2 else "*fp32"}
-
-
-def key_types(dtype: torch.dtype, BM: int, rows: int, width: int, v_width: int) -> dict[str, str]:
-    """The types of what a kernel for dK and dV reads and writes by tiles, of so many keys."""
-    tiles = {"q": (BM, width), "do": (BM, v_width), "k": (rows, width), "v": (rows, v_width)}
-    tiles |= {"dk": tiles["k"], "dv": tiles["v"]}
-    types = {f"{n}_desc": tile_type(dtype, *tile) for n, tile in tiles.items()}
-    return types | dict.fromkeys(("lse_desc", "delta_desc"), f"tensordesc<fp32{[BM]},{ROWS_LAYOUT!r}>")
-
-
-def key_options(config: Config) -> dict[str, Any]:
-    """Launch options: there are two consumers."""
-    return consumer_options(2)
 
 
 def _beside(config: Config) -> tuple[Beside, ...]:
@@ -159,30 +136,6 @@ def _tilings(
     width, v_width = _width(config), v_block_width(call.sizes.v_head_dim)
     tilings = key_tilings(call, rows, dk, dv, config.BM, config.BN // 2, width, v_width)
     return {**tilings, "dq_sums": _fragments(sums)} if sums is not None and config.fuse_dq == 2 else tilings
-
-
-def key_tilings(
-    call: Call, rows: Incoming, dk: torch.Tensor, dv: torch.Tensor, BM: int, BN: int, width: int, v_width: int
-) -> dict[str, Tiling]:
-    """How a kernel for dK and dV sees tensors by tiles of BM rows or BN keys; two widths, of q and k and of v."""
-    return {
-        "q_desc": tiling(call.q, BM, width),
-        "do_desc": tiling(rows.d_out, BM, v_width),
-        "k_desc": tiling(call.k, BN, width),
-        "v_desc": tiling(call.v, BN, v_width),
-        "lse_desc": row_tiling(rows.delta, BM),
-        "delta_desc": row_tiling(rows.delta, BM),
-        "dk_desc": tiling(dk, BN, width),
-        "dv_desc": tiling(dv, BN, v_width),
-    }
-
-
-def key_tensors(call: Call, rows: Incoming) -> dict[str, Any]:
-    """What a kernel for dK and dV reads of each call by tiles."""
-    return {
-        "q_desc": call.q, "do_desc": rows.d_out, "k_desc": call.k, "v_desc": call.v, "lse_desc": rows.lse_by_tile,
-        "delta_desc": rows.delta, **call.given,
-    }  # fmt: skip
 
 
 def _launch(
@@ -217,15 +170,11 @@ def _collected(
     (beside,) = _beside(config)
     numbers = {**call.numbers, **rows.numbers}
     relaunch(
-        variant.kernels["collect_dq"], (call.layout, config), {"sums_ptr": dq_sums, "dq_ptr": dq},
+        variant.kernels["collect_dq"], (call.layout, config),
+        {"sums_ptr": dq_sums, "dq_ptr": dq, "cu_seqlens_q_ptr": call.given.get("cu_seqlens_q_ptr")},
         lambda: Rest(dq_sums.numel() // _FRAGMENT, numbers, beside.constants, {}),
     )  # fmt: skip
     return dq
-
-
-def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the kernel writes dk and dv: it sums over the heads that share keys."""
-    return room_like(call.k), room_like(call.v)
 
 
 def _query_sums(call: Call, config: Config) -> torch.Tensor | None:
@@ -235,34 +184,9 @@ def _query_sums(call: Call, config: Config) -> torch.Tensor | None:
     """
     if not config.fuse_dq:
         return None
-    s = call.sizes
-    shape = s.batch * s.heads * num_rows(s.q_len), _width(config)
+    batch, heads, _ = call.sizes.rows
+    shape = batch * heads * num_rows(call), _width(config)
     return torch.empty(shape, dtype=torch.float32, device=call.q.device)
-
-
-def key_head_group(call: Call, config: Config) -> int:
-    """How many heads of k and v are taken together, in groups of like size, or all.
-
-    Those whose Q and dO fit the L2 cache, but no fewer than have a tile of keys for each multiprocessor.
-    """
-    s = call.sizes
-    total = s.batch * s.kv_heads
-    if config.all_heads:
-        return total
-    bytes_each = s.q_len * (s.head_dim + s.v_head_dim) * call.q.element_size() * (s.heads // s.kv_heads)
-    busy = -(-multiprocessors(call.q.get_device()) // -(-s.kv_len // config.BN))
-    groups = min(-(-total * bytes_each // _QUERY_GROUP_BYTES), total // busy)
-    return -(-total // max(1, groups))
-
-
-def row_tiling(values: torch.Tensor, rows: int) -> Tiling:
-    """Float32 values of rows, one after the other, by tiles."""
-    return Tiling((values.numel(),), (1,), _tile_of_rows(rows))
-
-
-@lru_cache(maxsize=64)
-def _tile_of_rows(rows: int) -> Tile:
-    return Tile((rows,), torch.float32, ROWS_LAYOUT)
 
 
 def _fragments(sums: torch.Tensor) -> Tiling:
@@ -296,5 +220,6 @@ BACKWARD_KV_SM90_KERNEL = Kernel(
     without_dq=_without_dq,
     query_sums=_query_sums,
     sums_inputs=True,
+    packs=True,
     barriers=("_backward_kv_sm90", "announce", "take"),
 )  # fmt: skip

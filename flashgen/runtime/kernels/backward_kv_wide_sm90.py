@@ -12,7 +12,9 @@ from flashgen.runtime.backward import Gradients, Incoming
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tiling
-from flashgen.runtime.kernels.backward_kv_sm90 import (
+from flashgen.runtime.kernels.kernel import Kernel, Task, key_tiles
+from flashgen.runtime.kernels.sm90 import BARRIERS, CONSUMER_TILES, HOPPER, product_width
+from flashgen.runtime.kernels.sm90_keys import (
     hopper_key_gradients,
     key_head_group,
     key_options,
@@ -22,8 +24,6 @@ from flashgen.runtime.kernels.backward_kv_sm90 import (
     refuses_keys,
     v_block_width,
 )
-from flashgen.runtime.kernels.kernel import Kernel, Task, key_tiles
-from flashgen.runtime.kernels.sm90 import BARRIERS, CONSUMER_TILES, HOPPER, product_width
 from flashgen.runtime.launching import relaunch
 from flashgen.runtime.variant import Variant
 
@@ -62,8 +62,10 @@ def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int 
     return {"BM": config.BM, "BN": config.BN, **dims, "STAGES": config.num_stages}
 
 
-def _types(dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, grouped: bool) -> dict[str, str]:
-    return key_types(dtype, config.BM, config.BN, v_block_width(head_dim), v_block_width(v_head_dim))
+def _types(
+    dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, grouped: bool, packed: bool
+) -> dict[str, str]:  # fmt: skip
+    return key_types(dtype, config.BM, config.BN, v_block_width(head_dim), v_block_width(v_head_dim), packed)
 
 
 def _tilings(
@@ -111,5 +113,6 @@ BACKWARD_KV_WIDE_SM90_KERNEL = Kernel(
     types=_types,
     options=key_options,
     launch=_launch,
+    packs=True,
     barriers=("_backward_kv_wide_sm90", "store_fragments", "load_fragments"),
 )  # fmt: skip

@@ -90,22 +90,25 @@ def _tile_width(dim: int) -> int:
     return width
 
 
-def _types(dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, grouped: bool) -> dict[str, str]:
+def _types(
+    dtype: torch.dtype, config: Config, head_dim: int, v_head_dim: int, grouped: bool, packed: bool
+) -> dict[str, str]:  # fmt: skip
     width, v_width = _tile_width(head_dim), _tile_width(v_head_dim)
     tiles = {"q": (_ROWS, width), "do": (_ROWS, v_width), "k": (config.BN, width), "v": (config.BN, v_width)}
     tiles["dq"] = tiles["q"]
-    return {f"{name}_desc": tile_type(dtype, *tile) for name, tile in tiles.items()}
+    return {f"{name}_desc": tile_type(dtype, *tile, packed) for name, tile in tiles.items()}
 
 
 def _tilings(call: Call, rows: Incoming, dq: torch.Tensor, config: Config) -> dict[str, Tiling]:
     """How the kernel sees what it reads and writes by tiles."""
     width, v_width = _tile_width(call.sizes.head_dim), _tile_width(call.sizes.v_head_dim)
+    packed = call.sizes.packed
     return {
-        "q_desc": tiling(call.q, _ROWS, width),
-        "do_desc": tiling(rows.d_out, _ROWS, v_width),
-        "k_desc": tiling(call.k, config.BN, width),
-        "v_desc": tiling(call.v, config.BN, v_width),
-        "dq_desc": tiling(dq, _ROWS, width),
+        "q_desc": tiling(call.q, _ROWS, width, packed),
+        "do_desc": tiling(rows.d_out, _ROWS, v_width, packed),
+        "k_desc": tiling(call.k, config.BN, width, packed),
+        "v_desc": tiling(call.v, config.BN, v_width, packed),
+        "dq_desc": tiling(dq, _ROWS, width, packed),
     }
 
 
@@ -145,5 +148,6 @@ BACKWARD_Q_SM90_KERNEL = Kernel(
     types=_types,
     options=consumer_row_options,
     launch=_launch,
+    packs=True,
     barriers=("_backward_q_sm90",),
 )

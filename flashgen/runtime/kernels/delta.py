@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from flashgen.runtime.backward import Incoming, d_out_strides, incoming, rescaled
+from flashgen.runtime.backward import Incoming, incoming, rescaled
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
+from flashgen.runtime.device.packed import ROOM
 from flashgen.runtime.launching import Rest, relaunch
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
@@ -27,7 +26,7 @@ def launch_delta(
     scaled by exp(-residue).
     """
     out, lse, *residue = output
-    given = incoming(call, d_out, variant.takes("delta", "tile_lse_ptr") and not variant.packed)
+    given = incoming(call, d_out, variant.takes("delta", "tile_lse_ptr"))
     rows = rescaled(given) if residue else given
     tensors = {
         "out_ptr": out, "d_out_ptr": given.d_out, "lse_ptr": lse, "d_lse_ptr": d_lse, "row_lse_ptr": rows.lse,
@@ -50,18 +49,20 @@ def _rest(
 ) -> Rest:  # fmt: skip
     """`width` is that of the sums that are cleared."""
     s = call.sizes
-    batch, heads, length = s.rows
+    batch, heads, _ = s.rows
     v_width = tile_widths(s.head_dim, s.v_head_dim)[1]
     rows_each = max(16, _ELEMENTS // v_width)
-    strides: dict[str, Any] = {
-        **dict(zip(("stride_outb", "stride_outh", "stride_outm"), out_strides, strict=False)),
-        **d_out_strides(given.strides),
-        **dict(zip(("stride_sb", "stride_sh", "stride_sm"), rows.strides, strict=True)),
-        **dict(zip(("stride_lb", "stride_lh", "stride_lm"), lse_strides, strict=True)),
+    if s.packed:
+        rows_each = min(rows_each, ROOM.value)
+    of_each = {"out": out_strides, "o": given.strides, "s": rows.strides, "l": lse_strides}
+    strides = {
+        f"stride_{name}{axis}": stride
+        for name, of_it in of_each.items()
+        for axis, stride in zip("bhm", call.counted_strides(of_it[:3]), strict=True)
     }
     return Rest(
         -(-rows.num_rows // rows_each) * batch * heads,
-        {**call.numbers, "q_len": length, **rows.numbers, **strides},
+        {**call.numbers, **rows.numbers, **strides},
         {"BM": rows_each, "V_HEAD_DIM": v_width, "WIDTH": width, "TILE": config.BM},
         {},
     )

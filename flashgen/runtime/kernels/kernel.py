@@ -107,12 +107,12 @@ class Kernel:
 
     `constants` are the compile-time arguments of (config, head_dim, v_head_dim), and None for arguments that are not
     there; `types` the types of arguments that do not follow from their names, of (dtype, config, head_dim,
-    v_head_dim, grouped heads); `options` those of a launch; `host_axes` the axes that are the launch's alone. `beside`
-    are further kernels that a launch needs.
+    v_head_dim, grouped heads, packed sequences); `options` those of a launch; `host_axes` the axes that are the
+    launch's alone. `beside` are further kernels that a launch needs.
 
     For dK and dV: `without_dq` is a config that leaves dQ to another kernel, `query_sums` makes room where tiles of dQ
     are added up before they are brought into order; `sums_inputs`: gradients of learned inputs may be added up
-    there too, as far as the variant allows it.
+    there too, as far as the variant allows it, where sequences are dense.
 
     `barriers` are the functions that hand data over by barriers, or to roles that begin at once, which no sanitizer
     follows.
@@ -142,7 +142,7 @@ class Kernel:
     suited: Callable[[Config, int, str, int, str, str, int, int], Config] = lambda config, *_: config
     as_launched: Callable[[Config, int], Config] = lambda config, rows: config
     spill_limit: Callable[[Config], int] = lambda config: SPILL_LIMIT
-    types: Callable[[torch.dtype, Config, int, int, bool], Mapping[str, str]] = lambda *_: {}
+    types: Callable[[torch.dtype, Config, int, int, bool, bool], Mapping[str, str]] = lambda *_: {}
     host_axes: tuple[str, ...] = ()
     beside: Callable[[Config], tuple[Beside, ...]] = lambda config: ()
     without_dq: Callable[[Config], Config] = unchanged

@@ -11,6 +11,7 @@ from triton.experimental.gluon import language as gl
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling, rows_tiling
+from flashgen.runtime.device.sm90.tiles import FAR, FAR_ROWS
 from flashgen.runtime.kernels.kernel import Values
 from flashgen.runtime.widths import padded
 
@@ -71,22 +72,37 @@ def multiprocessors(gpu: int) -> int:
     return torch.cuda.get_device_properties(gpu).multi_processor_count
 
 
-def tiling(tensor: torch.Tensor, rows: int, width: int) -> Tiling:
-    """A tensor [batch, heads, length, dim] by tiles; what lies beyond its ends reads as zero and is not written."""
-    return rows_tiling(tensor.shape, tensor.stride(), _tile_of(rows, width, tensor.dtype))
+def tiling(tensor: torch.Tensor, rows: int, width: int, packed: bool = False) -> Tiling:
+    """A tensor [batch, heads, length, dim] by tiles; what lies beyond its ends reads as zero and is not written.
+
+    Of `packed` sequences, [1, heads, total, dim], each has an end: see device/sm90/sequences.py.
+    """
+    of_rows = rows_tiling(tensor.shape, tensor.stride(), _tile_of(rows, width, tensor.dtype))
+    return _ragged(of_rows, _tile_of(rows, width, tensor.dtype, True)) if packed else of_rows
+
+
+def _ragged(of_rows: Tiling, tile: Tile) -> Tiling:
+    _, heads, _, dim = of_rows.shape
+    _, along_heads, along_rows, _ = of_rows.strides
+    shape = (FAR.value, FAR.value, heads, FAR_ROWS.value, dim)
+    return Tiling(shape, ((1 << 34) - along_rows, along_rows, along_heads, along_rows, 1), tile, of_rows.copies)
 
 
 @lru_cache(maxsize=64)
-def _tile_of(rows: int, width: int, dtype: torch.dtype) -> Tile:
-    return Tile((1, 1, rows, width), dtype, _tile_layout(rows, width, dtype))
+def _tile_of(rows: int, width: int, dtype: torch.dtype, packed: bool = False) -> Tile:
+    return Tile(tuple(_block(rows, width, packed)), dtype, _tile_layout(rows, width, dtype, packed))
 
 
-def tile_type(dtype: torch.dtype, rows: int, width: int) -> str:
+def tile_type(dtype: torch.dtype, rows: int, width: int, packed: bool = False) -> str:
     """The type of such a descriptor, as Triton writes it."""
     name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
-    return f"tensordesc<{name}{[1, 1, rows, width]},{_tile_layout(rows, width, dtype)!r}>"
+    return f"tensordesc<{name}{_block(rows, width, packed)},{_tile_layout(rows, width, dtype, packed)!r}>"
 
 
 @lru_cache(maxsize=64)
-def _tile_layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], _GLUON_DTYPES[dtype])
+def _tile_layout(rows: int, width: int, dtype: torch.dtype, packed: bool) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout.get_default_for(_block(rows, width, packed), _GLUON_DTYPES[dtype])
+
+
+def _block(rows: int, width: int, packed: bool) -> list[int]:
+    return [1, 1, 1, rows, width] if packed else [1, 1, rows, width]

@@ -15,9 +15,10 @@ as `triton.tools.ragged_tma` has it. The tensor's own begin is the descriptor's.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from flashgen.runtime.device.packed import first_row, sequence_range, slot_tile
+from flashgen.runtime.device.packed import first_row, roomy_row, sequence_range, slot_tile
+from flashgen.runtime.device.sm90.kv_tiles import kv_tile
 from flashgen.runtime.device.sm90.scheduler import request_tile
-from flashgen.runtime.device.sm90.tiles import FAR_ROWS, describe
+from flashgen.runtime.device.sm90.tiles import FAR, FAR_ROWS, describe
 
 
 @gluon.jit
@@ -27,9 +28,8 @@ def describe_sequences(cu_seqlens_ptr, ptr, batch, heads, length, dim, strides, 
     if cu_seqlens_ptr is None:
         return describe(ptr, [batch, heads, length, dim], [along_batch, along_heads, along_rows, 1], tiles, SPLIT)
     else:
-        far: gl.constexpr = 0x7FFF0000
         back = (1 << 34) - gl.to_tensor(along_rows).to(gl.int64)
-        shape = [far, far, heads, FAR_ROWS, dim]
+        shape = [FAR, FAR, heads, FAR_ROWS, dim]
         return describe(ptr, shape, [back, along_rows, along_heads, along_rows, 1], tiles, SPLIT)
 
 
@@ -56,43 +56,49 @@ def tma_place(cu_seqlens_ptr, begin, length, row):
 
 
 @gluon.jit
-def num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, BM: gl.constexpr):
-    """How many tiles of queries there are; of packed sequences, how many slots for them: see owned_tile."""
-    if cu_seqlens_q_ptr is None:
-        return gl.cdiv(q_len, BM) * batch * heads
+def count_tiles(cu_seqlens_ptr, num_seqs, total, length, batch, heads, BLOCK: gl.constexpr):
+    """How many tiles of queries or keys there are; of packed sequences, how many slots for them: see owned_tile."""
+    if cu_seqlens_ptr is None:
+        return gl.cdiv(length, BLOCK) * batch * heads
     else:
-        return (total_q // BM + num_seqs + 1) * heads
+        return (total // BLOCK + num_seqs + 1) * heads
 
 
 @gluon.jit
-def _slot(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, BM: gl.constexpr):
+def _slot(index, cu_seqlens_ptr, num_seqs, total, longest, BLOCK: gl.constexpr):
     """What lies in slot `index` of packed sequences: sequence, head, number of the tile, begin and length of the
-    sequence, and whether there is such a tile. In turn the heads, and the sequences of each, the longest tiles of a
-    sequence first. What lies behind the last sequence is one more."""
-    num_slots = total_q // BM + num_seqs + 1
-    b, place, begin, length = slot_tile(cu_seqlens_q_ptr, num_seqs, total_q, q_len, index % num_slots, BM)
-    num_tiles = gl.cdiv(length, BM)
-    return b, index // num_slots, num_tiles - 1 - place, begin, length, (place >= 0) & (place < num_tiles)
+    sequence, and whether there is such a tile. In turn the heads, and the sequences of each. What lies behind the last
+    sequence is one more."""
+    num_slots = total // BLOCK + num_seqs + 1
+    b, tile, begin, length = slot_tile(cu_seqlens_ptr, num_seqs, total, longest, index % num_slots, BLOCK)
+    return b, index // num_slots, tile, begin, length, (tile >= 0) & (tile < gl.cdiv(length, BLOCK))
 
 
 @gluon.jit
-def next_tile(
-    index, counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, BM: gl.constexpr
-):  # fmt: skip
+def next_tile(index, counter_ptr, cu_seqlens_ptr, num_seqs, total, longest, heads, BLOCK: gl.constexpr):
     """`index`; of packed sequences, whose slots may have no tile, the next one that has or is behind the last.
 
     A program takes them as they come from the counter, or where that is None in turn.
     """
-    if cu_seqlens_q_ptr is not None:
-        num_slots = num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, q_len, 1, heads, BM)
-        exists = _slot(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, BM)[5]
+    if cu_seqlens_ptr is not None:
+        num_slots = count_tiles(cu_seqlens_ptr, num_seqs, total, longest, 1, heads, BLOCK)
+        exists = _slot(index, cu_seqlens_ptr, num_seqs, total, longest, BLOCK)[5]
         while (index < num_slots) & (exists == 0):
             if counter_ptr is None:
                 index += gl.num_programs(0)
             else:
                 index = gl.num_programs(0) + gl.sum(request_tile(counter_ptr), 0)
-            exists = _slot(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, BM)[5]
+            exists = _slot(index, cu_seqlens_ptr, num_seqs, total, longest, BLOCK)[5]
     return index
+
+
+@gluon.jit
+def _owned(index, cu_seqlens_ptr, num_seqs, total, longest, BLOCK: gl.constexpr):
+    """The same of a slot; one without a tile has a row that is not there, of a sequence that is none."""
+    b, h, tile, begin, length, exists = _slot(index, cu_seqlens_ptr, num_seqs, total, longest, BLOCK)
+    b = gl.where(exists, b, num_seqs)
+    tile = gl.where(exists, tile, 1)
+    return b, h, tile, gl.minimum(begin, total - 1), gl.where(exists, length, 1), exists
 
 
 @gluon.jit
@@ -100,16 +106,13 @@ def query_tile(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, 
     """Of tile `index` of queries: sequence and head (b, h), its number, begin and length of the sequence.
 
     Dense: the heads are taken in groups of head_group, whose K and V stay in the L2 cache, the longest tiles of a group
-    first; without groups the tiles are taken in turn. Packed: see _slot.
+    first; without groups the tiles are taken in turn. Packed: see _slot, the longest tiles of a sequence first.
     """
     # What comes after the last tile is asked for, but not done.
-    index = gl.minimum(index, num_query_tiles(cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, BM) - 1)
+    index = gl.minimum(index, count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, BM) - 1)
     if cu_seqlens_q_ptr is not None:
-        b, h, tile, begin, length, exists = _slot(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, BM)
-        # A slot without a tile has a row that is not there, of a sequence without keys.
-        b = gl.where(exists, b, num_seqs)
-        tile = gl.where(exists, tile, 1)
-        return b, h, tile, gl.minimum(begin, total_q - 1), gl.where(exists, length, 1)
+        b, h, tile, begin, length, exists = _owned(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, BM)
+        return b, h, gl.where(exists, gl.cdiv(length, BM) - 1 - tile, tile), begin, length
     else:
         num_q_tiles = gl.cdiv(q_len, BM)
         if head_group is None:
@@ -126,13 +129,46 @@ def query_tile(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, 
 
 
 @gluon.jit
-def keys_of(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len):
-    """Of sequence b: which it is, begin and number of its keys. What is none has no keys, and passes for the last."""
-    begin, num_keys = sequence_range(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
-    if cu_seqlens_k_ptr is None:
-        return b, begin, num_keys
+def key_tile(index, cu_seqlens_k_ptr, num_seqs, total_k, kv_len, batch, kv_heads, head_group, BN: gl.constexpr):
+    """Of tile `index` of keys: sequence and head of K and V, its first key, begin and length of the sequence.
+
+    Dense: see kv_place. Packed: see _slot.
+    """
+    if cu_seqlens_k_ptr is not None:
+        b, kv_h, tile, begin, length, _ = _owned(index, cu_seqlens_k_ptr, num_seqs, total_k, kv_len, BN)
+        return b, kv_h, tile * BN, begin, length
     else:
-        return gl.minimum(b, num_seqs - 1), begin, num_keys
+        b, kv_h, col0 = kv_tile(index, batch, kv_heads, kv_len, head_group, BN)
+        return b, kv_h, col0, b, kv_len
+
+
+@gluon.jit
+def other_side(cu_seqlens_ptr, b, num_seqs, total, longest):
+    """Of sequence b: which it is, begin and length of its keys, or of its queries, for a tile of the others. What is
+    no sequence has none, and passes for the last."""
+    begin, length = sequence_range(cu_seqlens_ptr, b, num_seqs, total, longest)
+    if cu_seqlens_ptr is None:
+        return b, begin, length
+    else:
+        return gl.minimum(b, num_seqs - 1), begin, length
+
+
+@gluon.jit
+def if_any(cu_seqlens_ptr, others, length, otherwise):
+    """The length of a tile's sequence, or what a packed one has in its place that has no `others` to meet."""
+    if cu_seqlens_ptr is None:
+        return length
+    else:
+        return gl.where(others > 0, length, otherwise)
+
+
+@gluon.jit
+def delta_place(cu_seqlens_q_ptr, b, h, heads, begin, num_rows):
+    """The same as delta_row, where all of it is less than 2^31."""
+    if cu_seqlens_q_ptr is None:
+        return (b * heads + h) * num_rows
+    else:
+        return h * num_rows + roomy_row(begin, b)
 
 
 @gluon.jit
@@ -155,18 +191,24 @@ def last_row(cu_seqlens_k_ptr, num_keys, q_len):
 
 
 @gluon.jit
-def hide_if_none(cu_seqlens_k_ptr, num_keys, logits):
-    """The logits, and minus infinity in a packed sequence without keys."""
+def hide_if_none(cu_seqlens_k_ptr, num_keys, logits, hidden=-float("inf")):
+    """The logits, or what else there is of pairs, and what hides them in a packed sequence without keys."""
     if cu_seqlens_k_ptr is None:
         return logits
     else:
-        return gl.where(num_keys > 0, logits, -float("inf"))
+        return gl.where(num_keys > 0, logits, hidden)
+
+
+@gluon.jit
+def head_of(cu_seqlens_q_ptr, b, h, heads):
+    """The head among those of all dense sequences, or of a token, as owned_tile has it."""
+    if cu_seqlens_q_ptr is None:
+        return b * heads + h
+    else:
+        return h
 
 
 @gluon.jit
 def first_stat(cu_seqlens_q_ptr, b, h, heads, begin, length, total):
     """Where a sequence's rows begin in what has one number a row: [batch, heads, length], or packed [heads, total]."""
-    if cu_seqlens_q_ptr is None:
-        return first_row(cu_seqlens_q_ptr, b * heads + h, begin, length, total)
-    else:
-        return first_row(cu_seqlens_q_ptr, h, begin, length, total)
+    return first_row(cu_seqlens_q_ptr, head_of(cu_seqlens_q_ptr, b, h, heads), begin, length, total)

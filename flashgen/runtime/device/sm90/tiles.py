@@ -9,8 +9,9 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from flashgen.runtime.gluon import tma_load
 
-# How many rows packed sequences have to TMA: see sequences.py.
+# How many rows packed sequences have to TMA, and how long its axes in front of the heads are: see sequences.py.
 FAR_ROWS = gl.constexpr(1 << 30)
+FAR = gl.constexpr(0x7FFF0000)
 
 
 @gluon.jit
