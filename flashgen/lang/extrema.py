@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 from flashgen.lang.fold import simplify
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, transform, walk
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, indices, inputs, op, transform, variables, walk
 
 _ORDERS = frozenset({"lt", "le", "gt", "ge"})
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
@@ -27,7 +27,7 @@ def without_negated_operands(root: Expr, fits_int32: Callable[[Expr], bool]) -> 
     nodes = list(walk(root))
     if not any(_is_absolute(node) or _negated(node) is not None for node in nodes) or _compares_one_distance(nodes):
         return root
-    asked = transform(root, lambda node: _asked_of_operands(node, fits_int32))
+    asked = transform(root, lambda node: _asked(node, fits_int32))
     return transform(asked, lambda node: _as_sum(node, fits_int32))
 
 
@@ -37,6 +37,15 @@ def _compares_one_distance(nodes: Sequence[Expr]) -> bool:
     negated = [node for node in nodes if _negated(node) is not None]
     orders = [node for node in nodes if isinstance(node, Op) and node.name in _ORDERS]
     return len(orders) == 1 and not joined and not negated
+
+
+def _asked(node: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:
+    """A comparison asked of its operands, but for one that would then read less, such as max(27, -k) < 0.
+
+    A kernel is laid out by what an expression reads, and has no place for a pair's answer that is known before.
+    """
+    found = _asked_of_operands(node, fits_int32)
+    return found if all(read(found) == read(node) for read in (variables, inputs, indices)) else node
 
 
 def _asked_of_operands(node: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.extrema import without_negated_operands
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, var, walk
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, var, variables, walk
 
 NAMES = ("t", "u", "v", "w")
 INTS = st.recursive(
@@ -42,6 +42,11 @@ def test_no_operand_is_negated(expr: Expr) -> None:
             assert not any(is_negation(child) and not isinstance(child.children[0], Const) for child in node.args)
 
 
+@given(expr=INTS | BOOLS)
+def test_what_is_written_depends_on_all_that_the_expression_does(expr: Expr) -> None:
+    assert variables(written(expr)) == variables(expr)
+
+
 T, U, V = (var(name, Type.INT) for name in "tuv")
 
 
@@ -59,3 +64,18 @@ def test_comparisons_are_asked_of_both_sides() -> None:
 def test_what_needs_64_bits_stays() -> None:
     expr = op("max", op("max", T, op("neg", U)), V)
     assert without_negated_operands(expr, lambda node: False) is expr
+
+
+@pytest.mark.parametrize(
+    "never",
+    [
+        op("lt", op("max", op("abs", T), const(27)), const(0)),
+        op("lt", op("max", T, op("neg", U)), T),
+        op("lt", op("min", op("max", op("neg", T), const(27)), U), const(5)),
+    ],
+    ids=["by a constant", "by itself", "in part"],
+)
+def test_no_comparison_is_decided(never: Expr) -> None:
+    found = written(op("or", op("lt", V, U), never))
+    assert variables(found) == {"t", "u", "v"}
+    assert not any(isinstance(node, Const) and node.type is Type.BOOL for node in walk(found))
