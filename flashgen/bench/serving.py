@@ -30,7 +30,10 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Workload:
-    """Sequences of these lengths with `q_len` new queries each; keys in pages of `block_size`, 0 for dense tensors."""
+    """Sequences of these lengths with `q_len` new queries each; keys in pages of `block_size`, 0 for dense tensors.
+
+    `variant`: the one that it is for, the chosen ones else.
+    """
 
     name: str
     lengths: tuple[int, ...]
@@ -39,6 +42,7 @@ class Workload:
     head_dim: int = HEAD_DIM
     block_size: int = 0
     cache: torch.dtype = torch.bfloat16
+    variant: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -62,7 +66,11 @@ def workloads() -> Iterator[Workload]:
     yield Workload("64 ragged, pages", ragged(64, 256, 32768), block_size=16)
     yield Workload("8 queries, 16 x 8192", shapes["16 x 8192"], q_len=8)
     yield Workload("8 queries, 16 x 8192, pages", shapes["16 x 8192"], q_len=8, block_size=16)
+    yield Workload("512 queries, 4 x 8192", (8192,) * 4, q_len=512)
     yield Workload("512 queries, 4 x 8192, pages", (8192,) * 4, q_len=512, block_size=16)
+    # What a window leaves of a long row costs as much as so short a row.
+    yield Workload("a window of 1024 over 1 x 131072", (131072,), variant="sliding_window")
+    yield Workload("a window of 1024 over 1 x 1024", (1024,), variant="sliding_window")
 
 
 def runs(work: Workload, modules: Mapping[str, ModuleType]) -> dict[str, Run]:
@@ -193,8 +201,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("generated"), help="where the rendered variants are")
     given = parser.parse_args(arguments)
-    modules = {name: load_module(given.out / name) for name in given.variants.split(",")}
     for work in workloads():
+        names = [work.variant] if work.variant else given.variants.split(",")
+        modules = {name: load_module(given.out / name) for name in names}
         times = interleave(runs(work, modules), replays_us, given.rounds)
         print("\n".join(lines(work, times)), flush=True)
 
