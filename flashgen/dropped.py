@@ -26,10 +26,14 @@ class Dropout:
 
 @dataclass(frozen=True)
 class Dropping:
-    """A formula with dropout, and the same without."""
+    """A formula with dropout, and the same without.
+
+    `rescaled`: scores may be huge, so that kernels multiply each row of d_out by what its log-sum-exp has lost.
+    """
 
     dropped: Callable[..., Any]
     undropped: Callable[..., Any]
+    rescaled: bool = False
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any:
         return self.dropped(q, k, v, **keywords)

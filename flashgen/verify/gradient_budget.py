@@ -7,6 +7,9 @@ of a loss. With P the weights, dP = d_out v^T and dS = P (dP - rowsum(P dP) + d_
     N = |truth| + |gradient of sum_i w_i lse_i|      for q, k and learned inputs: what a gradient is if nothing cancels
     N = gradient under |d_out|      for v
 
+With dropout a row may keep next to nothing, and have a w_i next to 0. There w_i has more where a kernel rounds d_out
+anew (see `uncancelled`).
+
 An element of a learned input may be read at several places, as a query's and as a key's, with opposite signs: its N is
 the sum over the places of |gradient|, and the largest of some in which each w_i has a sign of its own.
 
@@ -47,12 +50,12 @@ from types import MappingProxyType
 
 import torch
 
-from flashgen.dropped import Dropping
 from flashgen.problems import Call
 from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude, what_was_drawn
 from flashgen.verify.eager_gradients import Loss, eager_gradients, evaluate, gradients_of, leaves_of
 from flashgen.verify.places import Places
 from flashgen.verify.rounded import FastFunctions, random_roundings
+from flashgen.verify.uncancelled import grouped, uncancelled
 
 RELATIVE = 2e-5
 DERIVATIVE = 8 * U32
@@ -148,7 +151,7 @@ def _bounds(
     truth = gradients_of((out, lse), leaves, loss, keep=True)
 
     with torch.no_grad():
-        spread, row = _uncancelled(call, leaves, d_out, d_lse, reference, scale)
+        spread, row = uncancelled(call, leaves, d_out, lse, d_lse, reference, scale)
     others = {name: leaf for name, leaf in leaves.items() if name != "v"}
     magnitudes = {name: truth[name].abs() + single for name, single in _singly((out, lse), others, row, places).items()}
     magnitudes["v"] = gradients_of((out, lse), {"v": leaves["v"]}, Loss(d_out.abs(), None))["v"]
@@ -185,24 +188,6 @@ def _singly(
     return found
 
 
-def _uncancelled(
-    call: Call, leaves: Mapping[str, torch.Tensor], d_out: torch.Tensor, d_lse: torch.Tensor, reference: Reference,
-    scale: float | None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """P (|dP| + w) for each pair, and w for each row."""
-    kv_heads, kv_len = call.k.shape[1:3]
-    # With the identity for v, out is the matrix of weights.
-    unit = torch.eye(kv_len, dtype=torch.float64, device=call.q.device).expand(len(call.q), kv_heads, kv_len, kv_len)
-    kept = weights = evaluate(reference, call, {**leaves, "v": unit}, scale)[0]
-    if isinstance(reference, Dropping):
-        # A weight that is dropped, and has none of its row's gradient through out, has it through the others.
-        weights = evaluate(reference.undropped, call, {**leaves, "v": unit}, scale)[0]
-    d_weights = (d_out @ _grouped(leaves["v"], call).transpose(-1, -2)).abs()
-    out = kept @ _grouped(leaves["v"], call)
-    row = (kept * d_weights).sum(-1) + (d_out * out).norm(dim=-1) + d_lse.abs()
-    return kept * d_weights + weights * row[..., None], row
-
-
 def _walk(
     call: Call, leaves: Mapping[str, torch.Tensor], spread: torch.Tensor, scale: float | None
 ) -> dict[str, torch.Tensor]:
@@ -211,7 +196,7 @@ def _walk(
     with torch.no_grad():
         squares = spread.square()
         by_key = _summed(squares.transpose(-1, -2) @ leaves["q"].square(), call)
-        return {"q": factor * (squares @ _grouped(leaves["k"].square(), call)).sqrt(), "k": factor * by_key.sqrt()}
+        return {"q": factor * (squares @ grouped(leaves["k"].square(), call)).sqrt(), "k": factor * by_key.sqrt()}
 
 
 def _absolute(
@@ -224,7 +209,7 @@ def _absolute(
     heads, q_len = call.q.shape[1:3]
     with torch.no_grad():
         unmodified = {
-            "q": factor * spread @ _grouped(leaves["k"].abs(), call),
+            "q": factor * spread @ grouped(leaves["k"].abs(), call),
             "k": _summed(factor * spread.transpose(-1, -2) @ leaves["q"].abs(), call),
         }
         # A weight or a gradient of a score below `least` may be off by as much, in each pair that is added up.
@@ -282,11 +267,6 @@ def _malformed(found: Mapping[str, torch.Tensor], call: Call, loss: Loss) -> str
         if gradient.shape != leaf.shape or gradient.dtype != leaf.dtype:
             return f"d_{name} is {gradient.dtype} {tuple(gradient.shape)}; expected {leaf.dtype} {tuple(leaf.shape)}"
     return None
-
-
-def _grouped(tensor: torch.Tensor, call: Call) -> torch.Tensor:
-    """A tensor of the keys, repeated for each head of a group."""
-    return tensor.repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=1)
 
 
 def _summed(tensor: torch.Tensor, call: Call) -> torch.Tensor:

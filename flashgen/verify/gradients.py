@@ -15,6 +15,7 @@ from flashgen.verify.cases import Backward, Case
 from flashgen.verify.eager_gradients import Loss, gradients_of, leaves_of
 from flashgen.verify.gradient_budget import judge_gradients
 from flashgen.verify.poison import poisoned
+from flashgen.verify.uncancelled import as_rounded
 
 
 def prove_gradients(module: Module, variant: Variant, case: Case, backward: Backward, call: Call) -> Verdict:
@@ -26,7 +27,7 @@ def prove_gradients(module: Module, variant: Variant, case: Case, backward: Back
         differing = [name for name in found if not torch.equal(found[name], again[name])]
         if differing:
             return Verdict(math.inf, 0.0, False, f"d_{differing[0]} differs between two deterministic runs")
-    return judge_gradients(found, call, loss, module.reference, case.scale)
+    return judge_gradients(found, call, loss, as_rounded(module.reference, variant), case.scale)
 
 
 def launch_gradients(module: Module, variant: Variant, case: Case, backward: Backward, call: Call) -> None:

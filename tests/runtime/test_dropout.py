@@ -12,8 +12,9 @@ from attending import BACKWARD, CONFIG, DEVICE
 from dropping import dropping, dropping_module
 from torch.utils.checkpoint import checkpoint
 
-from flashgen.codegen import load_module
+from flashgen.codegen import generate, load_module
 from flashgen.codegen.export import export_module
+from flashgen.spec import load
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 HOW = {"config": CONFIG, "backward_config": BACKWARD}
@@ -27,6 +28,14 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return dropping_module("full", tmp_path_factory.mktemp("dropout"))
+
+
+@pytest.fixture(scope="module")
+def biased(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """Scores that may be huge, and a learned number for each pair."""
+    bias = {"shape": ["heads", "q_len", "kv_len"], "dtype": "float32", "grad": True}
+    spec = {"name": "biased", "inputs": {"bias": bias}, "score": "score + bias[h, q, k]", "dropout": 0.1}
+    return load_module(generate(load(spec), tmp_path_factory.mktemp("dropout")))
 
 
 def qkv(q_len: int = 20, kv_len: int = 27, batch: int = 2) -> Tensors:
@@ -63,6 +72,24 @@ def test_the_mask_is_that_of_the_gradients_too(full: ModuleType) -> None:
     # With one row of d_out, dv says which keys that row keeps.
     (dv,) = torch.autograd.grad(out[0, 1, 7, 0], v)
     assert torch.equal(dv[0, 0, :, 0] != 0, kept[0, 1, 7])
+
+
+# Where scores are large d_out is rounded once more, with what the log-sum-exp has lost; dv is rounded in any case.
+@pytest.mark.parametrize(("size", "most"), [(0, (0.25, 1.25)), (2.0**19, (0.75, 1.25)), (2.0**22, (0.75, 1.25))])
+@pytest.mark.parametrize("p", [0.1, 0.9])
+def test_the_scale_costs_the_gradient_of_out_no_digits(
+    biased: ModuleType, p: float, size: float, most: tuple[float, float]
+) -> None:
+    q, k = torch.zeros(2, 1, 2, 48, 16, dtype=torch.float16, device=DEVICE)
+    v, d_out = torch.randn(2, 1, 2, 48, 16, device=DEVICE).half()
+    bias = size + torch.randint(-2, 3, (2, 48, 48), device=DEVICE).float()
+    leaves, how = (bias.requires_grad_(), v.requires_grad_()), {"dropout_p": p, "dropout_seed": seed_of(3)}
+    found = torch.autograd.grad(biased.attention(q, k, v, bias=bias, **how, **HOW), leaves, d_out)
+    wide = biased.reference(q.double(), k.double(), v.double(), bias=bias.double(), **how)
+    truth = torch.autograd.grad(wide, leaves, d_out.double())
+    roundoff = torch.finfo(torch.float16).eps / 2
+    for one, other, share in zip(found, truth, most, strict=True):
+        assert (one.double() - other).norm() <= share * roundoff * other.norm()
 
 
 def test_a_call_draws_its_seed_from_torch_s_generator(causal: ModuleType) -> None:

@@ -23,6 +23,7 @@ from flashgen.verify.soak import crew, trial
 from flashgen.verify.soak.__main__ import main
 from flashgen.verify.soak.case import Case, Recipe, from_yaml
 from flashgen.verify.soak.crew import Soak, Trier
+from flashgen.verify.soak.draw import draw
 from flashgen.verify.soak.rows import Row, read
 from flashgen.verify.soak.schedules import classes_of, schedule_fault
 from flashgen.verify.soak.shrink import shrunk
@@ -234,6 +235,13 @@ def test_wrong_commands_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["--resume", "--device", "cpu"]) == 2
     assert main(["--case", str(tmp_path / "none.yaml"), "--device", "cpu"]) == 2
     assert "expected what a soak printed" in capsys.readouterr().err
+
+
+def test_what_a_gpu_would_draw_is_shown_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--show", "--device", "cuda", "--seed", "18", "--index", "3"]
+    for voids in (0, 2):
+        assert main([*command, "--voids", str(voids)]) == 0
+        assert from_yaml(capsys.readouterr().out) == draw(18, 3, voids, large=True)
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*.yaml")), ids=lambda path: path.stem)

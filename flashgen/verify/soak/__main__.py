@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
         device = chosen.device or ("cuda" if _has_gpu() else "cpu")
-        if device == "cuda" and not _has_gpu():
+        if device == "cuda" and not chosen.show and not _has_gpu():
             raise EnvironmentProblem("there is no GPU that torch can use: `flashgen doctor` says what is missing")
         if chosen.resume and chosen.rows is None:
             raise UsageError("--resume was given without --rows; expected the file to resume from")
@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _replayed(chosen.case, device, chosen.limit or LIMITS[device])
         indices = chosen.index or range(chosen.start, chosen.start + chosen.count)
         if chosen.show:
-            print("\n".join(to_yaml(draw(chosen.seed, index, large=device == "cuda")) for index in indices))
+            cases = (draw(chosen.seed, index, chosen.voids, large=device == "cuda") for index in indices)
+            print("\n".join(map(to_yaml, cases)))
             return 0
         steps = STEPS[device] if chosen.steps is None else chosen.steps
         soak = Soak(chosen.seed, device, chosen.jobs, chosen.limit or LIMITS[device], steps)
@@ -67,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=Path, metavar="FILE", help="append what is found to this file, as JSON lines")
     parser.add_argument("--resume", action="store_true", help="skip what passed according to the rows file")
     parser.add_argument("--show", action="store_true", help="print the cases, try none")
+    parser.add_argument(
+        "--voids", type=int, default=0, metavar="N", help="with --show: as drawn after so many void ones"
+    )
     return parser
 
 

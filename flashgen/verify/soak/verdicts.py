@@ -19,6 +19,7 @@ from flashgen.verify.gradient_budget import judge_gradients
 from flashgen.verify.slopes import counted_apart
 from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case
+from flashgen.verify.uncancelled import as_rounded
 
 # A row that ends beyond this has scores whose float32 neighbours are far apart: what float32 softmax gives is right.
 HUGE = 1e5
@@ -179,12 +180,14 @@ def of_gradients(found: Mapping[str, torch.Tensor], truth: Truth, loss: Loss, or
     """Gradients of what comes down through rows of ordinary scores."""
     inputs = case.spec.get("inputs", {}) if case.converted else {}
     converted = {name: getattr(torch, inputs[name]["dtype"]) for name in loss.learned if name in inputs}
+    variant = load(dict(case.spec))
 
     def judged(noisy: bool) -> Finding:
         patched = _Patched(oracle, truth, flat=True, noisy=noisy)
         undropped = _Patched(Oracle(case, oracle.rough, fast=oracle.fast, drops=False), truth, flat=True, noisy=noisy)
         reference = Dropping(patched.reference, undropped.reference) if oracle.drops else patched.reference
-        verdict = judge_gradients(found, truth.call, loss, reference, case.scale, converted)
+        rounded = as_rounded(reference, variant)
+        verdict = judge_gradients(found, truth.call, loss, rounded, case.scale, converted)
         nonsense = "is not finite, in float64" in verdict.detail
         return Finding("void", verdict.detail) if nonsense else _finding(verdict)
 
