@@ -23,7 +23,7 @@ def attention_forward(
     params: Mapping[str, Any], scale: float | None, return_max: bool, config: str | None,
     counts: torch.Tensor | None = None, tiles: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """out, lse, the residue of a variant that has one, and with `return_max` the largest logit of each row.
+    """out, lse, the residue of a variant that has one, and with `return_max` the largest logit of each row, as `outputs`.
 
     `counts` and `tiles` are those of a plan, if there is.
     """
