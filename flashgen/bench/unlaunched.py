@@ -1,13 +1,13 @@
 """How long a call keeps the host busy, measured where there is no GPU: all of it but the driver's part of a launch.
 
-    python -m flashgen.bench.unlaunched causal alibi
+    python -m flashgen.bench.unlaunched [--launched] causal alibi
 
 prints microseconds of calls, and of an autograd function that does nothing, which is the least that a call with a
 backward pass costs. In three columns: of calls at addresses seen before, as where memory goes round; of calls at new
 ones, as where results are kept; and the mean of the first calls after one, which is what a simple loop measures, with
 what is done once. Tensors are the CPU's and say that they are a GPU's; no kernel is compiled, and the launcher in C
-that hands arguments to the driver does nothing. On a GPU the memory of each tensor that is made, and the driver's part
-of each launch, come on top.
+that hands arguments to the driver does nothing. With --launched the calls run on a GPU: then the memory of each tensor
+that is made, and the driver's part of each launch, are in it. A call that is found out anew each time is marked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
@@ -181,6 +181,8 @@ def microseconds(call: Callable[[], object], calls: int = CALLS, rounds: int = R
     """Of a call, the least of some rounds: what else the host does at the time only adds to it."""
     found = []
     for _ in range(rounds):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(calls):
             call()
@@ -209,16 +211,33 @@ def first(call: Callable[[], object]) -> float:
     return min(found)
 
 
-def main(names: list[str]) -> int:
+def is_repeated(call: Callable[[], object]) -> bool:
+    """Whether all passes of a call, once some were made, repeat what was written down of one."""
+    call()
+    with ExitStack() as stack:
+        passes, replays = (
+            stack.enter_context(patch.object(kind, "__call__", autospec=True, side_effect=kind.__call__))
+            for kind in (replay.Repeated, replay.Replay)
+        )
+        call()
+    return bool(passes.call_count == replays.call_count)
+
+
+def main(arguments: list[str]) -> int:
+    on_gpu = "--launched" in arguments
+    names = [name for name in arguments if name != "--launched"] or ["causal", "alibi"]
     print(f"{'microseconds of the host':46} {'seen':>8} {'new':>8} {f'first {CALLS}':>8}")
     for name in names:
         module = import_module(f"generated.{name}")
-        with unlaunched():
-            for what, call in calls_of(module).items():
+        with nullcontext() if on_gpu else unlaunched():
+            with torch.device("cuda" if on_gpu else "cpu"):
+                calls = calls_of(module)
+            for what, call in calls.items():
                 times = first(call), microseconds(call), at_new_addresses(call)
-                print(f"{name:12} {what:33} {times[1]:8.1f} {times[2]:8.1f} {times[0]:8.1f}", flush=True)
+                mark = "" if is_repeated(call) else "  not repeated"
+                print(f"{name:12} {what:33} {times[1]:8.1f} {times[2]:8.1f} {times[0]:8.1f}{mark}", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ["causal", "alibi"]))
+    sys.exit(main(sys.argv[1:]))
