@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType
@@ -96,7 +97,9 @@ def test_new_addresses_ask_triton_alone(calls: dict[str, Callable[[], object]]) 
     replay._handed.clear()
     with watched() as seen:
         call()
-    assert seen.count("replay._handed") == 1 and "described.handing" not in seen
+    # Not one by one for the arguments of a launch: as often as there are launches, two.
+    often = Counter(name for name in seen if name.startswith(("replay.", "described.")) and "<" not in name)
+    assert often["replay._handed"] == 1 and max(often.values()) == 2
 
 
 def test_what_is_returned_whole_in_another_form_is_made_in_it() -> None:
