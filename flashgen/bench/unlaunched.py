@@ -190,6 +190,26 @@ def microseconds(call: Callable[[], object], calls: int = CALLS, rounds: int = R
     return min(found)
 
 
+class _Anywhere(dict[Any, Any]):
+    """What was handed over in a call, found again wherever its tensors are.
+
+    The memory of CPUs has tensors elsewhere each time that something else is remembered.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key[:2], default)
+
+    def __setitem__(self, key: Any, launches: Any) -> None:
+        super().__setitem__(key[:2], launches)
+
+
+def at_known_addresses(call: Callable[[], object], on_gpu: bool = False) -> float:
+    """The same where what was handed over before for these tensors is handed over again."""
+    with nullcontext() if on_gpu else patch.object(replay, "_handed", _Anywhere()):
+        call()
+        return microseconds(call)
+
+
 def at_new_addresses(call: Callable[[], object]) -> float:
     """The same where nothing was handed over before for any tensor."""
 
@@ -233,7 +253,7 @@ def main(arguments: list[str]) -> int:
             with torch.device("cuda" if on_gpu else "cpu"):
                 calls = calls_of(module)
             for what, call in calls.items():
-                times = first(call), microseconds(call), at_new_addresses(call)
+                times = first(call), at_known_addresses(call, on_gpu), at_new_addresses(call)
                 mark = "" if is_repeated(call) else "  not repeated"
                 print(f"{name:12} {what:33} {times[1]:8.1f} {times[2]:8.1f} {times[0]:8.1f}{mark}", flush=True)
     return 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashgen.bench.unlaunched import calls_of, unlaunched
+from flashgen.bench.unlaunched import calls_of, is_repeated, unlaunched
 from flashgen.runtime import replay
 from flashgen.runtime.replay import Replay
 from flashgen.runtime.tracing import Tracer
@@ -100,6 +100,16 @@ def test_new_addresses_ask_triton_alone(calls: dict[str, Callable[[], object]]) 
     # Not one by one for the arguments of a launch: as often as there are launches, two.
     often = Counter(name for name in seen if name.startswith(("replay.", "described.")) and "<" not in name)
     assert often["replay._handed"] == 1 and max(often.values()) == 2
+
+
+def test_the_bench_says_whether_a_call_is_repeated(
+    calls: dict[str, Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(FIRST):
+        calls["varlen"]()
+    assert is_repeated(calls["varlen"])
+    monkeypatch.setattr(Replay, "is_ready", lambda self: False)
+    assert not is_repeated(calls["varlen"])
 
 
 def test_what_is_returned_whole_in_another_form_is_made_in_it() -> None:
