@@ -1,10 +1,13 @@
 """How long a call keeps the host busy, measured where there is no GPU: all of it but the driver's part of a launch.
 
-    python -m flashgen.bench.unlaunched causal alibi
+    python -m flashgen.bench.unlaunched [--launched] causal alibi
 
 prints microseconds of calls, and of an autograd function that does nothing, which is the least that a call with a
-backward pass costs. Tensors are the CPU's and say that they are a GPU's; no kernel is compiled, and the launcher in C
-that hands arguments to the driver does nothing.
+backward pass costs. In three columns: of calls at addresses seen before, as where memory goes round; of calls at new
+ones, as where results are kept; and the mean of the first calls after one, which is what a simple loop measures, with
+what is done once. Tensors are the CPU's and say that they are a GPU's; no kernel is compiled, and the launcher in C
+that hands arguments to the driver does nothing. With --launched the calls run on a GPU: then the memory of each tensor
+that is made, and the driver's part of each launch, are in it. A call that is found out anew each time is marked.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -26,7 +30,7 @@ from triton.runtime import driver
 from triton.runtime.interpreter import InterpretedFunction
 
 from flashgen.runtime import call as runtime_call
-from flashgen.runtime import launching, streams
+from flashgen.runtime import described, launching, replay, streams
 from flashgen.runtime import paged as runtime_paged
 from flashgen.runtime.kernels.sm90 import multiprocessors
 from flashgen.runtime.lookup import current_device, forget
@@ -142,18 +146,13 @@ def calls_of(module: ModuleType) -> dict[str, Callable[[], object]]:
     packed = [torch.randn(64, 2, 64, dtype=torch.bfloat16) for _ in range(3)]
     packed_leaves = [tensor.clone().requires_grad_() for tensor in packed]
     ends, d_packed = torch.tensor([0, 24, 64], dtype=torch.int32), torch.ones_like(packed[0])
-    cache = torch.randn(64, 16, 2, 64, dtype=torch.bfloat16)
-    table = torch.arange(32, dtype=torch.int32).view(2, 16)
-    lengths = torch.tensor([100, 200], dtype=torch.int32)
-    few, token = q[:, :, :1].contiguous(), packed[0][:2].contiguous()
+    few = q[:, :, :1].contiguous()
     keys = torch.randn(1, 2, 1024, 64, dtype=torch.bfloat16)
 
     def varlen(tensors: list[torch.Tensor]) -> torch.Tensor:
         out: torch.Tensor = module.attention_varlen(*tensors, ends, ends, 40, 40)
         return out
 
-    with torch.no_grad():
-        plan = module.plan_paged(token, cache, table, lengths)
     return {
         "nothing, forward+backward": lambda: torch.autograd.grad(Nothing.apply(*leaves), leaves, d_out),
         "forward": lambda: module.attention(q, k, v),
@@ -162,15 +161,28 @@ def calls_of(module: ModuleType) -> dict[str, Callable[[], object]]:
         "varlen": lambda: varlen(packed),
         "varlen, forward+backward": lambda: torch.autograd.grad(varlen(packed_leaves), packed_leaves, d_packed),
         "decode": lambda: module.attention(few, keys, keys),
-        "paged": lambda: module.attention_paged(token, cache, cache, table, lengths),
-        "paged with a plan": lambda: module.attention_paged(token, cache, cache, table, lengths, plan=plan),
+        **_paged(module, 2, ""),
+        **_paged(module, 256, ", 256 sequences"),
     }
+
+
+def _paged(module: ModuleType, batch: int, what: str) -> dict[str, Callable[[], object]]:
+    """One query for each of so many sequences, of up to 64 keys in pages of 16."""
+    q, cache = (torch.randn(shape, dtype=torch.bfloat16) for shape in ((batch, 2, 64), (4 * batch, 16, 2, 64)))
+    table = torch.arange(4 * batch, dtype=torch.int32).view(batch, 4)
+    lengths = torch.full((batch,), 50, dtype=torch.int32)
+    call = partial(module.attention_paged, q, cache, cache, table, lengths)
+    with torch.no_grad():
+        plan = module.plan_paged(q, cache, table, lengths)
+    return {f"paged{what}": call, f"paged with a plan{what}": partial(call, plan=plan)}
 
 
 def microseconds(call: Callable[[], object], calls: int = CALLS, rounds: int = ROUNDS) -> float:
     """Of a call, the least of some rounds: what else the host does at the time only adds to it."""
     found = []
     for _ in range(rounds):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(calls):
             call()
@@ -178,14 +190,74 @@ def microseconds(call: Callable[[], object], calls: int = CALLS, rounds: int = R
     return min(found)
 
 
-def main(names: list[str]) -> int:
+class _Anywhere(dict[Any, Any]):
+    """What was handed over in a call, found again wherever its tensors are.
+
+    The memory of CPUs has tensors elsewhere each time that something else is remembered.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key[:2], default)
+
+    def __setitem__(self, key: Any, launches: Any) -> None:
+        super().__setitem__(key[:2], launches)
+
+
+def at_known_addresses(call: Callable[[], object], on_gpu: bool = False) -> float:
+    """The same where what was handed over before for these tensors is handed over again."""
+    with nullcontext() if on_gpu else patch.object(replay, "_handed", _Anywhere()):
+        call()
+        return microseconds(call)
+
+
+def at_new_addresses(call: Callable[[], object]) -> float:
+    """The same where nothing was handed over before for any tensor."""
+
+    def anew() -> None:
+        replay._handed.clear()
+        described._handed.clear()
+        call()
+
+    return microseconds(anew)
+
+
+def first(call: Callable[[], object]) -> float:
+    """The mean of the first calls after one, the least of some rounds."""
+    found = []
+    for _ in range(5):
+        forget()
+        call()
+        found.append(microseconds(call, rounds=1))
+    return min(found)
+
+
+def is_repeated(call: Callable[[], object]) -> bool:
+    """Whether all passes of a call, once some were made, repeat what was written down of one."""
+    call()
+    with ExitStack() as stack:
+        passes, replays = (
+            stack.enter_context(patch.object(kind, "__call__", autospec=True, side_effect=kind.__call__))
+            for kind in (replay.Repeated, replay.Replay)
+        )
+        call()
+    return bool(passes.call_count == replays.call_count)
+
+
+def main(arguments: list[str]) -> int:
+    on_gpu = "--launched" in arguments
+    names = [name for name in arguments if name != "--launched"] or ["causal", "alibi"]
+    print(f"{'microseconds of the host':46} {'seen':>8} {'new':>8} {f'first {CALLS}':>8}")
     for name in names:
         module = import_module(f"generated.{name}")
-        with unlaunched():
-            for what, call in calls_of(module).items():
-                print(f"{name:12} {what:28} {microseconds(call):8.1f} us", flush=True)
+        with nullcontext() if on_gpu else unlaunched():
+            with torch.device("cuda" if on_gpu else "cpu"):
+                calls = calls_of(module)
+            for what, call in calls.items():
+                times = first(call), at_known_addresses(call, on_gpu), at_new_addresses(call)
+                mark = "" if is_repeated(call) else "  not repeated"
+                print(f"{name:12} {what:33} {times[1]:8.1f} {times[2]:8.1f} {times[0]:8.1f}{mark}", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ["causal", "alibi"]))
+    sys.exit(main(sys.argv[1:]))

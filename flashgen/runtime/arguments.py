@@ -182,12 +182,15 @@ def check_input(
 
 def check_scalar(name: str, value: Any, kind: type) -> Any:
     """A runtime param, as `kind`: an int where an int is wanted, an int or float where a float is."""
+    exact = type(value) is kind
+    if exact and (kind is not int or -(2**31) <= value < 2**31):
+        return value
     allowed: Any = {bool: (bool,), int: (int,), float: (int, float)}[kind]
     if (isinstance(value, bool) and kind is not bool) or not isinstance(value, allowed):
         raise TypeError(f"{name} is {shown(value)}; expected {'an int' if kind is int else f'a {kind.__name__}'}")
     if kind is int and not -(2**31) <= value < 2**31:
         raise ValueError(f"{name} is {shown(value)}; expected an int of 32 bits")
-    return value if type(value) is kind else kind(value)
+    return kind(value)
 
 
 def shown(value: Any) -> str:

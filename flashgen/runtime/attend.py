@@ -33,7 +33,8 @@ def attend(
     if inputs:
         inputs = inputs_of(variant, inputs)
     q, k, v = autocast(q, k, v)
-    k, v = over_batch(q, k, v)
+    if not variant.packed:
+        k, v = over_batch(q, k, v)
     parts: tuple[Any, ...] = ()
     if variant.planned:
         parts, config, backward_config = plan_parts(plan, config, backward_config)

@@ -25,37 +25,16 @@ def attend_paged(
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
-    own = [*inputs_of(variant, inputs), *variant.signature.packs(scalars_of(variant, params))]
+    own: Sequence[Any] = ()
+    if inputs or params:
+        own = [*inputs_of(variant, inputs), *variant.signature.packs(scalars_of(variant, params))]
     items, count, invariant, text = _plan_arguments(plan, batch_invariant, config_text(config, "decode_paged"))
-    out, lse = _results(q, v_cache, out)
-    operator(
-        q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *own, k_scale, v_scale, items, count, out, lse,
+    made, lse = operator(
+        q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *own, k_scale, v_scale, items, count, out, None,
         max_seqlen_q, max_seqlen_k, scale, invariant, text,
     )  # fmt: skip
+    out = made if out is None else out
     return (out, lse) if return_lse else out
-
-
-def _results(q: torch.Tensor, v_cache: torch.Tensor, out: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """out [total_q, heads, v_head_dim] in q's dtype, or that of the caller, and lse [heads, total_q] in float32."""
-    for name, tensor, dims in (("q", q, 3), ("v_cache", v_cache, 4)):
-        if not isinstance(tensor, torch.Tensor) or tensor.ndim != dims:
-            what = (
-                f"has shape {tuple(tensor.shape)}"
-                if isinstance(tensor, torch.Tensor)
-                else f"is {type(tensor).__name__}"
-            )
-            raise ValueError(f"{name} {what}; expected a tensor of {dims} dimensions")
-    total_q, heads, v_head_dim = *q.shape[:2], v_cache.shape[3]
-    if out is None:
-        out = q.new_empty((total_q, heads, v_head_dim))
-    elif tuple(out.shape) != (total_q, heads, v_head_dim) or out.dtype != q.dtype or out.device != q.device:
-        raise ValueError(
-            f"out has shape {tuple(out.shape)} and dtype {out.dtype} on {out.device}; expected "
-            f"{(total_q, heads, v_head_dim)}, {q.dtype} on {q.device}"
-        )
-    elif out.stride(2) != 1:
-        raise ValueError(f"out has strides {out.stride()}; expected a contiguous last dimension")
-    return out, q.new_empty((heads, total_q), dtype=torch.float32)
 
 
 def _plan_arguments(

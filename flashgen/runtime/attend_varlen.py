@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from flashgen.runtime.arguments import check_types
 from flashgen.runtime.attend import attend, make_plan
 from flashgen.runtime.operator import Operator
+from flashgen.runtime.packed_form import as_batch_of_one, refuse_odd_ends
 from flashgen.runtime.schedule import Plan
 from flashgen.runtime.variant import Variant
 
@@ -23,15 +25,12 @@ def attend_varlen(
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
-    q, k, v = _as_batch_of_one(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    out, *rows = attend(
+    refuse_odd_ends(q, cu_seqlens_q, cu_seqlens_k)
+    return attend(
         variant, operator, q, k, v, (cu_seqlens_q, cu_seqlens_k, *inputs), (max_seqlen_q, max_seqlen_k, *params),
-        scale=scale, return_lse=True, return_max=return_max, config=config, backward_config=backward_config,
+        scale=scale, return_lse=return_lse, return_max=return_max, config=config, backward_config=backward_config,
         deterministic=deterministic, plan=plan,
     )  # fmt: skip
-    packed = out.squeeze(0).transpose(0, 1)
-    found = (packed, *(each.squeeze(0) for each in (rows if return_lse else rows[1:])))
-    return found if len(found) > 1 else packed
 
 
 def make_varlen_plan(
@@ -40,34 +39,8 @@ def make_varlen_plan(
     inputs: Sequence[torch.Tensor | None] = (), params: Sequence[Any] = (), *, config: Any,
 ) -> Plan:  # fmt: skip
     """plan_varlen() of a variant: the schedule for these arguments."""
-    q, k, v = _as_batch_of_one(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    check_types(q, k, v)
+    q, k, v = as_batch_of_one(q, k, v, cu_seqlens_q, cu_seqlens_k)
     return make_plan(
         variant, q, k, v, (cu_seqlens_q, cu_seqlens_k, *inputs), (max_seqlen_q, max_seqlen_k, *params), config=config
     )
-
-
-def _as_batch_of_one(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, k and v as [1, heads, total, dim], where they fit each other; ValueError or TypeError where they do not."""
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor")
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.ndim != 3:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected 3 dimensions, [total, heads, head_dim]")
-    if k.shape[2] != q.shape[2]:
-        raise ValueError(f"k has shape {tuple(k.shape)}; expected [total_k, kv_heads, head_dim], q's {q.shape[2]}")
-    if v.shape[:2] != k.shape[:2]:
-        raise ValueError(
-            f"v has shape {tuple(v.shape)}; expected [total_k, kv_heads, v_head_dim] with k's total_k {k.shape[0]} and "
-            f"kv_heads {k.shape[1]}"
-        )
-    for name, ends in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
-        if ends.dtype != torch.int32 or ends.device != q.device:
-            raise TypeError(f"{name} is {ends.dtype} on {ends.device}; expected int32 on {q.device}")
-        if ends.ndim != 1 or ends.shape[0] < 1 or ends.shape != cu_seqlens_q.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(ends.shape)}; expected [batch + 1], the same for queries and keys"
-            )
-    return tuple(each.transpose(0, 1).unsqueeze(0) for each in (q, k, v))  # type: ignore[return-value]

@@ -142,15 +142,20 @@ def outputs(call: Call, residue: bool = False, largest: bool = False) -> dict[st
     """What a kernel writes, not yet written, by the names of its parameters.
 
     out [batch, heads, q_len, v_head_dim] in q's dtype and lse [batch, heads, q_len] in float32; like lse with `residue`
-    what that has lost, and with `largest` the largest logits.
+    what that has lost, and with `largest` the largest logits. Of packed sequences they are as callers get them, out
+    [total, heads, v_head_dim] and the others [heads, total]: kernels are given addresses alone.
     """
     s, q = call.layout.sizes, call.q
     batch, heads, length = s.rows
-    if s.packed or s.v_head_dim != s.head_dim:
-        out = room(q, (batch, heads, length, s.v_head_dim), s.packed)
+    if s.packed:
+        out = q.new_empty((length, heads, s.v_head_dim))
+    elif s.v_head_dim != s.head_dim:
+        out = q.new_empty((batch, heads, length, s.v_head_dim))
     else:
         out = room_like(q)
-    lse = torch.empty_strided((batch, heads, length), (heads * length, length, 1), dtype=torch.float32, device=q.device)
+    shape, strides = (batch, heads, length), (heads * length, length, 1)
+    first = 1 if s.packed else 0
+    lse = torch.empty_strided(shape[first:], strides[first:], dtype=torch.float32, device=q.device)
     found = {"out_ptr": out, "lse_ptr": lse}
     if residue:
         found["residue_ptr"] = torch.empty_like(lse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ class Param:
     called: str = ""
     changing: bool = False
 
-    @property
+    @cached_property
     def public(self) -> str:
         return self.called or self.name
 

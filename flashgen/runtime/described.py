@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
+from threading import local
 from types import CellType, FunctionType
 from typing import Any
 
@@ -53,31 +54,43 @@ class Described:
 
     def _make(self, programs: int, stream: int, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """What Triton hands to the launcher in C."""
-        return tuple(handed(self._compiled, programs, stream, arguments)[1])
+        return tuple(handing(self._compiled, programs, stream)[1](arguments))
 
 
-def handed(
-    compiled: CompiledKernel, programs: int, stream: int, arguments: Sequence[Any], own_memory: bool = False
-) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """What launches a compiled kernel with these arguments, and what that takes: the launcher in C, where it may be.
+# What launches a kernel, and what makes of its arguments what that takes.
+Handing = tuple[Callable[..., Any], Callable[[Sequence[Any]], Sequence[Any]]]
+
+
+def handing(compiled: CompiledKernel, programs: int, stream: int, own_memory: bool = False) -> Handing:
+    """What launches a compiled kernel: the launcher in C, where it may be.
 
     A kernel that needs memory of its own, `own_memory`, or whose descriptors are made elsewhere, is launched by Triton.
     """
-    whole = (programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *arguments)
+    first = (programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None)
     describes = isinstance(compiled.run.launch, FunctionType)
     launcher = _launcher(compiled.run.launch) if describes else compiled.run.launch
     if own_memory or launcher is None:
-        return compiled.run, whole
-    made: list[tuple[Any, ...]] = []
+        return compiled.run, lambda arguments: (*first, *arguments)
+    # By thread: any may launch.
+    caught = local()
+
+    def catch(*passed: Any) -> None:
+        caught.passed = passed
+
     run = copy(compiled.run)
-    run.launch = lambda *passed: made.append(passed)
+    run.launch = catch
     if describes:
         describing = compiled.run.launch
         cells = dict(zip(describing.__code__.co_freevars, describing.__closure__, strict=True))
         cells["launcher"] = CellType(run.launch)
         run.launch = FunctionType(describing.__code__, describing.__globals__, closure=tuple(cells.values()))
-    run(*whole)
-    return launcher, made[0]
+
+    def made(arguments: Sequence[Any]) -> Sequence[Any]:
+        run(*first, *arguments)
+        passed: Sequence[Any] = caught.passed
+        return passed
+
+    return launcher, made
 
 
 def _launcher(describing: Any) -> Any:

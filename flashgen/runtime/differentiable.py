@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import say_once, sizes_of
+from flashgen.runtime.arguments import Sizes, say_once, sizes_of
 from flashgen.runtime.backward import is_deterministic
 from flashgen.runtime.backward_pass import attention_backward
-from flashgen.runtime.call import room
 from flashgen.runtime.forward_pass import attention_forward
 from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs
+from flashgen.runtime.packed_form import as_batch_of_one, by_head, by_token, given_by_head
 from flashgen.runtime.packed_sizes import packed_sizes
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.vmap import BatchAxes, own_axes
@@ -47,7 +47,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
     """
     signature, identity = variant.signature, variant.identity
     place = [identity.variant, *(["exported"] if shared else [])]
-    name = "_".join([*place, identity.spec, *identity.templates.values(), *(["varlen"] if variant.packed else [])])
+    name = "_".join([*place, identity.spec, *identity.templates.values(), *(["packed"] if variant.packed else [])])
     common = f"Tensor q, Tensor k, Tensor v, {signature.schema}{', ' if signature.schema else ''}"
     planned, residue = variant.planned, variant.natural
     plan, key_plan = (_optional(names if planned else ()) for names in (_PLAN, _KEY_PLAN))
@@ -55,20 +55,26 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
 
     def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
         inputs, params = signature.split(rest[:own])
-        return attention_forward(variant, q, k, v, inputs, params, *rest[own : own + (5 if planned else 3)])
+        last = rest[own : own + (5 if planned else 3)]
+        if variant.packed:
+            q, k, v = as_batch_of_one(q, k, v, *inputs[:2])
+        return attention_forward(variant, q, k, v, inputs, params, *last)
 
     def completed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
         found = forward(q, k, v, *rest)
         return found if rest[own + 1] else (*found, found[1].new_empty(0))
 
     def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-        sizes, (inputs, params) = sizes_of(q, k, v), signature.split(rest[:own])
+        inputs, params = signature.split(rest[:own])
         if variant.packed:
-            sizes = packed_sizes(sizes, inputs, params)
+            tensors = as_batch_of_one(q, k, v, *inputs[:2])
+            sizes: Sizes = packed_sizes(sizes_of(*tensors), inputs, params)
+        else:
+            sizes = sizes_of(q, k, v)
         check_inputs(variant.inputs, q, sizes, inputs, params)
-        shapes = [q.shape[:3]] * (2 if residue else 1) + [q.shape[:3] if rest[own + 1] else (0,)]
-        batch, heads, length = q.shape[:3]
-        out = room(q, (batch, heads, length, v.shape[3]), variant.packed)
+        rows = (q.shape[1], q.shape[0]) if variant.packed else q.shape[:3]
+        shapes = [rows] * (2 if residue else 1) + [rows if rest[own + 1] else (0,)]
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
         return out, *(q.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
     def axes_of(arguments: Sequence[Any]) -> BatchAxes | None:
@@ -183,10 +189,16 @@ class _Gradients:
         first = 2 + self.own
         last = first + self.results
         scale, config, deterministic, *plan, needs = arguments[last:]
+        output = arguments[first:last]
+        if self.variant.packed:
+            q, k, v, d_out = map(by_head, (q, k, v, d_out))
+            output, d_lse = given_by_head(output), d_lse if d_lse is None else d_lse.unsqueeze(0)
         found: Any = attention_backward(
-            self.variant, d_out, d_lse, q, k, v, inputs, params, arguments[first:last], scale, config, deterministic,
+            self.variant, d_out, d_lse, q, k, v, inputs, params, output, scale, config, deterministic,
             (plan[0], plan[1]) if plan else (None, None), needs,
         )  # fmt: skip
+        if self.variant.packed:
+            found = (*(each if each is None else by_token(each) for each in found[:3]), *found[3:])
         if all(needs):
             return found
         return tuple(gradient if needed else q.new_empty(0) for gradient, needed in zip(found, needs, strict=True))
@@ -195,7 +207,7 @@ class _Gradients:
         """Gradients of the right shape for tracing."""
         own, needs = arguments[2:], arguments[-1]
         return tuple(
-            room(own[place], own[place].shape, self.variant.packed and place < 3) if needed else own[0].new_empty(0)
+            own[place].new_empty(own[place].shape) if needed else own[0].new_empty(0)
             for place, needed in zip(self.places, needs, strict=True)
         )
 

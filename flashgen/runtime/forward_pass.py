@@ -25,7 +25,7 @@ def attention_forward(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """out, lse, the residue of a variant that has one, and with `return_max` the largest logit of each row.
 
-    `counts` and `tiles` are those of a plan, if there is.
+    They are as `outputs` has them. `counts` and `tiles` are those of a plan, if there is.
     """
     call = prepare_own(variant, q, k, v, scale, inputs, params)
     decodes = config is None and not variant.packed and params.get("dropout_p", 0) == 0

@@ -28,10 +28,12 @@ class Operator:
 
     `overload` is what torch knows it by, and what a policy of selective checkpointing names. Where torch's dispatcher
     would only pass a call on, it is passed on here, in a third of the time: to `recorded` where autograd listens. The
-    transforms of torch.func take `transformed`.
+    transforms of torch.func take `transformed`. Where the dispatcher has something to do, `dispatched` takes the call
+    to it: the overload, or what makes of the arguments of `launch` those of the overload.
     """
 
     overload: torch._ops.OpOverload
+    dispatched: Function
     launch: Function
     recorded: type[torch.autograd.Function] | None
     transformed: type[torch.autograd.Function] | None
@@ -42,7 +44,7 @@ class Operator:
     def run(self, arguments: Sequence[Any]) -> Any:
         """Call it."""
         if torch.compiler.is_compiling():
-            return self.overload(*arguments)
+            return self.dispatched(*arguments)
         alike = repeated(self.launch, arguments) if is_calm() else None
         if alike is None:
             return self._run_alone(arguments)
@@ -56,7 +58,7 @@ class Operator:
             refuse_tangents(self.overload.name(), arguments)
             if self.transformed is not None and is_transformed():
                 return self.transformed.apply(*arguments)
-            return self.overload(*arguments)
+            return self.dispatched(*arguments)
         if self.recorded is not None and records(arguments):
             return self.recorded.apply(*arguments, None)
         return self.launch(*arguments)
@@ -71,13 +73,14 @@ class Operator:
 def operator(
     name: str, signature: str, launch: Function, fake: Function, save: Function | None = None,
     backward: Function | None = None, *, shared: bool = False, completed: Function | None = None,
-    axes_of: AxesOf = lambda arguments: None,
+    axes_of: AxesOf = lambda arguments: None, dispatched: Callable[[Function], Function] = lambda overload: overload,
 ) -> Operator:  # fmt: skip
     """Register `flashgen::<name><signature>`.
 
     `launch` runs it on any device, `fake` gives outputs of the right shape without running it. `save(ctx, inputs,
     output)` and `backward(ctx, *gradients)` make it differentiable. `completed` is `launch` with all outputs of the
-    signature, where that leaves out some. `axes_of` says where the batch is, for torch.func.vmap. Where the name is
+    signature, where that gives others; `dispatched` makes of the overload what calls it with the arguments that
+    `launch` takes, where those are others. `axes_of` says where the batch is, for torch.func.vmap. Where the name is
     taken, by the same module imported before, it becomes <name>_2 and so on: what was imported before stays in use.
     Unless it is `shared`: then what is registered is the same function.
     """
@@ -93,7 +96,7 @@ def operator(
     overload = getattr(torch.ops.flashgen, name).default
     recorded = None if backward is None else _recorded(name, launch, save, backward)
     transformed = None if backward is None else _transformed(name, overload, save, backward, axes_of)
-    return Operator(overload, launch, recorded, transformed)
+    return Operator(overload, dispatched(overload), launch, recorded, transformed)
 
 
 def _recorded(name: str, launch: Function, save: Function | None, backward: Function) -> type[torch.autograd.Function]:

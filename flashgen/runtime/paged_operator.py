@@ -1,7 +1,11 @@
-"""Attention over a paged cache as a torch operator: it writes what it is given room for, and nothing is traced."""
+"""Attention over a paged cache as a torch operator: it writes what it is given room for, and nothing is traced.
+
+Its function may be given None for either: it makes room itself then, and returns it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +21,8 @@ _AFTER = (
     "Tensor? k_scale, Tensor? v_scale, Tensor? items, Tensor? count, Tensor(a!) out, Tensor(b!) lse, "
     "int max_seqlen_q, int? max_seqlen_k, float? scale, bool batch_invariant, str? config"
 )
+# Where out stands among the arguments, the variant's own left out; lse follows.
+_OUT = 10
 
 
 def paged_operator(variant: Variant, shared: bool = False) -> Operator:
@@ -29,8 +35,9 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
     def launch(
         q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
         seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, *rest: Any,
-    ) -> None:  # fmt: skip
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
         k_scale, v_scale, items, count, out, lse, max_seqlen_q, max_seqlen_k, scale, invariant, config = rest[own:]
+        written = room_for(q, v_cache, out, lse)
         call = prepare_paged(
             q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale, k_scale,
             v_scale,
@@ -39,10 +46,51 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
             inputs, params = variant.signature.split(rest[:own])
             given, layout = given_own(variant, variant.packed_inputs, call.q, call.layout, inputs, params)
             call = call._replace(given=given, own=layout)
-        launch_paged(variant, call, out, lse, (items, count), invariant, config)
+        launch_paged(variant, call, *written, (items, count), invariant, config)
+        return None if out is not None else written[0], None if lse is not None else written[1]
+
+    def completed(*given: Any) -> None:
+        launch(*given)
+
+    def dispatched(overload: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+            out, lse = given[_OUT + own : _OUT + own + 2]
+            written = room_for(given[0], given[2], out, lse)
+            overload(*given[: _OUT + own], *written, *given[_OUT + own + 2 :])
+            return None if out is not None else written[0], None if lse is not None else written[1]
+
+        return run
 
     def fake(*_: Any) -> None:
         """Nothing is returned."""
 
     signature = f"({_BEFORE}{schema}{', ' if schema else ''}{_AFTER}) -> ()"
-    return operator(name, signature, launch, fake, shared=shared)
+    return operator(name, signature, launch, fake, shared=shared, completed=completed, dispatched=dispatched)
+
+
+def room_for(
+    q: torch.Tensor, v_cache: torch.Tensor, out: torch.Tensor | None, lse: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """out [total_q, heads, v_head_dim] in q's dtype and lse [heads, total_q] in float32, those that are given or new.
+
+    ValueError for an out that does not fit.
+    """
+    for name, tensor, dims in (("q", q, 3), ("v_cache", v_cache, 4)):
+        if not isinstance(tensor, torch.Tensor) or tensor.ndim != dims:
+            what = (
+                f"has shape {tuple(tensor.shape)}"
+                if isinstance(tensor, torch.Tensor)
+                else f"is {type(tensor).__name__}"
+            )
+            raise ValueError(f"{name} {what}; expected a tensor of {dims} dimensions")
+    total_q, heads, v_head_dim = *q.shape[:2], v_cache.shape[3]
+    if out is None:
+        out = q.new_empty((total_q, heads, v_head_dim))
+    elif tuple(out.shape) != (total_q, heads, v_head_dim) or out.dtype != q.dtype or out.device != q.device:
+        raise ValueError(
+            f"out has shape {tuple(out.shape)} and dtype {out.dtype} on {out.device}; expected "
+            f"{(total_q, heads, v_head_dim)}, {q.dtype} on {q.device}"
+        )
+    elif out.stride(2) != 1:
+        raise ValueError(f"out has strides {out.stride()}; expected a contiguous last dimension")
+    return out, q.new_empty((heads, total_q), dtype=torch.float32) if lse is None else lse

@@ -7,7 +7,8 @@ is alike in these writes down what it does (`runtime/tracing.py`); from the thir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -16,12 +17,13 @@ import torch
 import triton
 from triton.runtime import driver
 
-from flashgen.runtime.described import handed
+from flashgen.runtime.described import Handing, handing
+from flashgen.runtime.descriptors import Tiled
 from flashgen.runtime.dispatch import PLAIN_TYPES, is_direct
 from flashgen.runtime.launching import launches_freely
 from flashgen.runtime.memory import remember
 from flashgen.runtime.streams import scratch
-from flashgen.runtime.tracing import GIVEN, MADE, OF_STREAM, Place, Result, Room, TiledPlace, Tracer
+from flashgen.runtime.tracing import GIVEN, MADE, OF_STREAM, Launch, Place, Result, Room, TiledPlace, Tracer
 
 Pass = Callable[..., Any]
 # How often a pass is written down in vain before it is left alone.
@@ -41,6 +43,31 @@ class _Address:
         return self._address
 
 
+class _Arguments:
+    """The arguments of a launch at any addresses; `firsts` is where those of each origin begin among these."""
+
+    def __init__(self, launch: Launch, firsts: Mapping[str, int]) -> None:
+        self._all = list(launch.arguments)
+        self._places: list[tuple[int, int, int]] = []
+        self._tiled: list[tuple[int, int, int, Tiled]] = []
+        for at, argument in enumerate(launch.arguments):
+            place = argument.place if isinstance(argument, TiledPlace) else argument
+            if isinstance(place, Place):
+                found = (at, firsts[place.origin] + place.number, place.offset)
+                if isinstance(argument, TiledPlace):
+                    self._tiled.append((*found, argument.tiled))
+                else:
+                    self._places.append(found)
+
+    def at(self, addresses: Sequence[int]) -> list[Any]:
+        found = self._all.copy()
+        for at, number, offset in self._places:
+            found[at] = addresses[number] + offset
+        for at, number, offset, tiled in self._tiled:
+            found[at] = tiled.at(_Address(addresses[number] + offset))
+        return found
+
+
 class Replay:
     """What calls that are alike make and launch, with the tensors among their arguments, at `places`."""
 
@@ -49,8 +76,13 @@ class Replay:
     ) -> None:
         self._places = tuple(places)
         self._gpu = given[places[0]].get_device()
-        self._makers = [_maker(room, [given[place] for place in places]) for room in tracer.rooms]
+        rooms, results = _as_returned(tracer.rooms, results)
+        self._makers = [_maker(room, [given[place] for place in places]) for room in rooms]
         self._launches = tracer.launches
+        firsts = {GIVEN: 0, MADE: len(places), OF_STREAM: len(places) + len(rooms)}
+        self._arguments = [_Arguments(launch, firsts) for launch in tracer.launches]
+        # By the stream.
+        self._handings: dict[Hashable, list[Handing]] = {}
         self._kernels = tuple({id(each.kernel): each.kernel for each in tracer.launches}.values())
         self._of_streams = tracer.of_streams
         self._kept = tracer.kept
@@ -93,21 +125,16 @@ class Replay:
         return None if self._results is None else tuple(map(partial(_result, made), self._results))
 
     def _handed(self, stream: int, addresses: Sequence[int]) -> list[tuple[Callable[..., Any], Sequence[Any]]]:
-        count = len(self._places)
-        own = [of_stream(self._gpu, stream).data_ptr() for of_stream in self._of_streams]
-        origins = {GIVEN: addresses[:count], MADE: addresses[count:], OF_STREAM: own}
-
-        def address(place: Place) -> int:
-            return origins[place.origin][place.number] + place.offset
-
-        def passed(argument: Any) -> Any:
-            if isinstance(argument, TiledPlace):
-                return argument.tiled.at(_Address(address(argument.place)))
-            return address(argument) if isinstance(argument, Place) else argument
-
+        handings = self._handings.get(stream)
+        if handings is None:
+            handings = [
+                handing(each.compiled, each.programs, stream, _own_memory(each.compiled)) for each in self._launches
+            ]
+            remember(self._handings, stream, handings)
+        everything = [*addresses, *(of_stream(self._gpu, stream).data_ptr() for of_stream in self._of_streams)]
         return [
-            handed(each.compiled, each.programs, stream, list(map(passed, each.arguments)), _own_memory(each.compiled))
-            for each in self._launches
+            (launch, made(arguments.at(everything)))
+            for (launch, made), arguments in zip(handings, self._arguments, strict=True)
         ]
 
 
@@ -134,6 +161,36 @@ def _maker(room: Room, given: Sequence[torch.Tensor]) -> tuple[int | None, Calla
     alike = [number for number, each in enumerate(given) if (tuple(each.shape), each.dtype, each.device) == form]
     like = alike[0] if contiguous and alike else None
     return like, partial(torch.empty_strided, *room[:2], dtype=room.dtype, device=room.device)
+
+
+def _as_returned(
+    rooms: Sequence[Room], results: Sequence[Result | None] | None
+) -> tuple[Sequence[Room], Sequence[Result | None] | None]:
+    """Rooms in the form in which all of each is returned, where that is another one: made so they are no views."""
+    if results is None:
+        return rooms, None
+    rooms, results = list(rooms), list(results)
+    numbers = [each.number for each in results if each is not None]
+    for place, result in enumerate(results):
+        if result is None or result.part is None or numbers.count(result.number) > 1:
+            continue
+        shape, strides, offset = result.part
+        room = rooms[result.number]
+        whole = offset == 0 and math.prod(shape) == math.prod(room.shape)
+        if whole and _is_dense(room.shape, room.strides) and _is_dense(shape, strides):
+            rooms[result.number] = room._replace(shape=shape, strides=strides)
+            results[place] = Result(result.number, None)
+    return rooms, results
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor has each element of its memory once."""
+    size = 1
+    for stride, length in sorted(zip(strides, shape, strict=True)):
+        if length != 1 and stride != size:
+            return False
+        size *= length
+    return True
 
 
 def _result(made: Sequence[torch.Tensor], result: Result | None) -> torch.Tensor | None:

@@ -84,6 +84,14 @@ class Tracer(TorchDispatchMode):
     where it can; where that is for `later`, it is worth another try.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """What torch asks: to keep torch.compile off this class it would import all of that, which takes a second.
+
+        Where it compiles nothing passes here: within modes it leaves frames alone.
+        """
+        return False
+
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.rooms: list[Room] = []

@@ -45,3 +45,17 @@ def test_torch_finds_nothing_wrong(gallery_module: Callable[[str], ModuleType], 
     assert (forward, derived) == (module.OPERATOR.overload, f"{named}_backward")
     torch.library.opcheck(forward, taken)
     torch.library.opcheck(backward, tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in given))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_nor_with_packed_sequences(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("causal")
+    q, k, v = (torch.randn(10, 2, 16, requires_grad=True) for _ in range(3))
+    ends = torch.tensor([0, 3, 10], dtype=torch.int32)
+    with Watch() as watch:
+        out, lse = module.attention_varlen(q, k, v, ends, ends, 7, 7, return_lse=True)
+        (out.sum() + lse.sum()).backward()
+    (forward, taken), (backward, given) = watch.calls
+    assert forward == module.VARLEN_OPERATOR.overload
+    torch.library.opcheck(forward, taken)
+    torch.library.opcheck(backward, tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in given))
