@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 
 from flashgen.codegen.imports import RUNTIME, homes_of
 from flashgen.runtime.registry import TUNED, kernels_of
@@ -42,15 +43,14 @@ def _parts(family: str, texts: Mapping[str, str], own: Mapping[str, str]) -> dic
             read = [home.module for home in homes_of(found[module], own)]
         else:
             found[module] = _source(module)
-            read = list(_imported(found[module]))
+            read = _imported(found[module])
         waiting += [each for each in read if each.startswith((".", _DEVICE))]
     return found
 
 
-def _imported(text: str) -> Iterator[str]:
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.ImportFrom):
-            yield str(node.module)
+@lru_cache(maxsize=64)
+def _imported(text: str) -> list[str]:
+    return [str(node.module) for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
 
 
 def _source(module: str) -> str:

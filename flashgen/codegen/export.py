@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import flashgen
@@ -167,6 +168,7 @@ def _in_order(modules: Iterable[str]) -> Iterator[str]:
         yield from visit(name)
 
 
+@cache
 def _source(name: str) -> Source:
     """A module of the runtime by its name within it."""
     return split(FOLDER.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@ import re
 import subprocess
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,9 +25,18 @@ def formatted(files: Mapping[str, str]) -> dict[str, str]:
 
     Prose and the lines that ruff must not touch have at most 120 columns too.
     """
-    return {
-        name: wrapped(calls_in_rows(grouped(files[name], text, WIDTH), WIDTH)) for name, text in _by_ruff(files).items()
-    }
+    return dict(_formatted((*files.items(),)))
+
+
+# Who builds a variant, and then compiles or proves it in the same process, renders it each time.
+@lru_cache(maxsize=32)
+def _formatted(files: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    texts = _by_ruff(dict(files))
+    return tuple((name, _in_rows(source, texts[name])) for name, source in files)
+
+
+def _in_rows(source: str, laid_out: str) -> str:
+    return wrapped(calls_in_rows(grouped(source, laid_out, WIDTH), WIDTH))
 
 
 def _by_ruff(files: Mapping[str, str]) -> dict[str, str]:

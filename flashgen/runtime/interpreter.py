@@ -21,6 +21,8 @@ import torch
 import triton
 import triton.language as tl
 
+from flashgen.runtime.interpreter_types import share_types
+
 
 def interpreted() -> bool:
     """Whether kernels run under Triton's interpreter; if they do, they run as compiled ones from now on."""
@@ -112,7 +114,10 @@ def _mend() -> None:
 
     def patch_once(function: Any) -> Any:
         """For all functions that a kernel calls, `tl` is patched once, and `tl.core`; some read neither."""
-        modules = {id(value) for value in function.__globals__.values() if value is tl or value is tl.core}
+        modules = function.__dict__.get("_flashgen_modules")
+        if modules is None:
+            modules = {id(value) for value in function.__globals__.values() if value is tl or value is tl.core}
+            function._flashgen_modules = modules
         if modules <= mine.patched:
             return interpreter._LangPatchScope()
         mine.patched |= modules
@@ -128,3 +133,4 @@ def _mend() -> None:
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=options.debug)
     interpreter._get_np_dtype = np_dtype
+    share_types(interpreter)

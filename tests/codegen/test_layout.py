@@ -135,3 +135,11 @@ def test_prose_is_filled_to_the_end_of_its_paragraph() -> None:
     rest = " ".join(["word"] * 7)
     assert {f"    {rest} and more.", f"    # {rest} and more and more."} <= set(lines)
     assert wrapped(text) == text
+
+
+def test_who_changes_what_it_got_changes_it_for_nobody_else() -> None:
+    files = {"a.py": "a = 1\n", "b.py": "b = 2\n"}
+    first = formatted(files)
+    first["a.py"] = ""
+    assert formatted(files) == files
+    assert formatted(dict(reversed(files.items()))) == files
