@@ -1,11 +1,9 @@
-"""Dropout where registers are scarce: `flashgen.runtime.device.dropout` one pair after the other."""
+"""Dropout where tensor cores work beside it: the bits of `flashgen.runtime.device.dropout`, and later what they keep."""
 
-import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from flashgen.runtime.device.dropout import bits_of_pair
+from flashgen.runtime.device.dropout import bits_of, philox
 from flashgen.runtime.device.sm90.positions import opaque
 
 
@@ -23,12 +21,7 @@ def dropout_words(stream, row0, rows, col0, cols):
         # The compiler would keep the keys of all rounds and the counters of all rows from step to step.
         key, x, y = opaque(key).to(gl.uint32), opaque(x).to(gl.uint32), opaque(y).to(gl.uint32)
         x, y = (row0 + (rows & ~8)).to(gl.uint32) + x, (col0 + (cols & ~8)).to(gl.uint32) + y
-        for _ in gl.static_range(7):
-            product = x.to(gl.uint64) * 0xD256D193
-            x = (product >> 32).to(gl.uint32) ^ key ^ y
-            y = product.to(gl.uint32)
-            key += 0x9E3779B9
-        return gl.where((rows & 8) != 0, y, x)
+        return philox(x, y, key, (rows & 8) != 0)
 
 
 @gluon.jit
@@ -37,7 +30,7 @@ def drop(p, words, dropout_p, cols):
     if words is None:
         return p
     else:
-        bits = gl.where((cols & 8) != 0, words, words << 16)
+        bits = bits_of(words, (cols & 8) != 0)
         return gl.where(bits >= (gl.cast(dropout_p * 65536, gl.uint32) << 16), p, _hidden_zero(dropout_p))
 
 
