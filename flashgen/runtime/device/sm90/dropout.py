@@ -9,19 +9,16 @@ from flashgen.runtime.device.sm90.positions import opaque
 
 @gluon.jit
 def dropout_words(stream, row0, rows, col0, cols):
-    """The bits of a tile of pairs, in words of 32 for each two, None without a stream.
+    """The bits of a tile of pairs, in words of 32 for each two.
 
     For a place in front of a wait: they are drawn beside the products that are waited for, since ptxas moves nothing
     across one.
     """
-    if stream is None:
-        return None
-    else:
-        key, x, y = stream
-        # The compiler would keep the keys of all rounds and the counters of all rows from step to step.
-        key, x, y = opaque(key).to(gl.uint32), opaque(x).to(gl.uint32), opaque(y).to(gl.uint32)
-        x, y = (row0 + (rows & ~8)).to(gl.uint32) + x, (col0 + (cols & ~8)).to(gl.uint32) + y
-        return philox(x, y, key, (rows & 8) != 0)
+    key, x, y = stream
+    # The compiler would keep the keys of all rounds and the counters of all rows from step to step.
+    key, x, y = opaque(key).to(gl.uint32), opaque(x).to(gl.uint32), opaque(y).to(gl.uint32)
+    x, y = (row0 + (rows & ~8)).to(gl.uint32) + x, (col0 + (cols & ~8)).to(gl.uint32) + y
+    return philox(x, y, key, (rows & 8) != 0)
 
 
 @gluon.jit
