@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,13 +30,19 @@ def test_each_variant_compiles(path: Path, target: str, tmp_path: Path, compiled
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("constants", [{"dropout_seed_ptr": None}, {}], ids=["no seed", "a seed"])
 @pytest.mark.parametrize("dims", [(64, 64), (128, 128), (256, 256)], ids=str)
 @pytest.mark.parametrize("name", ["causal", "softcap", "block_sparse", "relative_bias"])
-def test_dropout_compiles_for_hopper(name: str, dims: tuple[int, int], tmp_path: Path, compiled: Compile) -> None:
-    compile_all(dropping(name), "sm_90", dims, tmp_path, compiled)
+def test_dropout_compiles_for_hopper(
+    name: str, dims: tuple[int, int], constants: dict[str, None], tmp_path: Path, compiled: Compile
+) -> None:
+    compile_all(dropping(name), "sm_90", dims, tmp_path, compiled, constants)
 
 
-def compile_all(variant: Variant, target: str, dims: tuple[int, int], folder: Path, compiled: Compile) -> None:
+def compile_all(
+    variant: Variant, target: str, dims: tuple[int, int], folder: Path, compiled: Compile,
+    constants: Mapping[str, None] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Each kernel that serves packed sequences, in its built-in config."""
     place = generate(variant, folder)
     form = "scheduled" if (place / "schedule.py").exists() else ""
@@ -43,7 +51,7 @@ def compile_all(variant: Variant, target: str, dims: tuple[int, int], folder: Pa
         if (place / f"{file}.py").exists() and not kernel.refuses(target, "bfloat16", *dims):
             config = kernel.default(form, target, "bfloat16", *dims)
             found = compiled(
-                place, kernel.family, target, "bfloat16", *dims, config, True, (), True, False, {}, {}, True
+                place, kernel.family, target, "bfloat16", *dims, config, True, (), True, False, {}, constants, True
             )
             assert found.error is None, (kernel.name, found)
             assert kernel.backend == "portable" or not found.serialized_wgmma, kernel.name

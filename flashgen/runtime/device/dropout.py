@@ -47,28 +47,31 @@ def _halves(first, offsets):
 
 @triton.jit
 def dropout_bits(stream, row0, rows, col0, cols):
-    """The bits of pairs, of which `where_kept` and `bits_of_pair` say what counts.
+    """The bits of pairs, of which `where_kept` and `bits_of` say what counts.
 
     Queries stand in the rows row0 + rows of their sequence, keys at col0 + cols; the shapes of both broadcast.
     """
     key, x, y = stream
     rows, in_lower_rows = _halves(row0, rows)
     cols, in_right_cols = _halves(col0, cols)
-    x += rows
-    y += cols
-    return bits_of_pair(x, y, key, in_lower_rows, in_right_cols)
+    return bits_of(philox(x + rows, y + cols, key, in_lower_rows), in_right_cols)
 
 
 @triton.jit
-def bits_of_pair(x, y, key, in_lower_rows, in_right_cols):
-    """The 16 bits of a pair in front of a word of 32: what follows them does not count beside a threshold of 16 bits."""
+def philox(x, y, key, in_lower_rows):
+    """Of the block at counter (x, y) the word for two pairs of a row: the left one's bits are its lower half."""
     for _ in tl.static_range(7):
         product = x.to(tl.uint64) * 0xD256D193
         x = (product >> 32).to(tl.uint32) ^ key ^ y
         y = product.to(tl.uint32)
         key += 0x9E3779B9
-    word = tl.where(in_lower_rows, y, x)
-    return tl.where(in_right_cols, word, word << 16)
+    return tl.where(in_lower_rows, y, x)
+
+
+@triton.jit
+def bits_of(words, in_right_cols):
+    """The 16 bits of a pair in front of a word of 32: what follows them does not count beside a threshold of 16 bits."""
+    return tl.where(in_right_cols, words, words << 16)
 
 
 @triton.jit
