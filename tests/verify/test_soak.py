@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -191,6 +193,25 @@ def test_rows_resume_and_join(
     with rows.open("a") as file:
         file.write('{"cut off')
     assert len(read(rows)) == 6
+
+
+def test_what_was_found_is_told_after_an_interrupt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOAK_ANSWERS_FAIL", "1")
+    monkeypatch.setattr(crew, "ANSWERER", "soak_answers:answerer")
+    everything = Soak.of
+
+    def interrupted(soak: Soak, *given: Any) -> Iterator[Row | None]:
+        yield from islice(everything(soak, *given), 2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Soak, "of", interrupted)
+    rows = tmp_path / "rows.jsonl"
+    assert main(["--seed", "5", "--device", "cpu", "--jobs", "1", "--count", "6", "--rows", str(rows)]) == 1
+    assert len(read(rows)) == 2
+    out = capsys.readouterr().out
+    assert out.count("FAILED  out: on purpose") == 2 and "left          4" in out
 
 
 def test_a_failure_is_printed_with_its_command(

@@ -14,6 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
@@ -90,9 +91,15 @@ def _run(soak: Soak, indices: Iterable[int], seconds: float | None, path: Path |
     }
     rows = [passed[index] for index in indices if index in passed]
     wanted = [index for index in indices if index not in passed]
-    tried = list(_told(soak.of(wanted, lambda: time.monotonic() > end), len(wanted), path))
-    rows += [row for row in tried if row is not None]
-    left = sum(row is None for row in tried)
+    known_before = len(rows)
+    try:
+        for row in _told(soak.of(wanted, lambda: time.monotonic() > end), len(wanted), path):
+            if row is not None:
+                rows.append(row)
+    except KeyboardInterrupt:
+        # What was found is told all the same, as large as it is.
+        soak = replace(soak, steps=0)
+    left = len(wanted) - (len(rows) - known_before)
     for row in soak.made_small([row for row in rows if not row.passed], lambda: time.monotonic() > end):
         if path is not None:
             append(path, row)
