@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -49,15 +48,14 @@ class Input:
     reads: tuple[str, ...] = field(init=False)
     # What kernels call its address.
     pointer: str = field(init=False)
+    # What callers call it.
+    public: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "axes", self.axes or tuple(range(len(self.dims))))
         object.__setattr__(self, "reads", names_of(self.shape))
         object.__setattr__(self, "pointer", f"{self.name}_ptr")
-
-    @property
-    def public(self) -> str:
-        return self.called or self.name
+        object.__setattr__(self, "public", self.called or self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +69,11 @@ class Param:
     type: type
     called: str = ""
     changing: bool = False
+    # What callers call it.
+    public: str = field(init=False)
 
-    @cached_property
-    def public(self) -> str:
-        return self.called or self.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "public", self.called or self.name)
 
 
 @dataclass(frozen=True, eq=False)

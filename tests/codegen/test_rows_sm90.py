@@ -82,7 +82,8 @@ def shown(
     names: dict[str, Any] = {"gl": GL, "tl": GL, "start": start, "BM": BM}
     names |= {"q_len": torch.tensor(q_len), "kv_len": torch.tensor(kv_len)}
     names |= {"row_layout": None, "cols": cols, "k": cols.clamp(max=kv_len - 1)[:, None], "scale": 1.0}
-    names |= {"b": torch.tensor(0), "h": torch.tensor(0), "t_ptr": Pointer(values), "stride_t_0": kv_len}
+    names |= {name: torch.tensor(0) for name in ("b", "h", "begin_k")}
+    names |= {"t_ptr": Pointer(values), "stride_t_0": kv_len}
     offset = eval(view.q_offset, {}, names) if view.q_offset else 0  # noqa: S307 - the kernel's own texts, on numbers
     names |= {"rows": rows, "q": (rows.clamp(max=q_len - 1) + offset)[None, :]}
     names["queries"] = names["q"]
