@@ -51,7 +51,7 @@ def compile_all(
         if (place / f"{file}.py").exists() and not kernel.refuses(target, "bfloat16", *dims):
             config = kernel.default(form, target, "bfloat16", *dims)
             found = compiled(
-                place, kernel.family, target, "bfloat16", *dims, config, True, (), True, False, {}, constants, True
+                place, kernel.family, target, "bfloat16", *dims, config, True, (), True, False, {}, dict(constants), True
             )
             assert found.error is None, (kernel.name, found)
             assert kernel.backend == "portable" or not found.serialized_wgmma, kernel.name
