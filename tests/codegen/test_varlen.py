@@ -44,14 +44,14 @@ def compile_all(
     constants: Mapping[str, None] = MappingProxyType({}),
 ) -> None:  # fmt: skip
     """Each kernel that serves packed sequences, in its built-in config."""
-    place = generate(variant, folder)
+    place, fixed = generate(variant, folder), dict(constants)
     form = "scheduled" if (place / "schedule.py").exists() else ""
     for kernel in (each for family in FAMILIES for each in kernels_of(family, packed=True)):
         file = kernel.family if kernel.backend == "portable" else kernel.name
         if (place / f"{file}.py").exists() and not kernel.refuses(target, "bfloat16", *dims):
             config = kernel.default(form, target, "bfloat16", *dims)
             found = compiled(
-                place, kernel.family, target, "bfloat16", *dims, config, True, (), True, False, {}, dict(constants), True
+                place, kernel.family, target, "bfloat16", *dims, config, True, (), True, False, {}, fixed, True
             )
             assert found.error is None, (kernel.name, found)
             assert kernel.backend == "portable" or not found.serialized_wgmma, kernel.name
