@@ -38,6 +38,18 @@ class Packed:
     def arguments(self) -> tuple[torch.Tensor | int, ...]:
         return (*self.tensors, *self.ends, *self.longest)
 
+    def slices(self, number: int) -> tuple[slice, slice, slice]:
+        """Where a sequence lies in q, k and v."""
+        rows, keys = (slice(*ends[number : number + 2].tolist()) for ends in self.ends)
+        return rows, keys, keys
+
+    def all_nan_but(self, number: int) -> list[torch.Tensor]:
+        """q, k and v with NaN for all other sequences."""
+        found = [torch.full_like(each, torch.nan) for each in self.tensors]
+        for tensor, whole, own in zip(found, self.tensors, self.slices(number), strict=True):
+            tensor[own] = whole[own]
+        return found
+
     def _of(self, side: int) -> torch.Tensor:
         return torch.tensor(
             [0, *accumulate(own[side] for own in self.lengths)], dtype=torch.int32, device=self.q.device

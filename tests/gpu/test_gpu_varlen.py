@@ -49,17 +49,11 @@ def test_neighbours_of_nan_spoil_nothing(gallery_module: Gallery, name: str, dim
     """What other sequences have, what is behind the last one, and in front of the first, is not read."""
     lengths = ((77, 77), (300, 333), (50, 129), (1, 1), (400, 0), (257, 511))
     packed = make_packed(lengths, head_dim=dim, v_head_dim=dim, dtype=torch.bfloat16, device="cuda")
-    (q_ends, k_ends), module = packed.ends, gallery_module(name)
+    module = gallery_module(name)
     wanted = module.attention_varlen(*packed.tensors, *packed.ends, *packed.longest)
     for spared in range(len(lengths)):
-        spoilt = []
-        for tensor, ends in zip(packed.tensors, (q_ends, k_ends, k_ends), strict=True):
-            own = slice(int(ends[spared]), int(ends[spared + 1]))
-            other = torch.full_like(tensor, torch.nan)
-            other[own] = tensor[own]
-            spoilt.append(other)
-        found = module.attention_varlen(*spoilt, *packed.ends, *packed.longest)
-        rows = slice(int(q_ends[spared]), int(q_ends[spared + 1]))
+        found = module.attention_varlen(*packed.all_nan_but(spared), *packed.ends, *packed.longest)
+        rows, *_ = packed.slices(spared)
         assert torch.equal(found[rows], wanted[rows]), lengths[spared]
 
 

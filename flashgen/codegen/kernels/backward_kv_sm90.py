@@ -23,7 +23,7 @@ from flashgen.codegen.arguments import (
 from flashgen.codegen.backward import Q_START, score_function
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
-from flashgen.codegen.sm90.keys import longest
+from flashgen.codegen.sm90.keys import of_roles
 from flashgen.codegen.sm90.learned import LearnedSm90, learned_sm90
 from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
@@ -83,10 +83,7 @@ class BackwardKvSm90View:
     def consumer_sizes(self) -> tuple[str, ...]:
         return tuple(name for name in self.sizes if name != "by_rank")
 
-    @staticmethod
-    def of_roles(sizes: Sequence[str]) -> str:
-        """Sizes as a role calls them, which asks each tile for the lengths of its sequence."""
-        return ", ".join(map(longest, sizes))
+    of_roles = staticmethod(of_roles)
 
     @property
     def dropout(self) -> bool:

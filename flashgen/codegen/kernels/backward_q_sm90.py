@@ -23,7 +23,7 @@ from flashgen.codegen.arguments import (
 from flashgen.codegen.backward import score_function
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
 from flashgen.codegen.pairs import Function, named_apart, pairs
-from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, longest
+from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, of_roles
 from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.log2 import Q_FIRST
@@ -74,10 +74,7 @@ class BackwardQSm90View:
         read = {"batch", "heads", "kv_heads", "num_rows", *self.work.names}
         return tuple(name for name in self.sizes if name in read)
 
-    @staticmethod
-    def of_roles(sizes: Sequence[str]) -> str:
-        """Sizes as a role calls them, which asks each tile for the lengths of its sequence."""
-        return ", ".join(map(longest, sizes))
+    of_roles = staticmethod(of_roles)
 
     @property
     def consumer_sizes(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from flashgen.codegen.arguments import (
 )
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
-from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, longest, work_of
+from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, of_roles, work_of
 from flashgen.codegen.sm90.masks import Mixed, mixed
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.fragments import Fragment
@@ -70,7 +70,7 @@ class Role:
     @property
     def longest(self) -> str:
         """The sizes as a role calls them, which asks each tile for the lengths of its sequence."""
-        return ", ".join(map(longest, self.sizes))
+        return of_roles(self.sizes)
 
 
 @dataclass(frozen=True)

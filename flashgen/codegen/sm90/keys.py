@@ -6,6 +6,7 @@ the mixed ones first, and `_key_tile` finds the place of each.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
@@ -82,6 +83,11 @@ class Work:
 def longest(name: str) -> str:
     """What a kernel calls a length where that of a sequence, which may be packed, has its name."""
     return _LONGEST.get(name, name)
+
+
+def of_roles(sizes: Iterable[str]) -> str:
+    """Sizes as a role calls them, which asks each tile for the lengths of its sequence."""
+    return ", ".join(map(longest, sizes))
 
 
 def work_of(keys: KeyTiles | None, sizes: tuple[str, ...]) -> Work:
