@@ -10,30 +10,43 @@ _MANY = 6
 _SHORT = 24
 
 
-def grouped(source: str, laid_out: str, width: int) -> str:
-    """`laid_out`, the source after ruff, with heads in rows again where ruff gave each argument a line of its own.
+def in_rows(source: str, laid_out: str, width: int) -> str:
+    """`laid_out`, the source after ruff, with heads and calls in rows where ruff gave each argument a line of its own.
 
-    Arguments that share a line in `source` share a row, as far as it has room for them.
+    Arguments of a head that share a line in `source` share a row, as far as it has room for them. A call of many short
+    arguments has as many in a row as there is room for.
     """
     lines = laid_out.split("\n")
-    pairs = zip(_functions(source), _functions(laid_out), strict=True)
-    for before, after in reversed([*pairs]):
-        _group_arguments(lines, _rows(before), after, width)
-        for decorator in reversed(after.decorator_list):
+    heads = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    # From the end, so that what comes before stands where the tree has it.
+    for node in reversed(ast.parse(laid_out).body):
+        if not isinstance(node, ast.FunctionDef):
+            _group_calls(lines, node, width)
+            continue
+        for statement in reversed(node.body):
+            _group_calls(lines, statement, width)
+        _group_arguments(lines, _rows(heads.pop()), node, width)
+        for decorator in reversed(node.decorator_list):
             _group_list(lines, decorator, width)
     return "\n".join(lines)
 
 
-def calls_in_rows(source: str, width: int) -> str:
-    """The source with calls of many short arguments in rows, where ruff gave each a line of its own."""
-    lines = source.split("\n")
-    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _is_column(node)]
+def of_several_lines(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and what in it has several lines."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if getattr(child, "end_lineno", None) != getattr(child, "lineno", 0):
+            yield from of_several_lines(child)
+
+
+def _group_calls(lines: list[str], statement: ast.stmt, width: int) -> None:
+    """Rewrite the calls in a statement that have many short arguments, in place."""
+    found = [node for node in of_several_lines(statement) if isinstance(node, ast.Call) and _is_column(node)]
     for call in sorted(found, key=lambda call: call.lineno, reverse=True):
         first, last = call.lineno, (call.end_lineno or 0) - 1
         items = [line.strip() for line in lines[first:last]]
         if max(map(len, items)) <= _SHORT:
             lines[first:last] = _filled(items, " " * call.args[0].col_offset, width)
-    return "\n".join(lines)
 
 
 def _is_column(call: ast.Call) -> bool:
@@ -41,10 +54,6 @@ def _is_column(call: ast.Call) -> bool:
     if call.keywords or len(call.args) < _MANY:
         return False
     return [each.end_lineno for each in call.args] == [*range(call.lineno + 1, call.end_lineno or 0)]
-
-
-def _functions(source: str) -> Iterator[ast.FunctionDef]:
-    return (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
 
 
 def _rows(function: ast.FunctionDef) -> list[int]:

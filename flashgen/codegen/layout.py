@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flashgen.codegen.headers import calls_in_rows, grouped
+from flashgen.codegen.headers import in_rows, of_several_lines
 from flashgen.errors import EnvironmentProblem
 from flashgen.files import reason
 from flashgen.processes import command, environment
@@ -32,11 +32,7 @@ def formatted(files: Mapping[str, str]) -> dict[str, str]:
 @lru_cache(maxsize=32)
 def _formatted(files: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     texts = _by_ruff(dict(files))
-    return tuple((name, _in_rows(source, texts[name])) for name, source in files)
-
-
-def _in_rows(source: str, laid_out: str) -> str:
-    return wrapped(calls_in_rows(grouped(source, laid_out, WIDTH), WIDTH))
+    return tuple((name, wrapped(in_rows(source, texts[name], WIDTH))) for name, source in files)
 
 
 def _by_ruff(files: Mapping[str, str]) -> dict[str, str]:
@@ -79,19 +75,12 @@ def _strings(source: str) -> tuple[set[int], set[int]]:
     """The numbers, from 0, of the lines of strings that have several, and of those of docstrings."""
     strings: set[int] = set()
     docstrings: set[int] = set()
-    for node in _of_several_lines(ast.parse(source)):
+    for node in of_several_lines(ast.parse(source)):
         if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno != node.lineno:
             strings |= {*range(node.lineno - 1, node.end_lineno or 0)}
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node, False) is not None:
             docstrings |= {*range(node.body[0].lineno - 1, node.body[0].end_lineno or 0)}
     return strings, docstrings
-
-
-def _of_several_lines(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if getattr(child, "end_lineno", None) != getattr(child, "lineno", 0):
-            yield from _of_several_lines(child)
 
 
 def _lead(line: str) -> str:
