@@ -40,6 +40,7 @@ class BackwardView:
     shown: str
     scheduled: bool
     natural: bool
+    without_fma: bool
     row: str
     prologue: tuple[str, ...]
     limits: tuple[str, ...]

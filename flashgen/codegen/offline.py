@@ -34,6 +34,7 @@ from flashgen.codegen.words import inner_name
 from flashgen.errors import UsageError
 from flashgen.runtime.arguments import DENSE
 from flashgen.runtime.config import Config
+from flashgen.runtime.device.rounding import compiled_with
 from flashgen.runtime.kernels.schedule import schedules
 from flashgen.runtime.registry import kernel_of
 
@@ -159,7 +160,8 @@ def _compile(
     kernel: Any, target: str, types: Mapping[str, str], constants: Mapping[str, int | None],
     launched: Mapping[str, Any], unaligned: Collection[str],
 ) -> Resources:  # fmt: skip
-    return _compiled(source_of(kernel, *_signature(kernel, types, constants, unaligned)), target, launched)
+    source = source_of(kernel, *_signature(kernel, types, constants, unaligned))
+    return _compiled(source, target, {**launched, **compiled_with(kernel)})
 
 
 def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any]) -> Resources:

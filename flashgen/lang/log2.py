@@ -15,7 +15,8 @@ stays where it may be large. Where a score may come near the largest float32, as
 multiplied by log2(e) before the maximum is off: `natural`. So it is where the text itself has a huge number, such as
 -1e9 for padding: a row may have no other score, and the backward pass makes up for what its log-sum-exp loses in those
 units alone. There no term is left out either: what the backward pass computes of a huge score must be the very number
-that the forward pass took the maximum of.
+that the forward pass took the maximum of. So it must not depend on which products a compiler joins with which sums in
+fused multiply-adds, and kernels go without these where there is a choice: `without_fma`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ SCALE = var("scale", Type.FLOAT)
 K = var("k", Type.INT)
 Q_FIRST = var("q_first", Type.INT)
 
+# The scaled dot product, and what is of one rounding at most beside it, and no product.
+_DOT_PRODUCT = op("mul", QK, SCALE)
+_SINGLE_STEPS = frozenset({"add", "sub", "neg", "abs", "min", "max", "where", "to_float"})
+
 PAIR_NAMES = frozenset({"q", "k", "qk", "score"})
 
 # Scores up to this one are in units of log2: the largest float32 is 3.4e38.
@@ -81,6 +86,11 @@ class Logits:
     scaled: Expr | None
     natural: bool
 
+    @property
+    def without_fma(self) -> bool:
+        """Whether fused multiply-adds could round a huge score in one kernel otherwise than in another."""
+        return self.natural and not _rounds_alike(self.pair)
+
 
 def logits(score: Expr, mask: Expr) -> Logits:
     """Rewrite a score expression for the kernel; it only has to hold where the mask shows the pair."""
@@ -98,6 +108,12 @@ def logits(score: Expr, mask: Expr) -> Logits:
         row_terms += [] if row is None else [row]
     pair = _sum(pair_terms) or const(0.0)
     return Logits(pair, _sum(row_terms), _factor(pair), natural)
+
+
+def _rounds_alike(pair: Expr) -> bool:
+    """Whether a compiler has no choice of what to join: there is one product, the dot product's, and it is added up."""
+    rounded = [node for node in walk(pair) if isinstance(node, Op) and node.type is Type.FLOAT]
+    return pair is not _DOT_PRODUCT and all(node is _DOT_PRODUCT or node.name in _SINGLE_STEPS for node in rounded)
 
 
 def _not_hidden(node: Expr) -> Expr:

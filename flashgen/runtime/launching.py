@@ -26,6 +26,7 @@ from triton.runtime import driver
 
 from flashgen.runtime.described import Described
 from flashgen.runtime.descriptors import Tiled, Tiling
+from flashgen.runtime.device.rounding import compiled_with
 from flashgen.runtime.memory import remember
 from flashgen.runtime.streams import scratch
 from flashgen.runtime.tracing import current_tracer
@@ -71,6 +72,10 @@ class Rest:
                     f"{kernel.__name__} takes {name!r}; expected what its launch gives: {self._names(given)}"
                 )
         return tuple(arguments), constants
+
+    def options_of(self, kernel: Any) -> dict[str, Any]:
+        """The options of its launch."""
+        return {**self.options, **compiled_with(kernel)}
 
     def _names(self, given: Mapping[str, Any]) -> str:
         return ", ".join([*given, *self.numbers, *self.constants])
@@ -163,7 +168,7 @@ def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], r
     if _instead is not None or gpu < 0:
         found = rest()
         positional, constants = found.arguments(kernel, given)
-        launch(kernel, found.programs, *positional, **constants, **found.options)
+        launch(kernel, found.programs, *positional, **constants, **found.options_of(kernel))
     elif torch._C._cuda_getDevice() == gpu:
         _relaunch_here(order, gpu, key, arguments, given, rest)
     else:
@@ -201,7 +206,7 @@ def _relaunch_here(
     if known is None or kernel.pre_run_hooks or hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
         asked = rest()
         positional, constants = asked.arguments(kernel, given)
-        found = _launch_here(kernel, asked.programs, gpu, positional, {**constants, **asked.options})
+        found = _launch_here(kernel, asked.programs, gpu, positional, {**constants, **asked.options_of(kernel)})
         if found is not None:
             remember(_known, described, _know(order, found, asked, (*positional, *found.values), passed))
         return

@@ -186,6 +186,30 @@ def test_what_may_be_huge_keeps_its_units(score: str, natural: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("score", "without_fma"),
+    [
+        # Scores that are not huge are rounded by little, however that is done.
+        ("score + (1 - keep[b, k]) * -1e4", False),
+        ("0.5 * score - rel[h, 0] * abs(q - k)", False),
+        # Where one product is added up there is one way to join it.
+        ("score + rel[h, k]", False),
+        ("max(score, cap) - rel[h, clamp(2 * k - q, 0, 9)]", False),
+        ("score if k < q else -1e9", False),
+        # Where there are two, or one that is not added to anything at first, there are more.
+        ("score + (1 - keep[b, k]) * -1e9", True),
+        ("score + rel[h, k] * cap", True),
+        ("score * rel[h, k]", True),
+        ("score * 1e9", True),
+        ("score + log(rel[h, k])", True),
+        ("score + rel[h, k] ** 2", True),
+        ("where(rel[h, k] * cap + rel[h, q] > 0, score, -1e9)", True),
+    ],
+)
+def test_a_huge_score_is_rounded_alike_by_all_kernels(score: str, without_fma: bool) -> None:
+    assert logits(compile(score), TRUE).without_fma is without_fma
+
+
+@pytest.mark.parametrize(
     "score",
     ["score - rel[h, 1] * (q - k)", "score + cap * (2 * k - 3 * q)", "score - (q - k) / cap + half * k", "score + k"],
 )

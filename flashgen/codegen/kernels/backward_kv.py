@@ -59,6 +59,7 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
         shown=shown_by_key(score, mask),
         scheduled=scheduled,
         natural=facts.logits.natural,
+        without_fma=facts.logits.without_fma,
         row=step.results[0] if step.results else "",
         prologue=prologue.lines,
         limits=limits.lines,

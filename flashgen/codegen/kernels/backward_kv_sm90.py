@@ -58,6 +58,7 @@ class BackwardKvSm90View:
     ranks_batch: bool
     persistent: bool
     natural: bool
+    without_fma: bool
     holds_v: bool
     plain_mask: bool
     prologue: tuple[str, ...]
@@ -193,6 +194,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         ranks_batch=ranked and facts.mask_by_batch,
         persistent=persistent,
         natural=facts.logits.natural,
+        without_fma=facts.logits.without_fma,
         holds_v=persistent and not scheduled and uniform is None and variant.mask is not TRUE,
         plain_mask=facts.plain_mask,
         prologue=(*prologue.lines, *seen.lines),

@@ -77,6 +77,7 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
         shown=found.shown_by(mask).result,
         scheduled=scheduled,
         natural=found.natural,
+        without_fma=facts.logits.without_fma,
         row=row,
         prologue=prologue.lines,
         limits=limits,

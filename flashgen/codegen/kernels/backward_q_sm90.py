@@ -57,6 +57,7 @@ class BackwardQSm90View:
     loaded: tuple[str, ...]
     longest_first: bool
     natural: bool
+    without_fma: bool
     row: str
     prologue: tuple[str, ...]
     reads: frozenset[str]
@@ -141,6 +142,7 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
         loaded=forward.loaded,
         longest_first=forward.grouped,
         natural=found.natural,
+        without_fma=facts.logits.without_fma,
         row=row,
         prologue=(*prologue.lines, *(uniform.lines if uniform else ())),
         reads=frozenset(reads),

@@ -56,6 +56,7 @@ class DecodeView(OnlineSoftmax):
     masked: str
     epilogue: tuple[str, ...]
     natural: bool
+    without_fma: bool
     row_shift: bool
     row_shift_spread: str
     sink: bool
@@ -112,6 +113,7 @@ def decode_view(variant: Variant, known: Sequence[Function], paged: bool) -> Dec
         masked=limits.result,
         epilogue=(*epilogue.lines, *row_shift),
         natural=found.natural,
+        without_fma=facts.logits.without_fma,
         row_shift=bool(row_shift),
         row_shift_spread="row_shift" if by_row else "row_shift + tl.zeros([BM], tl.float32)",
         sink=variant.sink,

@@ -54,6 +54,7 @@ class ForwardView(OnlineSoftmax):
     limits: tuple[str, ...]
     epilogue: tuple[str, ...]
     natural: bool
+    without_fma: bool
     row_shift: bool
     sink: bool
     dropout: bool
@@ -102,6 +103,7 @@ def forward_view(facts: Facts) -> ForwardView:
         limits=limits,
         epilogue=(*epilogue.lines, *row_shift),
         natural=found.natural,
+        without_fma=facts.logits.without_fma,
         row_shift=bool(row_shift),
         sink=variant.sink,
         dropout=variant.dropout is not None,

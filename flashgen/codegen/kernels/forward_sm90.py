@@ -104,6 +104,7 @@ class ForwardSm90View:
     prologue: tuple[str, ...]
     epilogue: tuple[str, ...]
     natural: bool
+    without_fma: bool
     row_shift: bool
     sink: bool
     dropout: bool
@@ -197,6 +198,7 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
         prologue=prologue.lines,
         epilogue=(*epilogue.lines, *row_shift),
         natural=found.natural,
+        without_fma=facts.logits.without_fma,
         row_shift=bool(row_shift),
         sink=variant.sink,
         dropout=variant.dropout is not None,
