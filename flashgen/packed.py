@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import torch
 
 from flashgen.analysis.packed import is_packed
+from flashgen.elements import part_of
 from flashgen.lang.nodes import variables
-from flashgen.problems import Call, Own, Problem, draw_own, input_sizes, shape_of
+from flashgen.problems import Call, Own, Problem, draw_own, input_sizes
 from flashgen.spec.variant import Input, Variant
 
 # The numbers of queries and of keys of each sequence.
@@ -206,7 +207,7 @@ class PackedModule:
             return value.narrow(along - (batch < along), own.start, own.stop - own.start).unsqueeze(batch)
         q_len, kv_len = self.lengths[b]
         sizes = input_sizes(self.variant, replace(self.problem, batch=1, q_len=q_len, kv_len=kv_len))
-        for axis, (dim, size) in enumerate(zip(tensor.dims, shape_of(tensor, sizes), strict=True)):
+        for axis, (dim, size) in enumerate(zip(tensor.dims, part_of(tensor, sizes), strict=True)):
             if "batch" in variables(dim.size):
                 value = value.narrow(axis, min(b, value.shape[axis] - 1), 1)
             elif variables(dim.size) & {"q_len", "kv_len"} and value.shape[axis] > size:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from flashgen.analysis.packed import BATCH, Q_LEN, is_along_queries
-from flashgen.problems import Own, Problem, draw_own, input_sizes, shape_of
+from flashgen.elements import part_of
+from flashgen.problems import Own, Problem, draw_own, input_sizes
 from flashgen.runtime.paged import CACHE_DTYPES
 from flashgen.spec.variant import Input, Variant
 
@@ -221,6 +222,6 @@ def inputs_of(variant: Variant, batch: Batch, own: Own, b: int) -> dict[str, tor
         shape = own.inputs[tensor.name].shape
         sizes |= {dim.binds: size for dim, size in zip(tensor.dims, shape, strict=True) if dim.binds}
     return {
-        tensor.name: own.inputs[tensor.name][tuple(slice(0, size) for size in shape_of(tensor, sizes))]
+        tensor.name: own.inputs[tensor.name][tuple(slice(0, size) for size in part_of(tensor, sizes))]
         for tensor in variant.inputs
     }

@@ -173,6 +173,10 @@ PAIRS_OF_A_CALL: dict[str, dict[str, Any]] = {
         "causal": True,
         "score": "score + bias[k, q]",
     },
+    "a table of blocks that short sequences have none of": {
+        "inputs": {"bias": _tensor("heads", "kv_len // 64", grad=True)},
+        "score": "score + bias[h, k // 64]",
+    },
     "a table of pairs as large as a runtime param": {
         "params": {"size": _runtime(64)},
         "inputs": {"bias": _tensor("heads", "size", "size", grad=True)},

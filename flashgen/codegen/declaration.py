@@ -10,7 +10,8 @@ from flashgen.codegen.learned import LearnedView, SiteView
 from flashgen.codegen.packed import with_packed_queries, with_packed_sequences
 from flashgen.codegen.reference import SIZES
 from flashgen.emit.torch import emit
-from flashgen.lang.nodes import variables
+from flashgen.lang.nodes import Expr, variables
+from flashgen.lang.reductions import counted_sizes
 from flashgen.spec.variant import Input, Variant
 
 _DEFAULTS = {"alibi_slopes": "runtime.alibi_slopes"}
@@ -33,8 +34,9 @@ def declaration(variant: Variant, names: Mapping[str, str], learned: LearnedView
     queries, both = with_packed_queries(variant).inputs, with_packed_sequences(variant).inputs
     return Declaration(
         tuple(
-            _input(t, names[t.name], known, *(None if other == t else other for other in others))
+            _input(t, names[t.name], known, counted, *(None if other == t else other for other in others))
             for t, *others in zip(variant.inputs, queries, both, strict=True)
+            for counted in [counted_sizes(t.name, [dim.size for dim in t.dims], variant.score, variant.mask)]
         )
         + (("runtime.DROPOUT_SEED",) if drops else ()),
         tuple(
@@ -48,21 +50,24 @@ def declaration(variant: Variant, names: Mapping[str, str], learned: LearnedView
 
 
 def _input(
-    t: Input, public: str, known: Iterable[str], packed: Input | None = None, varlen: Input | None = None
-) -> str:
+    t: Input, public: str, known: Iterable[str], counted: Collection[Expr], packed: Input | None = None,
+    varlen: Input | None = None,
+) -> str:  # fmt: skip
     sizes = emit([dim.size for dim in t.dims], inlined=True).results
     shape = ["None" if dim.binds else size for dim, size in zip(t.dims, sizes, strict=True)]
     read = {name for dim in t.dims if not dim.binds for name in variables(dim.size)}
     binds = [f"{_quoted(dim.binds)}: {axis}" for axis, dim in enumerate(t.dims) if dim.binds]
     ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
+    counts = [str(axis) for axis, dim in enumerate(t.dims) if dim.size in counted and read & variables(dim.size)]
     options = {
         "binds": f"{{{', '.join(binds)}}}" if binds else "",
         "may_be_one": tuple_text(ones) if ones else "",
+        "may_be_empty": tuple_text(counts) if counts else "",
         "default": _DEFAULTS[t.default] if t.default else "",
         "grad": "True" if t.grad else "",
         **_called(t.name, public),
-        "packed": _input(packed, public, known) if packed else "",
-        "varlen": _input(varlen, public, known) if varlen and varlen != packed else "",
+        "packed": _input(packed, public, known, counted) if packed else "",
+        "varlen": _input(varlen, public, known, counted) if varlen and varlen != packed else "",
     }
     texts = [_quoted(text) for text in dims_of(t)]
     function = _function(read, known, tuple_text(shape))

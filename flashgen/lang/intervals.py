@@ -14,7 +14,7 @@ from typing import Any
 
 from flashgen.lang.fold import simplify
 from flashgen.lang.linear import linear
-from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, op, var, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, op, var, variables, walk
 
 # The longest sequence that attention() accepts: the integers that float32 holds exactly.
 MAX_LENGTH = 2**24 - 1
@@ -129,6 +129,8 @@ class Ranges:
         index = gather.indices[axis]
         below, beyond = self.guard(gather, axis, size)
         if beyond:
+            # Of a packed sequence that is too short for one element the tensor, which suits the longest, has the first.
+            below = below or (bool(variables(size) & {"q_len", "kv_len"}) and self.of(size).low < 1)
             index = simplify(op("min", index, simplify(op("sub", size, const(1)))))
         return simplify(op("max", index, const(0))) if below else index
 

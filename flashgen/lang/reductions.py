@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from flashgen.lang.fold import simplify
-from flashgen.lang.nodes import Expr, Index, Reduction, index, inputs, op, reduction, substitute, walk
+from flashgen.lang.nodes import Expr, Gather, Index, Reduction, index, inputs, op, reduction, substitute, walk
 from flashgen.lang.nodes import variables as variables_of
 from flashgen.lang.vocabulary import PER_SEQUENCE, VARYING
 
@@ -50,3 +50,16 @@ def over(name: str, counter: Index, term: Expr, taken: Collection[str]) -> Expr:
         word, number = f"{own}{number}", number + 1
     final = index(word, counter.length)
     return simplify(reduction(name, final, substitute(term, {counter: final})))
+
+
+def counted_sizes(name: str, sizes: Sequence[Expr], *expressions: Expr) -> frozenset[Expr]:
+    """Of the sizes of an input's dimensions those along which reductions count all elements, and nothing else reads.
+
+    Of no elements a reduction has no terms: such a dimension may be empty.
+    """
+    counted, others = set[Expr](), set[Expr]()
+    for node in walk(*expressions):
+        if isinstance(node, Gather) and node.input == name:
+            for index, size in zip(node.indices, sizes, strict=True):
+                (counted if isinstance(index, Index) and index.length is size else others).add(size)
+    return frozenset(counted - others)

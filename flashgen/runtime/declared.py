@@ -23,7 +23,8 @@ class Input:
     """A tensor that callers pass. `name` is what kernels call it, `called` what callers do, where that differs.
 
     `dims` are its dimensions as the spec writes them, `shape` gives their sizes, None where this input defines one:
-    `binds` has the axes of those that get a name. A dimension of `may_be_one` may have size 1, which stands for all.
+    `binds` has the axes of those that get a name. A dimension of `may_be_one` may have size 1, which stands for all,
+    one of `may_be_empty` no element.
     `default(heads, device)` makes what stands in for None; where it is `optional` kernels get the None itself.
     `grad`: it has a gradient. `packed` is the input as it is where the queries of all sequences stand one after the
     other, if that is another shape: total_q in the place of batch and q_len. `varlen` is the input where keys stand so
@@ -37,6 +38,7 @@ class Input:
     shape: OfSizes
     binds: Mapping[str, int] = field(default_factory=dict)
     may_be_one: tuple[int, ...] = ()
+    may_be_empty: tuple[int, ...] = ()
     default: Callable[[int, torch.device], torch.Tensor] | None = None
     grad: bool = False
     optional: bool = False

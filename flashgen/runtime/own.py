@@ -16,6 +16,9 @@ from flashgen.runtime.paged import PagedLayout
 from flashgen.runtime.tracing import current_tracer
 from flashgen.runtime.variant import Variant
 
+# What may be 0 in a call: there is nothing to read then.
+_LENGTHS = frozenset({"batch", "q_len", "kv_len", "total_q", "total_k"})
+
 _layouts: dict[Hashable, OwnLayout] = {}
 
 
@@ -102,9 +105,21 @@ def check_inputs(
         bound |= here
         known |= here
         shape = each.shape(*(known[name] for name in each.reads))
+        if q.numel() and sizes.kv_len:
+            _refuse_empty(each, shape)
         text = f"[{', '.join(each.dims)}]"
         ready.append(check_input(each.public, given, text, shape, each.dtype, q, each.may_be_one))
     return ready, bound
+
+
+def _refuse_empty(declared: Input, shape: Sequence[int | None]) -> None:
+    """ValueError where no element is there to read, by what sizes and params make of a dimension."""
+    for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True)):
+        if size is not None and size < 1 and dim not in _LENGTHS and axis not in declared.may_be_empty:
+            raise ValueError(
+                f"{declared.public} has {dim} = {size} in its shape here, so that it has no element; expected at least "
+                "1: an index outside a tensor reads the nearest element"
+            )
 
 
 def _bound(declared: Input, given: object) -> dict[str, int]:

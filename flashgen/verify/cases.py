@@ -8,6 +8,7 @@ from itertools import cycle, product
 from typing import Any
 
 from flashgen.dropped import Dropout
+from flashgen.elements import has_elements
 from flashgen.lang.nodes import Const, walk
 from flashgen.problems import Problem
 from flashgen.runtime import Config
@@ -208,9 +209,10 @@ def gradient_cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool)
 
 
 def _seeded(variant: Variant, cases: Iterable[Case], gpu: bool) -> tuple[Case, ...]:
-    """Cases with seeds of their own; on a GPU with the module's configs."""
-    seeded = (replace(case, seed=seed, params=_within(variant, case)) for seed, case in enumerate(cases))
-    return tuple(_without_configs(case) if gpu else case for case in seeded)
+    """Cases with seeds of their own, those whose inputs have elements; on a GPU with the module's configs."""
+    seeded = [replace(case, seed=seed, params=_within(variant, case)) for seed, case in enumerate(cases)]
+    called = [case for case in seeded if has_elements(variant, case.problem, dict(case.params))]
+    return tuple(_without_configs(case) if gpu else case for case in called)
 
 
 def _without_configs(case: Case) -> Case:
@@ -283,7 +285,8 @@ def _within(variant: Variant, case: Case) -> tuple[tuple[str, bool | int | float
     """A case's params, with those that would reach past its keys brought inside: a longer prefix hides the mask."""
     given = dict(case.params)
     kv_len = case.problem.kv_len
-    large = {p.name: kv_len // 3 for p in variant.runtime_params if type(p.value) is int and p.value > kv_len}
+    inside = max(1, kv_len // 3)
+    large = {p.name: inside for p in variant.runtime_params if type(p.value) is int and p.value > kv_len}
     return tuple((large | given).items())
 
 
