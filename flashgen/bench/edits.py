@@ -30,15 +30,12 @@ _IN_STEP = "            "
 EDITS: Mapping[str, tuple[Edit, ...]] = {
     # Waits for both products, so that the softmax runs beside none of its own warps.
     "softmax after both products": (
-        Edit("qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))", "qk = warpgroup_mma_wait(0, deps=(scores,))"),
+        Edit("qk = warpgroup_mma_wait(shape.PRODUCTS, deps=(scores,))", "qk = warpgroup_mma_wait(0, deps=(scores,))"),
     ),
     # The wait for the next tile of V before the wait for P V: the compiler keeps the exponentials in front of it.
     "V awaited a tile ahead": (
-        Edit(f"{_IN_STEP}v_channel.wait(last)\n", ""),
-        Edit(
-            f"{_IN_STEP}acc = await_product(product, V_REST)\n",
-            f"{_IN_STEP}v_channel.wait(slot)\n{_IN_STEP}acc = await_product(product, V_REST)\n",
-        ),
+        Edit("channels, CONSUMER, shape)", "channels, CONSUMER, shape, finishes=False)"),
+        Edit(f"{_IN_STEP}acc = finish_product(", f"{_IN_STEP}v_channel.wait(slot)\n{_IN_STEP}acc = finish_product("),
         Edit(
             "        # A finite floor for the maximum",
             # Where no tile begins, none of V comes: an unconditional wait would hang.
@@ -49,8 +46,8 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
         Edit(
             "p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)\n",
             "p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale); "
-            "total = gl.convert_layout(gl.sum(l, 1), gl.SliceLayout(1, l_layout), assert_trivial=True); "
-            "l = gl.zeros([ROWS, 8], gl.float32, l_layout) + (total * 0.125)[:, None]\n",
+            "total = gl.convert_layout(gl.sum(l, 1), gl.SliceLayout(1, shape.l_layout), assert_trivial=True); "
+            "l = gl.zeros([ROWS, 8], gl.float32, shape.l_layout) + (total * 0.125)[:, None]\n",
         ),
     ),
     "tiles in turn": (Edit("index = gl.num_programs(0) + gl.sum(answer, 0)", "index += gl.num_programs(0)"),),

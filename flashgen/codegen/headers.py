@@ -1,4 +1,4 @@
-"""Heads of functions and calls as a person writes them: several arguments a line."""
+"""Imports, heads of functions and calls as a person writes them: several names or arguments a line."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ _SHORT = 24
 
 
 def in_rows(source: str, laid_out: str, width: int) -> str:
-    """`laid_out`, the source after ruff, with heads and calls in rows where ruff gave each argument a line of its own.
+    """`laid_out`, the source after ruff, in rows where ruff gave each argument, or imported name, a line of its own.
 
-    Arguments of a head that share a line in `source` share a row, as far as it has room for them. A call of many short
-    arguments has as many in a row as there is room for.
+    Arguments of a head that share a line in `source` share a row, as far as it has room for them. An import, and a call
+    of many short arguments, has as many in a row as there is room for.
     """
     lines = laid_out.split("\n")
     heads = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     # From the end, so that what comes before stands where the tree has it.
     for node in reversed(ast.parse(laid_out).body):
+        if isinstance(node, ast.ImportFrom):
+            _group_names(lines, node, width)
+            continue
         if not isinstance(node, ast.FunctionDef):
             _group_calls(lines, node, width)
             continue
@@ -37,6 +40,13 @@ def of_several_lines(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if getattr(child, "end_lineno", None) != getattr(child, "lineno", 0):
             yield from of_several_lines(child)
+
+
+def _group_names(lines: list[str], node: ast.ImportFrom, width: int) -> None:
+    """Rewrite an import of several lines in place."""
+    first, last = node.lineno, (node.end_lineno or 0) - 1
+    if first < last:
+        lines[first:last] = _filled([line.strip() for line in lines[first:last]], "    ", width)
 
 
 def _group_calls(lines: list[str], statement: ast.stmt, width: int) -> None:

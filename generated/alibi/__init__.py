@@ -50,8 +50,8 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "5878b185ef8e",
-        "backward_q": "46d05e2c2e67",
+        "forward": "2e95be5ee6eb",
+        "backward_q": "14e03356c4a7",
         "backward_kv": "6b03ae8b19e9",
         "decode": "43e85253a8f4",
         "decode_paged": "3322e83f5c73",

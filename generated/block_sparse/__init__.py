@@ -49,8 +49,8 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "e032be6ce5ba",
-        "backward_q": "7b3c37bff95b",
+        "forward": "ec4fe5fe797b",
+        "backward_q": "fc82ed671663",
         "backward_kv": "f18f36d89e7f",
         "decode": "34b5b711c2cd",
         "decode_paged": "a3a958f785cd",

@@ -10,11 +10,7 @@ Do not edit: change the spec and build again.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
+    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait,
 )
 
 from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, make_barriers
@@ -23,13 +19,7 @@ from flashgen.runtime.device.sm90.kv_tiles import kv_place, slot_of
 from flashgen.runtime.device.sm90.positions import opaque
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, reset_counter
 from flashgen.runtime.device.sm90.sequences import (
-    count_tiles,
-    delta_place,
-    if_any,
-    key_tile,
-    next_tile,
-    other_side,
-    tma_place,
+    count_tiles, delta_place, if_any, key_tile, next_tile, other_side, tma_place,
 )
 from flashgen.runtime.device.sm90.tiles import place_of
 from flashgen.runtime.gluon import reinterpret, tma_load, tma_store

@@ -42,8 +42,8 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "8a633ac77eea",
-        "backward_q": "53d5e88a7256",
+        "forward": "c4616f90023d",
+        "backward_q": "e4c55b55822a",
         "backward_kv": "4a3d9d556d58",
         "decode": "60116d4bc834",
         "decode_paged": "56a14d84effd",

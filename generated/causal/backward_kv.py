@@ -11,13 +11,7 @@ import triton
 import triton.language as tl
 
 from flashgen.runtime.device.packed import (
-    delta_row,
-    first_row,
-    load_rows,
-    output_rows,
-    owned_tile,
-    sequence_range,
-    store_zeros,
+    delta_row, first_row, load_rows, output_rows, owned_tile, sequence_range, store_zeros,
 )
 
 from .pair import _visible

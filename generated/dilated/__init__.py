@@ -44,8 +44,8 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "75142eaaa7f8",
-        "backward_q": "bb8a3a7d8483",
+        "forward": "2235e090c235",
+        "backward_q": "d923c3107363",
         "backward_kv": "4cb9e45fc904",
         "decode": "a3b1a47ab8c8",
         "decode_paged": "60bcbe2ba5ba",

@@ -49,8 +49,8 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "feea1aa733d0",
-        "backward_q": "731fbe82492d",
+        "forward": "fff6a7713c3b",
+        "backward_q": "362f52317816",
         "backward_kv": "919bf4242ed9",
         "decode": "b0cc41787a9b",
         "decode_paged": "7f7ca2b8a0c3",

@@ -40,8 +40,8 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "c304b92aa306",
-        "backward_q": "635f5bf88147",
+        "forward": "da08c661e264",
+        "backward_q": "4520a5017c76",
         "backward_kv": "1ff046897bc3",
         "decode": "5eff500d2418",
         "decode_paged": "352285141a8c",

@@ -45,8 +45,8 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "5ff93b8825d4",
-        "backward_q": "1ac648ee87f9",
+        "forward": "4bc24bede30b",
+        "backward_q": "a5cda1ee0e19",
         "backward_kv": "796dcba78276",
         "decode": "38f870b6113d",
         "decode_paged": "4505ebab76c1",

@@ -49,8 +49,8 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "8b189e9870c8",
-        "backward_q": "d5306b5986f2",
+        "forward": "196a08ac921f",
+        "backward_q": "addaff365469",
         "backward_kv": "a9c8592a05a7",
         "decode": "2d0310d2ef0e",
         "decode_paged": "1a743cb8e1ed",

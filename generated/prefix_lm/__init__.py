@@ -42,8 +42,8 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "3cd813b0de42",
-        "backward_q": "a7f3a7368581",
+        "forward": "69fe59727458",
+        "backward_q": "a04679000723",
         "backward_kv": "fb69f034e88a",
         "decode": "36d3b936f32b",
         "decode_paged": "43de9575cb41",

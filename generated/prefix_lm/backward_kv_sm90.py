@@ -10,11 +10,7 @@ Do not edit: change the spec and build again.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
+    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait,
 )
 
 from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, make_barriers

@@ -49,8 +49,8 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "a34db295bd8b",
-        "backward_q": "e0d4fcf5392a",
+        "forward": "73f86fd5b3a4",
+        "backward_q": "e72730061b9b",
         "backward_kv": "3296ec4475be",
         "decode": "051d5ebe1301",
         "decode_paged": "a8157187fde3",

@@ -48,8 +48,8 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "0d833cd1f582",
-        "backward_q": "94d1be33a541",
+        "forward": "83792e1d40f5",
+        "backward_q": "8ac2fe9a29c1",
         "backward_kv": "4a3d9d556d58",
         "decode": "36f18a66d276",
         "decode_paged": "316f75ecd511",

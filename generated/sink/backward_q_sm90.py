@@ -9,15 +9,17 @@ Do not edit: change the spec and build again.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma_wait
 
 from flashgen.runtime.device.packed import delta_row
-from flashgen.runtime.device.sm90.barriers import make_barriers, make_channel, ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.barriers import make_barriers, make_channel, ping_pong_arrive
+from flashgen.runtime.device.sm90.dq_steps import (
+    DqShape, start_dp, start_dq_product, start_dq_scores, start_dq_step, store_dq, zero_dq_sums,
+)
 from flashgen.runtime.device.sm90.kv_tiles import v_slot_of
-from flashgen.runtime.device.sm90.products import await_product, start_product, start_scores
+from flashgen.runtime.device.sm90.products import await_product
 from flashgen.runtime.device.sm90.sequences import head_of, hide_if_none, if_any, last_row, some_keys, tma_place
-from flashgen.runtime.device.sm90.tiles import load_tile, place_of
-from flashgen.runtime.gluon import tma_store
+from flashgen.runtime.device.sm90.tiles import load_tile
 
 from .forward_sm90 import _key_tile, _work
 from .pair import _visible
@@ -25,22 +27,20 @@ from .pair import _visible
 
 @gluon.jit
 def _dq_producer(
-    q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, sizes,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
-    BM: gl.constexpr, BN: gl.constexpr, CONSUMERS: gl.constexpr,
+    q_desc, do_desc, k_desc, v_desc, shared, barriers, sizes, sequences, shape, BM: gl.constexpr, BN: gl.constexpr,
 ):
     # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
     # the consumers make room.
     batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group = sizes
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
     q_s, do_s, k_s, v_s = shared
-    V_STAGES: gl.constexpr = v_s.type.shape[0]
+    q_full, do_full, k_channel, v_channel = barriers
     _, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, _ = _work(
-        gl.program_id(0), batch, heads, longest_q, longest_k, head_group, BM, BN, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-        num_seqs, total_q, total_k,
+        gl.program_id(0), batch, heads, longest_q, longest_k, head_group, sequences, BM, BN
     )
     kv_h = h // (heads // kv_heads)
     seen = if_any(cu_seqlens_k_ptr, num_keys, q_len, 0)
-    for each in gl.static_range(CONSUMERS):
+    for each in gl.static_range(shape.CONSUMERS):
         q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, seen, row0 + 64 * each)
         load_tile((q_desc,), q_b, h, q_row, (q_s,), each, q_full.index(each))
     for i in range(num_tiles):
@@ -48,45 +48,32 @@ def _dq_producer(
         slot = k_channel.slot(i)
         load_tile((k_desc,), k_b, kv_h, k_row, (k_s,), slot[0], k_channel.acquire(slot))
         if i == 0:
-            for each in gl.static_range(CONSUMERS):
+            for each in gl.static_range(shape.CONSUMERS):
                 q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, seen, row0 + 64 * each)
                 load_tile((do_desc,), q_b, h, q_row, (do_s,), each, do_full.index(each))
-        v_slot = v_slot_of(i, num_rows, V_STAGES)
+        v_slot = v_slot_of(i, num_rows, shape.V_STAGES)
         load_tile((v_desc,), k_b, kv_h, k_row, (v_s,), v_slot[0], v_channel.acquire(v_slot))
 
 
 @gluon.jit
 def _dq_consumer(
-    CONSUMER: gl.constexpr, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, sizes,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
-    BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
-    CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr,
+    CONSUMER: gl.constexpr, dq_desc, shared, barriers, lse_ptr, delta_ptr, sizes, sequences, shape, BM: gl.constexpr,
+    BN: gl.constexpr,
 ):
     # Four warps: 64 rows of the tile of queries. dP = dO V^T is made as Q K^T is, dQ += dS K as P V is in _consumer.
-    # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for MAIN and REST columns.
+    # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for its columns, in one part or
+    # two, see DqShape.
     scale, batch, heads, longest_q, longest_k, num_rows, head_group = sizes
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
     q_s, do_s, k_s, v_s = shared
-    V_STAGES: gl.constexpr = v_s.type.shape[0]
-    # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
-    WIDTH: gl.constexpr = q_s.type.shape[-1]
-    MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
-    REST: gl.constexpr = HEAD_DIM - MAIN
-    V_WIDTH: gl.constexpr = v_s.type.shape[-1]
-    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
-    V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
-    S_PRODUCTS: gl.constexpr = 1 if REST == 0 else 2
-    DP_PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
-    qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
+    q_full, do_full, k_channel, v_channel = barriers
+    qk_layout: gl.constexpr = shape.qk_layout
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
-    dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
-    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
-    ds_layout: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
-    q_tile = q_s.index(CONSUMER).reshape([64, WIDTH])
+    q_tile = q_s.index(CONSUMER).reshape([64, shape.WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
     b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed = _work(
-        gl.program_id(0), batch, heads, longest_q, longest_k, head_group, BM, BN, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-        num_seqs, total_q, total_k,
+        gl.program_id(0), batch, heads, longest_q, longest_k, head_group, sequences, BM, BN
     )
     kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
     row0 += 64 * CONSUMER
@@ -98,24 +85,21 @@ def _dq_consumer(
     seen = if_any(cu_seqlens_k_ptr, num_keys, q_len, 0)
     lse = gl.load(lse_ptr + at, mask=rows < seen, other=float("inf"))[:, None]
     delta = gl.load(delta_ptr + at, mask=rows < seen, other=0.0)[:, None]
-    dq = (gl.zeros([64, MAIN], gl.float32, dq_layout),)
-    if REST > 0:
-        dq = (dq[0], gl.zeros([64, REST], gl.float32, rest_layout))
+    dq = zero_dq_sums(shape)
 
     # The first tile of keys, as if it were mixed.
     i = 0
     slot = k_channel.slot(0)
-    v_slot = v_slot_of(0, num_rows, V_STAGES)
-    if CONSUMER == CONSUMERS - 1:
-        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
+    v_slot = v_slot_of(0, num_rows, shape.V_STAGES)
+    if CONSUMER == shape.CONSUMERS - 1:
+        ping_pong_arrive(CONSUMER, shape.CONSUMERS, shape.PING_PONG)
     mbarrier.wait(q_full.index(CONSUMER), 0)
     k_channel.wait(slot)
-    scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
+    scores = start_dq_scores(q_tile, k_s, slot, zero, shape)
     mbarrier.wait(do_full.index(CONSUMER), 0)
     v_channel.wait(v_slot)
-    do_tile = do_s.index(CONSUMER).reshape([64, V_WIDTH])
-    products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
-    qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+    products = start_dp(do_s, CONSUMER, v_s, v_slot, zero, shape)
+    qk = warpgroup_mma_wait(shape.DP_PRODUCTS, deps=(scores,))
     start = _key_tile(i, num_tiles, BN)
     k = start + gl.arange(0, BN, layout=col_layout)[None, :]
     qk = gl.where(_visible(q, k), qk, -float("inf"))
@@ -125,26 +109,18 @@ def _dq_consumer(
     k_channel.wait(slot)
     dp = warpgroup_mma_wait(0, deps=(products,))
     v_channel.release(v_slot)
-    ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+    ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), shape.ds_layout)
 
     # The other mixed tiles.
     for i in range(1, num_mixed):
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
         last = slot
         slot = k_channel.slot(i)
-        v_slot = v_slot_of(i, num_rows, V_STAGES)
-        ping_pong_sync(CONSUMER, PING_PONG)
-        product = start_product(ds, (k_s.index(last[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
-        k_channel.wait(slot)
-        scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
-        dq = await_product(product, REST, S_PRODUCTS)
-        k_channel.release(last)
-        v_channel.wait(v_slot)
-        own = CONSUMER + v_slot[0] if V_STAGES == 1 else CONSUMER  # CONSUMER, see v_slot_of
-        do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
-        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
-        qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+        v_slot = v_slot_of(i, num_rows, shape.V_STAGES)
+        scores, products, dq = start_dq_step(
+            q_tile, zero, ds, dq, last, slot, v_slot, shared, k_channel, v_channel, CONSUMER, shape
+        )
+        qk = warpgroup_mma_wait(shape.DP_PRODUCTS, deps=(scores,))
         start = _key_tile(i, num_tiles, BN)
         k = start + gl.arange(0, BN, layout=col_layout)[None, :]
         qk = gl.where(_visible(q, k), qk, -float("inf"))
@@ -153,42 +129,28 @@ def _dq_consumer(
         k_channel.wait(slot)
         dp = warpgroup_mma_wait(0, deps=(products,))
         v_channel.release(v_slot)
-        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), shape.ds_layout)
 
     # Full tiles: each row sees each key, no mask.
     for i in range(gl.maximum(num_mixed, 1), num_tiles):
         # Start the last tile's part of dQ and this tile's S, then dP; P is computed while dP runs.
         last = slot
         slot = k_channel.slot(i)
-        v_slot = v_slot_of(i, num_rows, V_STAGES)
-        ping_pong_sync(CONSUMER, PING_PONG)
-        product = start_product(ds, (k_s.index(last[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
-        k_channel.wait(slot)
-        scores = start_scores((q_tile,), (k_s.index(slot[0]).reshape([BN, WIDTH]),), zero, MAIN, REST)
-        dq = await_product(product, REST, S_PRODUCTS)
-        k_channel.release(last)
-        v_channel.wait(v_slot)
-        own = CONSUMER + v_slot[0] if V_STAGES == 1 else CONSUMER  # CONSUMER, see v_slot_of
-        do_tile = do_s.index(own).reshape([64, V_WIDTH])
-        products = start_scores((do_tile,), (v_s.index(v_slot[0]).reshape([BN, V_WIDTH]),), zero, V_MAIN, V_REST)
-        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
-        qk = warpgroup_mma_wait(DP_PRODUCTS, deps=(scores,))
+        v_slot = v_slot_of(i, num_rows, shape.V_STAGES)
+        scores, products, dq = start_dq_step(
+            q_tile, zero, ds, dq, last, slot, v_slot, shared, k_channel, v_channel, CONSUMER, shape
+        )
+        qk = warpgroup_mma_wait(shape.DP_PRODUCTS, deps=(scores,))
         p = gl.exp2(qk * qk_scale - lse)
         # K is there; to look again keeps the compiler from putting exponentials behind the wait for dP.
         k_channel.wait(slot)
         dp = warpgroup_mma_wait(0, deps=(products,))
         v_channel.release(v_slot)
-        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), ds_layout)
+        ds = gl.convert_layout((p * (dp - delta)).to(dq_desc.dtype), shape.ds_layout)
 
-    # The last tile's part of dQ. All is done with Q, whose place dQ takes; TMA writes the rows and columns that exist.
-    product = start_product(ds, (k_s.index(slot[0]).reshape([BN, WIDTH]),), dq, MAIN, REST)
-    dq = await_product(product, REST)
-    q_tile.slice(0, MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
-    if REST > 0:
-        q_tile.slice(MAIN, REST, 1).store((dq[1] * scale).to(dq_desc.dtype))
-    fence_async_shared()
-    q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, q_len, row0)
-    tma_store(dq_desc, place_of(dq_desc, q_b, h, q_row, 0), q_s.index(CONSUMER))
+    # The last tile's part of dQ. TMA writes the rows and columns that exist.
+    dq = await_product(start_dq_product(ds, k_s, slot, dq, shape), shape.REST)
+    store_dq(dq_desc, q_s, dq, scale, cu_seqlens_q_ptr, begin_q, q_len, h, row0, CONSUMER, shape)
     tma.store_wait(0)
 
 
@@ -220,48 +182,25 @@ def _backward_q_sm90(
     do_full = make_barriers(CONSUMERS)
     k_channel = make_channel(STAGES, CONSUMERS)
     v_channel = make_channel(V_STAGES, CONSUMERS)
+    shape = DqShape(BN, HEAD_DIM, V_HEAD_DIM, V_STAGES, CONSUMERS, PING_PONG)
     shared = (q_s, do_s, k_s, v_s)
+    barriers = (q_full, do_full, k_channel, v_channel)
+    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k)
     loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     computes = (scale, batch, heads, q_len, kv_len, num_rows, head_group)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_dq_consumer, (
-                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes,
-                cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS,
-                PING_PONG,
-            )),
-            (_dq_consumer, (
-                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes,
-                cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS,
-                PING_PONG,
-            )),
-            (_dq_producer, (
-                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, loads, cu_seqlens_q_ptr,
-                cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, CONSUMERS,
-            )),
+            (_dq_consumer, (0, dq_desc, shared, barriers, lse_ptr, delta_ptr, computes, sequences, shape, BM, BN)),
+            (_dq_consumer, (1, dq_desc, shared, barriers, lse_ptr, delta_ptr, computes, sequences, shape, BM, BN)),
+            (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, loads, sequences, shape, BM, BN)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_dq_consumer, (
-                0, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes,
-                cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS,
-                PING_PONG,
-            )),
-            (_dq_consumer, (
-                1, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes,
-                cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS,
-                PING_PONG,
-            )),
-            (_dq_consumer, (
-                2, dq_desc, shared, q_full, do_full, k_channel, v_channel, lse_ptr, delta_ptr, computes,
-                cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, CONSUMERS,
-                PING_PONG,
-            )),
-            (_dq_producer, (
-                q_desc, do_desc, k_desc, v_desc, shared, q_full, do_full, k_channel, v_channel, loads, cu_seqlens_q_ptr,
-                cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, CONSUMERS,
-            )),
+            (_dq_consumer, (0, dq_desc, shared, barriers, lse_ptr, delta_ptr, computes, sequences, shape, BM, BN)),
+            (_dq_consumer, (1, dq_desc, shared, barriers, lse_ptr, delta_ptr, computes, sequences, shape, BM, BN)),
+            (_dq_consumer, (2, dq_desc, shared, barriers, lse_ptr, delta_ptr, computes, sequences, shape, BM, BN)),
+            (_dq_producer, (q_desc, do_desc, k_desc, v_desc, shared, barriers, loads, sequences, shape, BM, BN)),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on

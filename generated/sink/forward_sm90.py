@@ -7,44 +7,33 @@ Generated from variants/sink.yaml by
 Do not edit: change the spec and build again.
 """
 
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
 
-from flashgen.runtime.device.sm90.barriers import make_channel, ping_pong_arrive, ping_pong_sync
+from flashgen.runtime.device.sm90.barriers import make_channel, ping_pong_arrive
+from flashgen.runtime.device.sm90.forward_steps import (
+    ForwardShape, allocate_forward, describe_output, finish_product, load_queries, start_step, store_output, zero_acc,
+)
 from flashgen.runtime.device.sm90.positions import masked_keys
-from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, request_tile, reset_counter
 from flashgen.runtime.device.sm90.sequences import (
-    count_tiles,
-    describe_sequences,
-    first_stat,
-    hide_if_none,
-    last_row,
-    next_tile,
-    other_side,
-    output_strides,
-    query_tile,
-    some_keys,
+    count_tiles, describe_sequences, first_stat, hide_if_none, last_row, next_tile, other_side, query_tile, some_keys,
     tma_place,
 )
-from flashgen.runtime.device.sm90.softmax import packed, softmax_step_scaled, unpacked
-from flashgen.runtime.device.sm90.tiles import allocate_tiles, load_keys, load_tile, load_values, place_of, tile_at
-from flashgen.runtime.gluon import tma_store
+from flashgen.runtime.device.sm90.softmax import packed, softmax_step_scaled
+from flashgen.runtime.device.sm90.tiles import load_keys, load_values, tile_at
 
 from .pair import _visible
 
 
 @gluon.jit
-def _work(
-    index, batch, heads, q_len, kv_len, head_group, BM: gl.constexpr, BN: gl.constexpr, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, num_seqs, total_q, total_k,
-):
+def _work(index, batch, heads, q_len, kv_len, head_group, sequences, BM: gl.constexpr, BN: gl.constexpr):
     """What `query_tile` says of tile `index` of queries, its first row; how many tiles of keys it sees, and which.
 
     Of num_tiles tiles of keys, the first num_mixed need the mask; see _key_tile.
     """
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
     b, h, tile, begin_q, q_len = query_tile(
         index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, head_group, BM
     )
@@ -70,18 +59,20 @@ def _key_tile(i, num_tiles, BN: gl.constexpr):
 
 @gluon.jit
 def _producer(
-    q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, scheduler, q_channel, k_channel, v_channel,
-    counter_ptr, sizes,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
-    BM: gl.constexpr, BN: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr,
+    tensors, strides, shared, scheduler, channels, counter_ptr, sizes, sequences, shape, BM: gl.constexpr,
+    BN: gl.constexpr,
 ):
     # One warp: brings the tiles of Q, K and V into shared memory by TMA as soon as the consumers have made room.
+    q_ptr, k_ptr, v_ptr = tensors
+    q_strides, k_strides, v_strides = strides
     batch, heads, kv_heads, longest_q, longest_k, head_dim, v_head_dim, head_group = sizes
-    q_s, k_s, v_s = shared
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    q_s, k_s, v_s = shared[:3]
+    q_channel, k_channel, v_channel = channels
+    SPLIT: gl.constexpr = shape.SPLIT
     k_descs = describe_sequences(cu_seqlens_k_ptr, k_ptr, batch, kv_heads, longest_k, head_dim, k_strides, k_s, SPLIT)
     q_descs = describe_sequences(cu_seqlens_q_ptr, q_ptr, batch, heads, longest_q, head_dim, q_strides, q_s, SPLIT)
     v_descs = describe_sequences(cu_seqlens_k_ptr, v_ptr, batch, kv_heads, longest_k, v_head_dim, v_strides, v_s, SPLIT)
-    ROWS: gl.constexpr = BM // CONSUMERS
     num_q_tiles = count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
     index = next_tile(gl.program_id(0), counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
     ticket = 0  # tiles of queries so far
@@ -95,8 +86,7 @@ def _producer(
     while index < num_q_tiles:
         scheduler.announce(ticket, index)
         _, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, _ = _work(
-            index, batch, heads, longest_q, longest_k, head_group, BM, BN, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs,
-            total_q, total_k,
+            index, batch, heads, longest_q, longest_k, head_group, sequences, BM, BN
         )
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
@@ -110,11 +100,7 @@ def _producer(
             v_b, v_head, v_row = k_b, kv_h, k_row
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
-                for each in gl.static_range(CONSUMERS):
-                    q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, q_len, row0 + each * ROWS)
-                    slot = q_channel.slot(ticket, each)
-                    full = q_channel.acquire(slot)
-                    load_tile(q_descs, q_b, h, q_row, q_s, slot[0], full, SPLIT)
+                load_queries(q_descs, cu_seqlens_q_ptr, begin_q, q_len, h, row0, ticket, q_s, q_channel, shape)
             n += 1
         ticket += 1
         index = gl.num_programs(0) + gl.sum(answer, 0)
@@ -127,39 +113,21 @@ def _producer(
 
 @gluon.jit
 def _consumer(
-    CONSUMER: gl.constexpr, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr,
-    sinks_ptr, sizes,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
-    BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
-    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
+    CONSUMER: gl.constexpr, shared, scheduler, channels, outputs, sinks_ptr, sizes, sequences, shape, BM: gl.constexpr,
+    BN: gl.constexpr,
 ):
     # Four warps: ROWS rows of each tile of queries.
     # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see softmax_step_scaled.
-    # acc: the sums for the MAIN and the REST columns of V.
+    # acc: the sums for the columns of V, in one part or two, see ForwardShape.
+    out_desc, lse_ptr, max_ptr = outputs
     scale, batch, heads, longest_q, longest_k, head_group = sizes
-    q_s, k_s, v_s = shared
-    ROWS: gl.constexpr = BM // CONSUMERS
-    # Tiles of Q, K and V lie in WIDTH columns, a power of two, or SPLIT in two parts; products take powers of two, MAIN
-    # and REST, those with V at most 128 columns at a time.
-    WIDTH: gl.constexpr = triton.next_power_of_2(HEAD_DIM)
-    MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
-    REST: gl.constexpr = HEAD_DIM - MAIN
-    V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
-    OUT_WIDTH: gl.constexpr = out_s.type.shape[-1]
-    V_MAIN: gl.constexpr = OUT_WIDTH
-    V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
-    PRODUCTS: gl.constexpr = 1 if V_REST == 0 else 2
-    qk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    q_s, out_s = shared[0], shared[3]
+    q_channel, k_channel, v_channel = channels
+    ROWS: gl.constexpr = shape.ROWS
+    qk_layout: gl.constexpr = shape.qk_layout
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
-    l_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
-    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])
-    p_layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
-    q_layout: gl.constexpr = gl.DotOperandLayout(0, qk_layout, 2)
-    # Where there are registers for Q, the products of full tiles read only K and V from shared memory.
-    HOLD_Q: gl.constexpr = CONSUMERS == 2 and HEAD_DIM == WIDTH and WIDTH <= 64
-    out_tile = out_s.index(CONSUMER).reshape([ROWS, OUT_WIDTH])
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
     num_q_tiles = count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
     # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
@@ -172,11 +140,11 @@ def _consumer(
     begin_q = 0
     q_len = longest_q
     m = gl.zeros([ROWS], gl.float32, row_layout)
-    l = gl.zeros([ROWS, 8], gl.float32, l_layout)
+    l = gl.zeros([ROWS, 8], gl.float32, shape.l_layout)
     pairs = packed(zero, out_s.dtype)
-    acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
-    if CONSUMER == CONSUMERS - 1:
-        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
+    acc = zero_acc(shape)
+    if CONSUMER == shape.CONSUMERS - 1:
+        ping_pong_arrive(CONSUMER, shape.CONSUMERS, shape.PING_PONG)
     index = 0
     while index < num_q_tiles:
         index = scheduler.take(ticket)
@@ -184,18 +152,14 @@ def _consumer(
         finishes = ticket > 0
 
         # Start the first scores of this tile and the last product of the one before.
-        last = v_channel.slot(n - 1 + 2 * STAGES)  # that of n - 1, and a place where n is 0
+        last = v_channel.slot(n - 1 + 2 * shape.STAGES)  # that of n - 1, and a place where n is 0
         slot = k_channel.slot(n)
         q_slot = q_channel.slot(ticket, CONSUMER)
-        q_tile = tile_at(q_s, q_slot[0], SPLIT)
+        q_tile = tile_at(q_s, q_slot[0], shape.SPLIT)
         q_channel.wait(q_slot, begins)
-        k_channel.wait(slot, begins)
-        ping_pong_sync(CONSUMER, PING_PONG)
-        scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
-        v_channel.wait(last, finishes)
-        p = unpacked(pairs, out_s.dtype, p_layout)
-        product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
-        ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
+        scores, product = start_step(
+            q_tile, zero, pairs, acc, slot, last, shared, channels, CONSUMER, shape, begins, finishes
+        )
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
         l = gl.convert_layout(gl.sum(l, 1), row_layout)
@@ -209,20 +173,16 @@ def _consumer(
         lse = (m_sink + gl.log2(l)) * 0.6931471805599453
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         stat_rows = first_stat(cu_seqlens_q_ptr, b, h, heads, begin_q, q_len, total_q) + rows
-        gl.store(lse_ptr + stat_rows, gl.where(empty, -float("inf"), lse), mask=(rows < q_len) & finishes)
+        exist = (rows < q_len) & finishes
+        gl.store(lse_ptr + stat_rows, gl.where(empty, -float("inf"), lse), mask=exist)
         if max_ptr is not None:
-            gl.store(
-                max_ptr + stat_rows,
-                gl.where(empty, -float("inf"), m * 0.6931471805599453),
-                mask=(rows < q_len) & finishes,
-            )
+            gl.store(max_ptr + stat_rows, gl.where(empty, -float("inf"), m * 0.6931471805599453), mask=exist)
         out_b, out_row0 = tma_place(cu_seqlens_q_ptr, begin_q, q_len, row0)
         out_h = h
 
         # The tile that begins.
         b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed = _work(
-            index, batch, heads, longest_q, longest_k, head_group, BM, BN, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs,
-            total_q, total_k,
+            index, batch, heads, longest_q, longest_k, head_group, sequences, BM, BN
         )
         kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
         row0 += CONSUMER * ROWS
@@ -234,7 +194,7 @@ def _consumer(
         # Its first tile of keys, as if it were mixed.
         i = 0
         start = _key_tile(i, num_tiles, BN)
-        qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
+        qk = warpgroup_mma_wait(shape.PRODUCTS, deps=(scores,))
         k_channel.release(slot, begins)
         k = masked_keys(start, BN, col_layout)
         qk = gl.where(_visible(q, k), qk, -float("inf"))
@@ -242,24 +202,14 @@ def _consumer(
 
         # A finite floor for the maximum: -inf - floor is -inf, so that a row that sees no key stays at l = 0.
         m = gl.full([ROWS], -3.0e38, gl.float32, row_layout)
-        l = gl.zeros([ROWS, 8], gl.float32, l_layout)
+        l = gl.zeros([ROWS, 8], gl.float32, shape.l_layout)
         p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
 
         # The output of the tile before, which TMA writes as far as there are rows and columns.
-        acc = scale_rows(await_product(product, V_REST), factor, V_REST)
-        v_channel.release(last, finishes)
+        acc = finish_product(product, factor, last, v_channel, shape, finishes)
         if finishes:
-            tma.store_wait(0)
-            out_tile.store(acc[0].to(out_s.dtype))
-            if V_REST > 0:
-                # Shared memory for the output holds one part of it.
-                fence_async_shared()
-                tma_store(out_desc, place_of(out_desc, out_b, out_h, out_row0, 0), out_s.index(CONSUMER))
-                tma.store_wait(0)
-                out_tile.slice(0, V_REST, 1).store(acc[1].to(out_s.dtype))
-            fence_async_shared()
-            tma_store(out_desc, place_of(out_desc, out_b, out_h, out_row0, V_WIDTH - OUT_WIDTH), out_s.index(CONSUMER))
-        acc = zero_sums(ROWS, V_MAIN, V_REST, acc_layout, rest_layout)
+            store_output(out_desc, out_s, acc, out_b, out_h, out_row0, CONSUMER, shape)
+        acc = zero_acc(shape)
         pairs = packed(p, out_s.dtype)
 
         # The other mixed tiles.
@@ -268,46 +218,30 @@ def _consumer(
             last = v_channel.slot(n)
             n += 1
             slot = k_channel.slot(n)
-            k_channel.wait(slot)
-            ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
-            v_channel.wait(last)
-            p = unpacked(pairs, out_s.dtype, p_layout)
-            product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
-            ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
+            scores, product = start_step(q_tile, zero, pairs, acc, slot, last, shared, channels, CONSUMER, shape)
             start = _key_tile(i, num_tiles, BN)
-            qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
+            qk = warpgroup_mma_wait(shape.PRODUCTS, deps=(scores,))
             k_channel.release(slot)
             k = masked_keys(start, BN, col_layout)
             qk = gl.where(_visible(q, k), qk, -float("inf"))
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
-            acc = await_product(product, V_REST)
-            v_channel.release(last)
-            acc = scale_rows(acc, alpha, V_REST)
+            acc = finish_product(product, alpha, last, v_channel, shape)
             pairs = packed(p, out_s.dtype)
 
         # Full tiles: each row sees each key, no mask.
-        if HOLD_Q:
-            q_tile = (q_tile[0].load(q_layout),)
+        if shape.HOLD_Q:
+            # There are registers for Q: the products read only K and V from shared memory.
+            q_tile = (q_tile[0].load(shape.q_layout),)
         for _ in range(gl.maximum(num_mixed, 1), gl.where(begins, num_tiles, 0)):
             # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
             last = v_channel.slot(n)
             n += 1
             slot = k_channel.slot(n)
-            k_channel.wait(slot)
-            ping_pong_sync(CONSUMER, PING_PONG)
-            scores = start_scores(q_tile, tile_at(k_s, slot[0], SPLIT), zero, MAIN, REST, SPLIT)
-            v_channel.wait(last)
-            p = unpacked(pairs, out_s.dtype, p_layout)
-            product = start_product(p, tile_at(v_s, last[0], SPLIT), acc, V_MAIN, V_REST, SPLIT)
-            ping_pong_arrive(CONSUMER, CONSUMERS, PING_PONG)
-            qk = warpgroup_mma_wait(PRODUCTS, deps=(scores,))
+            scores, product = start_step(q_tile, zero, pairs, acc, slot, last, shared, channels, CONSUMER, shape)
+            qk = warpgroup_mma_wait(shape.PRODUCTS, deps=(scores,))
             k_channel.release(slot)
-
             p, alpha, m, l = softmax_step_scaled(qk, m, l, qk_scale)
-            acc = await_product(product, V_REST)
-            v_channel.release(last)
-            acc = scale_rows(acc, alpha, V_REST)
+            acc = finish_product(product, alpha, last, v_channel, shape)
             pairs = packed(p, out_s.dtype)
 
         q_channel.release(q_slot)
@@ -333,82 +267,33 @@ def _forward_sm90(
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
     # when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
-    dtype: gl.constexpr = q_ptr.dtype.element_ty
-    PACKED: gl.constexpr = cu_seqlens_q_ptr is not None
-    ROWS: gl.constexpr = BM // CONSUMERS
-    WIDTH: gl.constexpr = triton.next_power_of_2(HEAD_DIM)
-    V_WIDTH: gl.constexpr = triton.next_power_of_2(V_HEAD_DIM)
-    # The output leaves through shared memory, 128 columns at a time.
-    OUT_WIDTH: gl.constexpr = V_WIDTH if V_WIDTH <= 128 else 128
-    # Where SPLIT, tiles whose width is no power of two lie in two parts, and V of a tile takes the place of its K.
-    MAIN: gl.constexpr = WIDTH // 2 if SPLIT else WIDTH
-    REST: gl.constexpr = HEAD_DIM - MAIN
-    # Q of the next tile waits beside that of this one where there is room.
-    Q_SLOTS: gl.constexpr = 2 if WIDTH <= 128 else 1
-    q_s = (allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, MAIN, PACKED),)
-    k_s = (allocate_tiles(dtype, STAGES, BN, MAIN, PACKED),)
-    if SPLIT:
-        q_s = (q_s[0], allocate_tiles(dtype, Q_SLOTS * CONSUMERS, ROWS, REST, PACKED))
-        k_s = (k_s[0], allocate_tiles(dtype, STAGES, BN, REST, PACKED))
-        v_s = k_s
-    else:
-        v_s = (allocate_tiles(dtype, STAGES, BN, V_WIDTH, PACKED),)
-    out_s = allocate_tiles(dtype, CONSUMERS, ROWS, OUT_WIDTH, PACKED)
-    out_strides = output_strides(cu_seqlens_q_ptr, q_len, heads, v_head_dim)
-    (out_desc,) = describe_sequences(
-        cu_seqlens_q_ptr, out_ptr, batch, heads, q_len, v_head_dim, out_strides, (out_s,), False
-    )
+    shape = ForwardShape(BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT)
+    shared = allocate_forward(q_ptr.dtype.element_ty, shape, cu_seqlens_q_ptr is not None)
+    out_desc = describe_output(cu_seqlens_q_ptr, out_ptr, batch, heads, q_len, v_head_dim, shared[3])
     scheduler = make_scheduler(CONSUMERS)
-    q_channel = make_channel(Q_SLOTS, 1, CONSUMERS)
+    q_channel = make_channel(shape.Q_SLOTS, 1, CONSUMERS)
     k_channel = make_channel(STAGES, CONSUMERS)
     v_channel = make_channel(STAGES, CONSUMERS)
-    shared = (q_s, k_s, v_s)
-    q_strides = (stride_qb, stride_qh, stride_qm)
-    k_strides = (stride_kb, stride_kh, stride_kn)
-    v_strides = (stride_vb, stride_vh, stride_vn)
+    channels = (q_channel, k_channel, v_channel)
+    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k)
+    tensors = (q_ptr, k_ptr, v_ptr)
+    strides = ((stride_qb, stride_qh, stride_qm), (stride_kb, stride_kh, stride_kn), (stride_vb, stride_vh, stride_vn))
+    outputs = (out_desc, lse_ptr, max_ptr)
     loads = (batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group)
     computes = (scale, batch, heads, q_len, kv_len, head_group)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_consumer, (
-                0, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, sinks_ptr,
-                computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM,
-                STAGES, CONSUMERS, PING_PONG, SPLIT,
-            )),
-            (_consumer, (
-                1, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, sinks_ptr,
-                computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM,
-                STAGES, CONSUMERS, PING_PONG, SPLIT,
-            )),
-            (_producer, (
-                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, scheduler, q_channel, k_channel,
-                v_channel, counter_ptr, loads, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN,
-                CONSUMERS, SPLIT,
-            )),
+            (_consumer, (0, shared, scheduler, channels, outputs, sinks_ptr, computes, sequences, shape, BM, BN)),
+            (_consumer, (1, shared, scheduler, channels, outputs, sinks_ptr, computes, sequences, shape, BM, BN)),
+            (_producer, (tensors, strides, shared, scheduler, channels, counter_ptr, loads, sequences, shape, BM, BN)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_consumer, (
-                0, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, sinks_ptr,
-                computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM,
-                STAGES, CONSUMERS, PING_PONG, SPLIT,
-            )),
-            (_consumer, (
-                1, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, sinks_ptr,
-                computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM,
-                STAGES, CONSUMERS, PING_PONG, SPLIT,
-            )),
-            (_consumer, (
-                2, out_desc, out_s, shared, scheduler, q_channel, k_channel, v_channel, lse_ptr, max_ptr, sinks_ptr,
-                computes, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM,
-                STAGES, CONSUMERS, PING_PONG, SPLIT,
-            )),
-            (_producer, (
-                q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides, shared, scheduler, q_channel, k_channel,
-                v_channel, counter_ptr, loads, cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN,
-                CONSUMERS, SPLIT,
-            )),
+            (_consumer, (0, shared, scheduler, channels, outputs, sinks_ptr, computes, sequences, shape, BM, BN)),
+            (_consumer, (1, shared, scheduler, channels, outputs, sinks_ptr, computes, sequences, shape, BM, BN)),
+            (_consumer, (2, shared, scheduler, channels, outputs, sinks_ptr, computes, sequences, shape, BM, BN)),
+            (_producer, (tensors, strides, shared, scheduler, channels, counter_ptr, loads, sequences, shape, BM, BN)),
         ], [4, 4, 1], [160, 160, 24])
     # fmt: on

@@ -42,8 +42,8 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "488d566ef5f9",
-        "backward_q": "2bf73506516e",
+        "forward": "8af6ba2e8a57",
+        "backward_q": "585327b217f3",
         "backward_kv": "12196566c864",
         "decode": "eed91d12f5ed",
         "decode_paged": "7f2779181b6b",

@@ -45,8 +45,8 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "6fca9b787e75",
-        "backward_q": "8d644f8557a1",
+        "forward": "d154a032a43c",
+        "backward_q": "af97b6eb3374",
         "backward_kv": "0ea37f44dbc8",
         "decode": "196d012f6e02",
         "decode_paged": "6cfa134f7ad9",

@@ -66,6 +66,8 @@ def lint(files: Mapping[str, str]) -> str:
     with TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name.replace("__init__", "module")).write_text(text, encoding="utf-8")
+        # Imports stand in rows, as ruff would not lay them out.
+        subprocess.run(command("ruff", "format", "--isolated", "--quiet", "--line-length", "120", folder), check=True)
         rules = ["--isolated", "--select", "F,I,B006,B023", "--no-cache", "--line-length", "120"]
         done = subprocess.run(command("ruff", "check", *rules, folder), capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stdout + done.stderr

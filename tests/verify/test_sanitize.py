@@ -96,7 +96,7 @@ def test_races_are_findings_unless_mbarriers_order_all_their_accesses(repository
     inside = kernel.replace(kernel.rpartition(":")[2], str(int(kernel.rpartition(":")[2]) + 1))
     started = HANDED_OVER.format(inside, inside, line("def _forward_sm90", -1))
     left = HANDED_OVER.format(line("p_s.store("), *[line("p = p_s.load(")] * 2)
-    other = HANDED_OVER.format(line("def _forward_sm90"), line("def _forward_sm90"), line("out_tile.slice"))
+    other = HANDED_OVER.format(line("def _forward_sm90"), line("def _forward_sm90"), line("store_output(out_desc"))
     clean, found = judge(announced + started + left + RACES.format(3, 3), 0, "racecheck", sources)
     assert clean and "3 hazards displayed" in found and "hand over" in found
     clean, found = judge(announced + other + RACES.format(2, 2), 0, "racecheck", sources)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.arguments import PACKED_ARGUMENTS, SCHEDULE, extra_arguments, new_prologue
+from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue
 from flashgen.codegen.limits import loop_limits, packed_row, schedule_row
 from flashgen.emit.dialects import GLUON
 
@@ -72,12 +72,17 @@ class Work:
 
     @property
     def parameters(self) -> str:
-        names = ("index", *self.names, *PACKED_ARGUMENTS)
+        names = ("index", *self.names)
         return ", ".join(f"{name}: gl.constexpr" if name.isupper() else name for name in names)
 
     def value(self, index: str) -> str:
         """The call of it in a kernel."""
-        return f"_work({', '.join((index, *map(longest, self.names), *PACKED_ARGUMENTS))})"
+        return f"_work({', '.join((index, *map(longest, self.names)))})"
+
+
+def are_many(arguments: tuple[str, ...]) -> bool:
+    """Whether a role is given them together, as `inputs`, rather than by name."""
+    return len(arguments) > 2
 
 
 def longest(name: str) -> str:
@@ -93,9 +98,9 @@ def of_roles(sizes: Iterable[str]) -> str:
 def work_of(keys: KeyTiles | None, sizes: tuple[str, ...]) -> Work:
     """What `_work` takes, the scalars `sizes` among it, and returns; `keys` is None where nothing is masked."""
     if keys is None:
-        return Work((*sizes, "BM"), _OF_TILE)
+        return Work((*sizes, "sequences", "BM"), _OF_TILE)
     tiles = ("BM", "BN") if "BN" in keys.reads else ("BM",)
-    return Work((*keys.arguments, *sizes, *tiles), (*_OF_TILE, *keys.returned))
+    return Work((*keys.arguments, *sizes, "sequences", *tiles), (*_OF_TILE, *keys.returned))
 
 
 def key_tiles(facts: Facts) -> KeyTiles:
