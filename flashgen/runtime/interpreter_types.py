@@ -66,16 +66,19 @@ def _share_facts() -> None:
     """Tensors of one type have one shape, which nobody changes."""
 
     def init(self: Any, handle: Any, type: Any) -> None:
-        facts = type.__dict__.get(_FACTS)
-        if facts is None:
-            sizes = [*type.shape] if type.is_block() else []
-            shape = core.tuple([core.constexpr(size) for size in sizes])
-            facts = (shape, core.constexpr(math.prod(sizes)), type.scalar)
-            setattr(type, _FACTS, facts)
         self.handle, self.type = handle, type
-        self.shape, self.numel, self.dtype = facts
+        self.shape, self.numel, self.dtype = type.__dict__.get(_FACTS) or facts_of(type)
 
     core.tensor.__init__ = init
+
+
+def facts_of(type: Any) -> tuple[Any, Any, Any]:
+    """The shape, the number of elements and the dtype of tensors of a type."""
+    sizes = [*type.shape] if type.is_block() else []
+    shape = core.tuple([core.constexpr(size) for size in sizes])
+    facts = (shape, core.constexpr(math.prod(sizes)), type.scalar)
+    setattr(type, _FACTS, facts)
+    return facts
 
 
 def _spare_conversions(handle: Any) -> None:
@@ -132,8 +135,9 @@ def _spare_checks(handle: Any) -> None:
     """An array whose elements have the bits of the type, or fewer, is right for it."""
     look = handle.__post_init__
 
-    def post_init(self: Any) -> None:
-        if self.data.itemsize * 8 > self.dtype.__dict__.get("primitive_bitwidth", 0):
+    def init(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+        if 1 < data.itemsize > dtype.__dict__.get("primitive_bitwidth", 0) // 8 and not dtype.is_ptr():
             look(self)
 
-    handle.__post_init__ = post_init
+    handle.__init__ = init
