@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 _MANY = 6
 _SHORT = 24
 # The head of a function at the top, up to its colon.
-_HEAD = re.compile(r"^def (?P<name>\w+)\(.*?\)(?: -> [^\n]+)?:$", re.MULTILINE | re.DOTALL)
+_HEAD = re.compile(r"^def (?P<name>\w+)\(.*?\)(?: -> [^\n]+)?:(?:  # [^\n]+)?$", re.MULTILINE | re.DOTALL)
 
 
 def in_rows(source: str, laid_out: str, width: int) -> str:
@@ -42,7 +42,7 @@ def _heads(source: str, names: Sequence[str]) -> list[ast.FunctionDef]:
     """
     found = list(_HEAD.finditer(source))
     if [head["name"] for head in found] == [*names]:
-        source = "\n".join(f"{head[0]} ..." for head in found)
+        source = "\n".join(f"{head[0]}\n    ..." for head in found)
     return [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
 
 
