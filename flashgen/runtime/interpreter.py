@@ -92,6 +92,8 @@ def _mend() -> None:
             np_dtypes[scalar.name] = np_dtype_of(scalar)
         return np_dtypes[scalar.name]
 
+    interpreter._get_np_dtype = np_dtype
+
     # A kernel calls functions of its own thread alone. Where a copy of this module has put another lock around it,
     # every thread takes both in the same order.
     running, execute = RLock(), interpreter.GridExecutor.__call__
@@ -118,5 +120,4 @@ def _mend() -> None:
     # What it finds goes to `device_assert`, which without `debug` does nothing.
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=options.debug)
-    interpreter._get_np_dtype = np_dtype
     share_types(interpreter)

@@ -7,7 +7,7 @@ follows from the types of two operands is found once. All else is left to Triton
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from triton.language import core
@@ -17,6 +17,8 @@ from flashgen.runtime.interpreter_pairs import FLOATS, INTEGERS, NUMBERS, POINTE
 Compute = Callable[[Any, Any], Any]
 # Types that all numbers have beside tensors of them.
 _WIDE = ("int32", "int64")
+# Of what a load may have for what is hidden.
+_ZEROS = (type(None), int, float)
 
 
 class Operators:
@@ -27,10 +29,11 @@ class Operators:
 
         self._np, self._semantic = np, interpreter.interpreter_semantic
         self._pairs = Pairs(interpreter.TensorHandle)
+        self._read, self._dtype_of = interpreter._interpreter.load, interpreter._get_np_dtype
         self.members = {**self._arithmetic(), **self._comparisons(), "__getitem__": self._getitem(), "to": self._to()}
-        extrema = {"minimum": np.minimum, "maximum": np.maximum}
-        self.functions: Mapping[str, Callable] = {
-            **{name: self._extremum(name, compute) for name, compute in extrema.items()}, "where": self._where()
+        self.functions = {
+            "minimum": self._extremum("minimum", np.minimum), "maximum": self._extremum("maximum", np.maximum),
+            "where": self._where(), "load": self._load(),
         }  # fmt: skip
 
     def _arithmetic(self) -> dict[str, Callable]:
@@ -93,6 +96,25 @@ class Operators:
             return whole(condition, x, y, _semantic=semantic)
 
         return where
+
+    def _load(self) -> Callable:
+        """Elements at pointers, or zeros where a mask of the same sizes hides them."""
+        np, whole, semantic, tensor, read = self._np, core.load, self._semantic, core.tensor, self._read
+        pairs, dtype_of = self._pairs, self._dtype_of
+
+        def load(pointer: Any, mask: Any = None, other: Any = None, **options: Any) -> Any:
+            zero = other.value if type(other) is core.constexpr else other
+            if isinstance(pointer, tensor) and pointer.dtype.is_ptr() and type(zero) in _ZEROS and not zero:
+                addresses, element = pointer.handle.data, pointer.dtype.element_ty
+                shown = np.ones(addresses.shape, bool) if mask is None else pairs.tests(mask, pointer)
+                known = not options and element.name != TEST and (mask is not None or other is None)
+                if known and shown is not None:
+                    dtype = dtype_of(element)
+                    found = read(addresses, shown, np.zeros(addresses.shape, dtype), dtype)
+                    return pairs.maker(element, found.shape if pointer.type.is_block() else ())(found)
+            return whole(pointer, mask, other, **{**options, "_semantic": semantic})
+
+        return load
 
     def _getitem(self) -> Callable:
         """`x[:, None]` of a tile; a number has no dimension that numpy could add to."""

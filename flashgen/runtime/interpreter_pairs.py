@@ -137,6 +137,11 @@ class Pairs:
         make, dtype = self.maker(target, _sizes(source)), self._dtypes[target.name]
         return lambda data: make(data.astype(dtype))
 
+    def tests(self, mask: Any, beside: Any) -> Any:
+        """The array of a mask of tests that has the sizes of a tensor; None if it is none."""
+        fits = isinstance(mask, core.tensor) and mask.dtype.name == TEST and _sizes(mask.type) == _sizes(beside.type)
+        return mask.handle.data if fits else None
+
     def maker(self, scalar: Any, sizes: Sequence[int]) -> Change:
         """What makes a tensor of an array that has these elements and sizes; a number has none."""
         key = (scalar.name, (*sizes,))

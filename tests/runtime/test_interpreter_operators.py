@@ -111,3 +111,21 @@ def test_a_number_and_a_tile_are_what_numpy_makes_of_them(quick: Any) -> None:
     for name in ("add", "sub", "mul"):
         found = quick.members[f"__{name}__"](tile, number).handle.data
         assert (found == getattr(operator, name)(tile.handle.data.astype("float32"), number.handle.data)).all()
+
+
+def test_loads(quick: Any) -> None:
+    import numpy as np
+    from triton.runtime import interpreter
+
+    held = np.arange(-16, 16, dtype=np.int32)
+    for element in (tl.int8, tl.int16, tl.int32, tl.float32, tl.float16, tl.int1):
+        kind = tl.pointer_type(element)
+        for sizes in ((), (4,), (4, 1), (4, 2)):
+            shape = sizes or (1,)
+            steps = np.arange(int(np.prod(shape)), dtype=np.uint64).reshape(shape)
+            handle = interpreter.TensorHandle(steps * np.uint64(4) + np.uint64(held.ctypes.data), kind)
+            pointer = tl.tensor(handle, tl.block_type(kind, [*sizes]) if sizes else kind)
+            for mask in (None, tensor(tl.int1, sizes), tensor(tl.int1, (4, 2), 5), tensor(tl.int1, ())):
+                for other in (None, 0, 0.0, 7, tl.constexpr(0), tensor(tl.int32, sizes)):
+                    compare(quick.functions["load"], tl.load, pointer, mask, other)
+    compare(quick.functions["load"], tl.load, tensor(tl.int32, (4,)))
