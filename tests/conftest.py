@@ -41,9 +41,13 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays until the end: the garbage collector need not look at it again and again."""
+    """What is loaded by now stays until the end: the garbage collector need not look at it again and again.
+
+    Nor need it look at what is new as often as it does by itself: expressions, syntax trees and tiles are many objects.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_unconfigure() -> None:

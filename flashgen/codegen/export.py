@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import flashgen
@@ -182,9 +182,15 @@ def apart(sources: Mapping[str, Source], taken: Iterable[str] = ()) -> dict[str,
         suffix = module.rpartition(".")[2]
         clashing = [name for name in source.names if name.startswith("_") and owners[name] > 1]
         names = {name: f"{name}_of_{suffix}" for name in clashing}
-        text = renamed(source.text, names) if names else source.text
+        text = _renamed(source.text, (*names.items(),)) if names else source.text
         found[module] = replace(source, text=text, names=tuple(names.get(name, name) for name in source.names))
     return found
+
+
+# Most modules of the runtime have the same names changed in every file.
+@lru_cache(maxsize=128)
+def _renamed(text: str, names: tuple[tuple[str, str], ...]) -> str:
+    return renamed(text, dict(names))
 
 
 def _refuse_clashes(sources: dict[str, Source]) -> None:

@@ -76,7 +76,8 @@ def importable_names() -> frozenset[str]:
 def free_names(source: str) -> frozenset[str]:
     """The names that a text reads and neither defines nor has from Python itself."""
     top = symtable.symtable(source, "generated", "exec")
-    return frozenset({*_read(top)} - {*defined_names(source)} - {*dir(builtins)} - {"__file__", "__name__"})
+    defined = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() and not symbol.is_imported()}
+    return frozenset({*_read(top)} - defined - {*dir(builtins)} - {"__file__", "__name__"})
 
 
 @lru_cache(maxsize=256)

@@ -49,12 +49,12 @@ class Prologue:
             ranges,
             tensors,
             dialect,
+            lets=tuple((name, ranges.plain(expr)) for name, expr in lets),
             walked=walked,
             approximate=approximate,
             words=frozenset(words) - EMITTED,
             spelled={**SPELLED, **spelled},
         )
-        setting = replace(setting, lets=tuple((name, setting.plain(expr)) for name, expr in lets))
         self._begin(setting, Statements(taken={*setting.words, *reserved}))
 
     def _begin(self, setting: Setting, statements: Statements) -> None:
@@ -86,11 +86,11 @@ class Prologue:
 
     def name(self, expr: Expr, preferred: str | None = None) -> str:
         """The name under which an expression that the loop does not change is at hand; computes it first if need be."""
-        return self._writer.name(self._setting.plain(expr), preferred)
+        return self._writer.name(self.ranges.plain(expr), preferred)
 
     def inline(self, expr: Expr, spelled: Mapping[str, str] = _NOTHING) -> str:
         """An expression that the loop does not change as text of its own, its loads and reductions computed before."""
-        expr, writer = self._setting.plain(expr), self._writer
+        expr, writer = self.ranges.plain(expr), self._writer
         if spelled:
             writer = PrologueWriter(self._spelling(spelled), self._statements)
         writer.take_apart(expr)
@@ -110,8 +110,8 @@ class Prologue:
         statements made.
         """
         setting = self._setting if inlined else _of_functions(self._setting)
-        roots = tuple(floats_at_leaves(setting.plain(root), self.ranges) for root in roots)
-        given = {setting.plain(expr): name for expr, name in given.items()}
+        roots = tuple(floats_at_leaves(self.ranges.plain(root), self.ranges) for root in roots)
+        given = {self.ranges.plain(expr): name for expr, name in given.items()}
         # Written twice: once all that the body takes from the prologue has a name, none of its own may hide it.
         avoid = {*self._written(setting, roots, given).reads, *hidden}
         avoid |= self.reads | self._statements.taken if inlined else set()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from flashgen.analysis.levels import COL, Level
 from flashgen.emit.dialects import TRITON, Dialect
-from flashgen.lang.extrema import without_negated_operands
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr
 
@@ -41,10 +40,3 @@ class Setting:
     approximate: bool = False
     words: frozenset[str] = frozenset()
     spelled: Mapping[str, str] = field(default_factory=dict)
-    _plain: dict[Expr, Expr] = field(default_factory=dict)
-
-    def plain(self, expr: Expr) -> Expr:
-        """The expression as kernels compute it, without what an assembler gets wrong."""
-        if expr not in self._plain:
-            self._plain[expr] = without_negated_operands(expr, self.ranges.fits_int32)
-        return self._plain[expr]

@@ -123,7 +123,7 @@ class Writer(ABC):
         kept = self.setting.ranges.kept_inside(expr, axis, tensor.sizes[axis])
         if tensor.sizes[axis] is BATCH:
             kept = along_batch(kept, tensor.begin)
-        index = self.setting.plain(kept)
+        index = self.setting.ranges.plain(kept)
         if index is const(0):
             return None
         if isinstance(index, Index) and axis == len(expr.indices) - 1:

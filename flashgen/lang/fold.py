@@ -61,7 +61,7 @@ def representable(value: bool | int | float) -> bool:
 
 def _is(node: Expr, *values: bool | int | float) -> bool:
     """Whether a node is one of these constants, type and sign of zero included."""
-    return any(node is const(value) for value in values)
+    return isinstance(node, Const) and any(node is const(value) for value in values)
 
 
 def _is_op(node: Expr, name: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flashgen.lang.extrema import without_negated_operands
 from flashgen.lang.fold import simplify
 from flashgen.lang.linear import linear
 from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, op, var, variables, walk
@@ -77,6 +78,7 @@ class Ranges:
     sizes: frozenset[str] = frozenset()
     bottom_right: bool = True
     _known: dict[Expr, Interval] = field(default_factory=dict)
+    _plain: dict[Expr, Expr] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> Interval:
         if expr not in self._known:
@@ -99,6 +101,12 @@ class Ranges:
 
     def fits_int32(self, expr: Expr) -> bool:
         return self.of(expr).within(INT32.low, INT32.high)
+
+    def plain(self, expr: Expr) -> Expr:
+        """The expression as kernels compute it, without what an assembler gets wrong; asked once for all kernels."""
+        if expr not in self._plain:
+            self._plain[expr] = without_negated_operands(expr, self.fits_int32)
+        return self._plain[expr]
 
     def exact_in_float32(self, expr: Expr) -> bool:
         return self.of(expr).within(-(2**24), 2**24)

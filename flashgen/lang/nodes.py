@@ -205,17 +205,17 @@ TRUE, FALSE = const(True), const(False)
 def walk(*roots: Expr, to: Collection[Expr] = ()) -> Iterator[Expr]:
     """Every node below the roots, each once, operands before their users; not those below a node of `to`."""
     seen: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    stack = [*reversed(roots)]
     while stack:
-        node, expanded = stack.pop()
-        if node in seen:
+        node = stack[-1]
+        waiting = [] if node in seen or node in to else [child for child in node.children if child not in seen]
+        if waiting:
+            stack += reversed(waiting)
             continue
-        if expanded:
+        stack.pop()
+        if node not in seen:
             seen.add(node)
             yield node
-        else:
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed(node.children) if node not in to)
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,8 @@ def transform(root: Expr, rule: Callable[[Expr], Expr]) -> Expr:
     """Rewrite bottom-up: `rule` sees each node once, its children already rewritten."""
     done: dict[Expr, Expr] = {}
     for node in walk(root):
-        done[node] = rule(rebuild(node, tuple(done[child] for child in node.children)))
+        children = tuple([done[child] for child in node.children])
+        done[node] = rule(node if children == node.children else rebuild(node, children))
     return done[root]
 
 

@@ -14,13 +14,15 @@ look into it.
 from __future__ import annotations
 
 from dataclasses import replace
-from threading import Lock, RLock, local
+from threading import Lock, RLock
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from flashgen.runtime.interpreter_language import Language
+from flashgen.runtime.interpreter_operators import Operators
 from flashgen.runtime.interpreter_types import share_types
 
 
@@ -38,13 +40,6 @@ def interpreted() -> bool:
 
 _mended: list[bool] = []
 _mending = Lock()
-
-
-class _OfThread(local):
-    """The modules for which `tl` is patched while the thread's kernel runs."""
-
-    def __init__(self) -> None:
-        self.patched: set[int] = set()
 
 
 def _mend() -> None:
@@ -97,10 +92,13 @@ def _mend() -> None:
             np_dtypes[scalar.name] = np_dtype_of(scalar)
         return np_dtypes[scalar.name]
 
+    interpreter._get_np_dtype = np_dtype
+
     # A kernel calls functions of its own thread alone. Where a copy of this module has put another lock around it,
     # every thread takes both in the same order.
     running, execute = RLock(), interpreter.GridExecutor.__call__
-    mine, patch = _OfThread(), interpreter._patch_lang
+    operators = Operators(interpreter)
+    language = Language(interpreter, operators.members, operators.functions)
     rewrite = interpreter.FunctionRewriter.rewrite_ast
 
     def rewrite_alone(self: Any) -> Any:
@@ -109,21 +107,11 @@ def _mend() -> None:
 
     def alone(self: Any, *arguments: Any, **named: Any) -> Any:
         with running:
-            mine.patched.clear()
+            language.begin()
             return execute(self, *arguments, **named)
 
-    def patch_once(function: Any) -> Any:
-        """For all functions that a kernel calls, `tl` is patched once, and `tl.core`; some read neither."""
-        modules = function.__dict__.get("_flashgen_modules")
-        if modules is None:
-            modules = {id(value) for value in function.__globals__.values() if value is tl or value is tl.core}
-            function._flashgen_modules = modules
-        if modules <= mine.patched:
-            return interpreter._LangPatchScope()
-        mine.patched |= modules
-        return patch(function)
-
-    interpreter.GridExecutor.__call__, interpreter._patch_lang = alone, patch_once
+    interpreter.GridExecutor.__call__ = alone
+    interpreter._patch_lang, interpreter._patch_attr = language.patch, language.patch_builtin
     interpreter.FunctionRewriter.rewrite_ast = rewrite_alone
     builder.create_dot, builder.create_splat, builder.create_fp_to_fp = dot, splat, to_float
     if not hasattr(builder, "create_descriptor_reduce"):
@@ -132,5 +120,4 @@ def _mend() -> None:
     # What it finds goes to `device_assert`, which without `debug` does nothing.
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=options.debug)
-    interpreter._get_np_dtype = np_dtype
     share_types(interpreter)

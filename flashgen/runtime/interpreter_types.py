@@ -19,6 +19,8 @@ from triton.language.semantic import TritonSemantic
 _NUMBERS = ("fp32", "fp64", "int8", "int16", "int32", "int64")
 # Integers that have a type.
 _RANGE = (-(2**63), 2**64 - 1)
+# What is no constant, and has none in it.
+_PLAIN = (core.tensor, int, str, float, bool, type(None))
 # What types keep of what follows from them, and what their class keeps once they are shared.
 _BLOCKS, _FACTS, _SIZES = "_flashgen_blocks", "_flashgen_facts", "_flashgen_sizes"
 _SHARED = "_flashgen_shared"
@@ -31,8 +33,10 @@ def share_types(interpreter: Any) -> None:
     setattr(core.block_type, _SHARED, True)
     _share_blocks(interpreter.interpreter_builder)
     _share_facts()
+    _spare_comparisons()
     _spare_conversions(interpreter.TensorHandle)
     _spare_checks(interpreter.TensorHandle)
+    _spare_places(interpreter)
 
 
 def _share_blocks(builder: Any) -> None:
@@ -66,16 +70,32 @@ def _share_facts() -> None:
     """Tensors of one type have one shape, which nobody changes."""
 
     def init(self: Any, handle: Any, type: Any) -> None:
-        facts = type.__dict__.get(_FACTS)
-        if facts is None:
-            sizes = [*type.shape] if type.is_block() else []
-            shape = core.tuple([core.constexpr(size) for size in sizes])
-            facts = (shape, core.constexpr(math.prod(sizes)), type.scalar)
-            setattr(type, _FACTS, facts)
         self.handle, self.type = handle, type
-        self.shape, self.numel, self.dtype = facts
+        self.shape, self.numel, self.dtype = type.__dict__.get(_FACTS) or facts_of(type)
 
     core.tensor.__init__ = init
+
+
+def _spare_comparisons() -> None:
+    """A type is itself, and a tensor is no constant, nor a list of some."""
+    equal, unwrap = core.dtype.__eq__, core._unwrap_if_constexpr
+
+    def same(self: Any, other: Any) -> bool:
+        return self is other or equal(self, other)
+
+    def unwrapped(value: Any) -> Any:
+        return value if type(value) in _PLAIN else unwrap(value)
+
+    core.dtype.__eq__, core._unwrap_if_constexpr = same, unwrapped
+
+
+def facts_of(type: Any) -> tuple[Any, Any, Any]:
+    """The shape, the number of elements and the dtype of tensors of a type."""
+    sizes = [*type.shape] if type.is_block() else []
+    shape = core.tuple([core.constexpr(size) for size in sizes])
+    facts = (shape, core.constexpr(math.prod(sizes)), type.scalar)
+    setattr(type, _FACTS, facts)
+    return facts
 
 
 def _spare_conversions(handle: Any) -> None:
@@ -132,8 +152,29 @@ def _spare_checks(handle: Any) -> None:
     """An array whose elements have the bits of the type, or fewer, is right for it."""
     look = handle.__post_init__
 
-    def post_init(self: Any) -> None:
-        if self.data.itemsize * 8 > self.dtype.__dict__.get("primitive_bitwidth", 0):
+    def init(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+        if 1 < data.itemsize > dtype.__dict__.get("primitive_bitwidth", 0) // 8 and not dtype.is_ptr():
             look(self)
 
-    handle.__post_init__ = post_init
+    handle.__init__ = init
+
+
+def _spare_places(interpreter: Any) -> None:
+    """Where a descriptor's tile lies: each dimension by itself until all are known."""
+    import numpy as np
+
+    handle, int1 = interpreter.TensorHandle, core.int1
+
+    def places(self: Any, offsets: Sequence[Any]) -> tuple[Any, Any]:
+        width = self.base.dtype.element_ty.primitive_bitwidth // 8
+        assert offsets[-1].data * width % 16 == 0, "block offset start must be 16-byte aligned"
+        addresses, inside = self.base.data, np.ones(1, bool)
+        for dim, size in enumerate(self.block_shape):
+            along = [size if each == dim else 1 for each in range(self.ndim)]
+            place = (offsets[dim].data + np.arange(size)).reshape(along)
+            addresses = addresses + (width * place * self.strides[dim].data).astype(np.uint64)
+            inside = inside & (place >= 0) & (place < self.shape[dim].data)
+        return handle(addresses, self.base.dtype.scalar), handle(inside, int1)
+
+    interpreter.TensorDescHandle.materialize_pointers = places

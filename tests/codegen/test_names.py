@@ -108,7 +108,7 @@ def test_a_user_may_take_any_name(tmp_path: Path, chunk: int) -> None:
     found = subprocess.run(check, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
     given = {inner_name(name) for name in names_of(chunk)}
-    for function in (node for node in ast.walk(ast.parse(whole(files_of(path)))) if is_kernel(node)):
+    for function in filter(is_kernel, ast.parse(whole(files_of(path))).body):
         arguments = {argument.arg for argument in function.args.args}
         stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         assert not given & arguments & stored, function.name

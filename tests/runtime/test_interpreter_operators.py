@@ -1,0 +1,131 @@
+"""Operators under the interpreter give what Triton's own give: the same values of the same type, or the same error."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from typing import Any
+
+import pytest
+import triton
+import triton.language as tl
+
+from flashgen.runtime.interpreter import interpreted
+
+pytestmark = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="the interpreter is off")
+
+SIZES = [(), (8,), (1, 8), (4, 1), (4, 8)]
+NUMBERS = [0, 3, -2, 200, 2**40, 2**64, 1.5, True, tl.constexpr(2), tl.constexpr(0.5)]
+PLAIN = ["add", "sub", "mul", "truediv", "mod", "floordiv", "and", "or", "xor"]
+COMPARISONS = ["lt", "le", "gt", "ge", "eq", "ne"]
+
+
+def tensor(dtype: Any, sizes: tuple[int, ...], shift: int = 0) -> tl.tensor:
+    """Numbers of either sign, none of them 0; of tests both."""
+    import numpy as np
+    from triton.runtime import interpreter
+
+    count = max(1, int(np.prod(sizes)))
+    values = (np.arange(count) * 7 + shift) % 11 - 5.5
+    kind = interpreter._get_np_dtype(dtype)
+    data = (values > 0) if dtype is tl.int1 else np.where(values < 0, values - 0.5, values + 0.5).astype(kind)
+    handle = interpreter.TensorHandle(data.reshape(sizes or (1,)), dtype)
+    return tl.tensor(handle, tl.block_type(dtype, [*sizes]) if sizes else dtype)
+
+
+def tensors(shift: int = 0) -> list[tl.tensor]:
+    """Each dtype as a number and as a tile, and the sizes of one."""
+    dtypes = [tl.int1, tl.int8, tl.int16, tl.int32, tl.int64, tl.float16, tl.float32, tl.float64, tl.uint32]
+    many = [tensor(dtype, sizes, shift) for dtype in dtypes for sizes in ((), (4, 8))]
+    pointer = tensor(tl.int64, (4, 1), shift)
+    address = tl.block_type(tl.pointer_type(tl.int16), [4, 1])
+    pointer.handle.dtype = address.scalar
+    pointer.handle.data = pointer.handle.data.astype("uint64")
+    return [*many, *(tensor(tl.int32, sizes, shift) for sizes in SIZES), tl.tensor(pointer.handle, address)]
+
+
+def outcome(function: Any, *operands: Any, **named: Any) -> Any:
+    """What can be compared of a tensor, or of an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = function(*operands, **named)
+        except Exception as error:  # noqa: BLE001 - whatever Triton raises
+            return type(error), str(error)
+    data = found.handle.data
+    return found.type, [int(size) for size in found.shape], found.dtype, data.shape, data.dtype, data.tobytes()
+
+
+@pytest.fixture(scope="module")
+def quick() -> Any:
+    from triton.runtime import interpreter
+
+    from flashgen.runtime.interpreter_operators import Operators
+
+    assert interpreted()
+    return Operators(interpreter)
+
+
+def compare(quick: Any, whole: Any, *operands: Any) -> None:
+    from triton.runtime import interpreter
+
+    expected = outcome(whole, *operands, _semantic=interpreter.interpreter_semantic)
+    assert outcome(quick, *operands) == expected, [getattr(each, "type", each) for each in operands]
+
+
+@pytest.mark.parametrize("name", [*(f"__{n}__" for n in [*PLAIN, *COMPARISONS]), *(f"__r{n}__" for n in PLAIN)])
+def test_operators(quick: Any, name: str) -> None:
+    others = NUMBERS if name.startswith("__r") else [*tensors(3), *NUMBERS]
+    for left in tensors():
+        for right in others:
+            compare(quick.members[name], getattr(tl.tensor, name), left, right)
+
+
+@pytest.mark.parametrize("name", ["minimum", "maximum"])
+def test_extrema(quick: Any, name: str) -> None:
+    for left in tensors():
+        for right in [*tensors(3), *NUMBERS]:
+            compare(quick.functions[name], getattr(tl, name), left, right)
+            compare(quick.functions[name], getattr(tl, name), right, left)
+
+
+def test_choices(quick: Any) -> None:
+    for condition in (tensor(tl.int1, ()), tensor(tl.int1, (4, 1)), tensor(tl.int1, (4, 8)), tensor(tl.int32, (4, 8))):
+        for left in tensors():
+            for right in [*tensors(3), *NUMBERS]:
+                compare(quick.functions["where"], tl.where, condition, left, right)
+                compare(quick.functions["where"], tl.where, condition, right, left)
+
+
+def test_axes_and_casts(quick: Any) -> None:
+    for value in tensors():
+        for axes in (None, slice(None), (None, slice(None)), (slice(None), None), (slice(None), None, slice(None)), 3):
+            compare(quick.members["__getitem__"], tl.tensor.__getitem__, value, axes)
+        for dtype in (tl.int1, tl.int8, tl.int32, tl.int64, tl.float16, tl.float32, tl.float64, tl.constexpr(tl.int64)):
+            compare(quick.members["to"], tl.tensor.to, value, dtype)
+
+
+def test_a_number_and_a_tile_are_what_numpy_makes_of_them(quick: Any) -> None:
+    """Triton's own might share a fault of what both rest on."""
+    tile, number = tensor(tl.int32, (4, 8)), tensor(tl.float32, ())
+    for name in ("add", "sub", "mul"):
+        found = quick.members[f"__{name}__"](tile, number).handle.data
+        assert (found == getattr(operator, name)(tile.handle.data.astype("float32"), number.handle.data)).all()
+
+
+def test_loads(quick: Any) -> None:
+    import numpy as np
+    from triton.runtime import interpreter
+
+    held = np.arange(-16, 16, dtype=np.int32)
+    for element in (tl.int8, tl.int16, tl.int32, tl.float32, tl.float16, tl.int1):
+        kind = tl.pointer_type(element)
+        for sizes in ((), (4,), (4, 1), (4, 2)):
+            shape = sizes or (1,)
+            steps = np.arange(int(np.prod(shape)), dtype=np.uint64).reshape(shape)
+            handle = interpreter.TensorHandle(steps * np.uint64(4) + np.uint64(held.ctypes.data), kind)
+            pointer = tl.tensor(handle, tl.block_type(kind, [*sizes]) if sizes else kind)
+            for mask in (None, tensor(tl.int1, sizes), tensor(tl.int1, (4, 2), 5), tensor(tl.int1, ())):
+                for other in (None, 0, 0.0, 7, tl.constexpr(0), tensor(tl.int32, sizes)):
+                    compare(quick.functions["load"], tl.load, pointer, mask, other)
+    compare(quick.functions["load"], tl.load, tensor(tl.int32, (4,)))
