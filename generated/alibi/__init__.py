@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "2e95be5ee6eb",
         "backward_q": "14e03356c4a7",
-        "backward_kv": "6b03ae8b19e9",
+        "backward_kv": "78f82829cde3",
         "decode": "43e85253a8f4",
         "decode_paged": "3322e83f5c73",
     },

@@ -51,7 +51,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "ec4fe5fe797b",
         "backward_q": "fc82ed671663",
-        "backward_kv": "f18f36d89e7f",
+        "backward_kv": "cb7fa2853872",
         "decode": "34b5b711c2cd",
         "decode_paged": "a3a958f785cd",
     },

@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "c4616f90023d",
         "backward_q": "e4c55b55822a",
-        "backward_kv": "4a3d9d556d58",
+        "backward_kv": "d321f2db9ac4",
         "decode": "60116d4bc834",
         "decode_paged": "56a14d84effd",
     },

@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "2235e090c235",
         "backward_q": "d923c3107363",
-        "backward_kv": "4cb9e45fc904",
+        "backward_kv": "92537ee64268",
         "decode": "a3b1a47ab8c8",
         "decode_paged": "60bcbe2ba5ba",
     },

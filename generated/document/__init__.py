@@ -51,7 +51,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "fff6a7713c3b",
         "backward_q": "362f52317816",
-        "backward_kv": "919bf4242ed9",
+        "backward_kv": "e15111ba04ab",
         "decode": "b0cc41787a9b",
         "decode_paged": "7f7ca2b8a0c3",
     },

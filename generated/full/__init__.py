@@ -42,7 +42,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "da08c661e264",
         "backward_q": "4520a5017c76",
-        "backward_kv": "1ff046897bc3",
+        "backward_kv": "ed159c1bfdf7",
         "decode": "5eff500d2418",
         "decode_paged": "352285141a8c",
     },

@@ -47,7 +47,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "4bc24bede30b",
         "backward_q": "a5cda1ee0e19",
-        "backward_kv": "796dcba78276",
+        "backward_kv": "5d9025496ad6",
         "decode": "38f870b6113d",
         "decode_paged": "4505ebab76c1",
     },

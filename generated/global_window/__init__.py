@@ -51,7 +51,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "196a08ac921f",
         "backward_q": "addaff365469",
-        "backward_kv": "a9c8592a05a7",
+        "backward_kv": "61375cf00e02",
         "decode": "2d0310d2ef0e",
         "decode_paged": "1a743cb8e1ed",
     },

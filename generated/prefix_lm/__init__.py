@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "69fe59727458",
         "backward_q": "a04679000723",
-        "backward_kv": "fb69f034e88a",
+        "backward_kv": "2a66d824febd",
         "decode": "36d3b936f32b",
         "decode_paged": "43de9575cb41",
     },

@@ -51,7 +51,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "73f86fd5b3a4",
         "backward_q": "e72730061b9b",
-        "backward_kv": "3296ec4475be",
+        "backward_kv": "659ae7861f18",
         "decode": "051d5ebe1301",
         "decode_paged": "a8157187fde3",
     },

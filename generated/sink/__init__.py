@@ -50,7 +50,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "83792e1d40f5",
         "backward_q": "8ac2fe9a29c1",
-        "backward_kv": "4a3d9d556d58",
+        "backward_kv": "d321f2db9ac4",
         "decode": "36f18a66d276",
         "decode_paged": "316f75ecd511",
     },

@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "8af6ba2e8a57",
         "backward_q": "585327b217f3",
-        "backward_kv": "12196566c864",
+        "backward_kv": "2ba91a683942",
         "decode": "eed91d12f5ed",
         "decode_paged": "7f2779181b6b",
     },

@@ -47,7 +47,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "d154a032a43c",
         "backward_q": "af97b6eb3374",
-        "backward_kv": "0ea37f44dbc8",
+        "backward_kv": "b3173cfdcb3f",
         "decode": "196d012f6e02",
         "decode_paged": "6cfa134f7ad9",
     },

@@ -102,8 +102,8 @@ def test_a_file_says_what_it_is(name: str) -> None:
     assert not re.search(r"\b20\d\d-\d\d-\d\d\b", text_of(name))
 
 
-# Those that are longer.
-LONG = {"forward_sm90.py": 640, "backward_kv_sm90.py": 560, "__init__.py": 380}
+# Those that may be longer.
+LONG = {"__init__.py": 380}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
