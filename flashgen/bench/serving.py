@@ -1,6 +1,6 @@
 """Decoding, dense and from a paged cache, in GB/s of keys and values read, beside cuDNN and a copy on the device.
 
-    python -m flashgen.bench.serving [--variants full,alibi,softcap] [--rounds N] [--out DIR]
+    python -m flashgen.bench.serving [--variants full,alibi,softcap] [--only NAME] [--rounds N] [--out DIR]
 
 Each candidate is a CUDA graph, replayed in shuffled rounds of one process; medians. Needs a GPU and rendered variants.
 """
@@ -200,8 +200,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--variants", default="full,alibi,softcap")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("generated"), help="where the rendered variants are")
+    parser.add_argument("--only", default="", help="workloads whose name has this in it")
     given = parser.parse_args(arguments)
-    for work in workloads():
+    for work in (work for work in workloads() if given.only in work.name):
         names = [work.variant] if work.variant else given.variants.split(",")
         modules = {name: load_module(given.out / name) for name in names}
         times = interleave(runs(work, modules), replays_us, given.rounds)
