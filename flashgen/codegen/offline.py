@@ -161,7 +161,7 @@ def _compile(
     launched: Mapping[str, Any], unaligned: Collection[str],
 ) -> Resources:  # fmt: skip
     source = source_of(kernel, *_signature(kernel, types, constants, unaligned))
-    return _compiled(source, target, {**launched, **compiled_with(kernel)})
+    return _compiled(source, target, {**compiled_with(kernel), **launched})
 
 
 def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any]) -> Resources:

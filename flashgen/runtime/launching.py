@@ -75,7 +75,7 @@ class Rest:
 
     def options_of(self, kernel: Any) -> dict[str, Any]:
         """The options of its launch."""
-        return {**self.options, **compiled_with(kernel)}
+        return {**compiled_with(kernel), **self.options}
 
     def _names(self, given: Mapping[str, Any]) -> str:
         return ", ".join([*given, *self.numbers, *self.constants])
@@ -145,6 +145,7 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
     last, and the launch options.
     """
     gpu = getattr(arguments[0], "base", arguments[0]).get_device()
+    constants = {**compiled_with(kernel), **constants}
     if _instead is not None:
         _instead(kernel, programs, flat_arguments(arguments), constants)
     elif gpu < 0:

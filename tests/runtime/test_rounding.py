@@ -17,7 +17,7 @@ from flashgen.spec import load
 
 # What computes scores; all else reads what these have written.
 SCORING = {"forward", "decode", "decode_paged", "backward_q", "backward_kv", "backward_inputs"}
-UNFUSED = {"enable_fp_fusion": False}
+FUSED, UNFUSED = {"enable_fp_fusion": True}, {"enable_fp_fusion": False}
 
 
 def spec(score: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_each_kernel_that_computes_scores_asks_for_it(padded: ModuleType) -> Non
     found = [kernel for kernel in REGISTRY if hasattr(padded, kernel.function)]
     assert len(found) > 8
     for kernel in found:
-        wanted = UNFUSED if kernel.family in SCORING else {}
+        wanted = UNFUSED if kernel.family in SCORING else FUSED
         assert compiled_with(getattr(padded, kernel.function)) == wanted, kernel.name
 
 
@@ -46,11 +46,11 @@ def test_each_launch_of_one_has_it(padded: ModuleType) -> None:
     with replaced(lambda kernel, programs, given, rest: asked.update({kernel.__name__: rest.get("enable_fp_fusion")})):
         padded.attention(q, k, v, pad=pad).sum().backward()
         padded.attention(q[:, :, :1].detach(), k.detach(), v.detach(), pad=pad.detach())
-    assert asked.pop("_delta", None) is None
+    assert asked.pop("_delta")
     assert len(asked) > 3 and not any(asked.values()), asked
 
 
 def test_where_scores_are_rounded_by_little_none_does(tmp_path: Path) -> None:
     module = load_module(generate(load({"name": "slanted", "score": "0.5 * score - 0.1 * (q - k)"}), tmp_path))
     found = [kernel.function for kernel in REGISTRY if hasattr(module, kernel.function)]
-    assert not any(compiled_with(getattr(module, function)) for function in found)
+    assert all(compiled_with(getattr(module, function)) == FUSED for function in found)

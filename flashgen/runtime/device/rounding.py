@@ -13,10 +13,10 @@ def without_fma(function: Jitted) -> Jitted:
 
     Which of them a compiler joins differs from kernel to kernel, and a score of 1e9 is rounded by up to 32.
     """
-    function.compiled_with = {"enable_fp_fusion": False}  # type: ignore[attr-defined]
+    function.without_fma = True  # type: ignore[attr-defined]
     return function
 
 
 def compiled_with(kernel: Any) -> dict[str, Any]:
-    """The options of a launch that a kernel itself asks for."""
-    return getattr(kernel.fn, "compiled_with", {})
+    """The options of a launch that a kernel itself asks for; by name, as Triton's own default is about to change."""
+    return {"enable_fp_fusion": not getattr(kernel.fn, "without_fma", False)}

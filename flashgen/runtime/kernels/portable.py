@@ -125,5 +125,5 @@ def row_numbers(call: Call, rows: Incoming) -> dict[str, int]:
 
 
 def portable_options(config: Config) -> dict[str, Any]:
-    """Launch options. Fused multiply-adds are asked for by name: Triton's default for them is about to change."""
-    return {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True}
+    """Launch options."""
+    return {"num_warps": config.num_warps, "num_stages": config.num_stages}

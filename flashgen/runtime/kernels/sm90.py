@@ -57,7 +57,7 @@ def consumers_of_rows(config: Config) -> int:
 
 def consumer_options(consumers: int) -> dict[str, Any]:
     """Launch options: the registers of a thread before the consumers take what the producer does not need."""
-    return {"num_warps": 4, "maxnreg": 168 if consumers == 2 else 128, "enable_fp_fusion": True}
+    return {"num_warps": 4, "maxnreg": 168 if consumers == 2 else 128}
 
 
 def even_share(heads: int, at_once: int) -> int:
