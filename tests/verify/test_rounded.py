@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from flashgen.verify.rounded import FastFunctions, RandomRounding, RoundedProducts
@@ -26,6 +27,19 @@ def test_random_roundings_repeat_with_their_seed_and_spare_the_infinite() -> Non
             draws.append(values + 0.0)
     torch.testing.assert_close(draws[0], draws[1], rtol=0, atol=0, equal_nan=True)
     assert draws[0][2:4].tolist() == [torch.inf, -torch.inf] and bool(draws[0][4].isnan()) and draws[0][5] == 0
+
+
+@pytest.mark.parametrize(
+    "value", [1 + 2.0**-25, 1 - 2.0**-30, 1e-40, 2.0**-151, 2.0**-126 - 2.0**-160, 3.4028235e38, 1e39]
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_neighbours_are_those_of_float32_at_either_end_too(value: float, sign: int) -> None:
+    exact = torch.full((100,), sign * value, dtype=torch.float64)
+    nearest = exact.float()
+    away = torch.where(exact > nearest, torch.inf, -torch.inf).float()
+    with RandomRounding(0):
+        found = exact * 1.0
+    assert set(found.tolist()) == {float(nearest[0]), float(torch.nextafter(nearest, away)[0])}
 
 
 def test_products_and_functions_of_float32_are_those_of_another_dtype() -> None:
