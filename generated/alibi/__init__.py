@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "2e95be5ee6eb",
-        "backward_q": "14e03356c4a7",
-        "backward_kv": "78f82829cde3",
+        "forward": "e1411cc90b0e",
+        "backward_q": "6ce7c635762f",
+        "backward_kv": "353e2a168c19",
         "decode": "43e85253a8f4",
         "decode_paged": "3322e83f5c73",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "ec4fe5fe797b",
-        "backward_q": "fc82ed671663",
-        "backward_kv": "cb7fa2853872",
+        "forward": "aecc568df986",
+        "backward_q": "66bf1be99726",
+        "backward_kv": "6ad871056b05",
         "decode": "34b5b711c2cd",
         "decode_paged": "a3a958f785cd",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "c4616f90023d",
-        "backward_q": "e4c55b55822a",
-        "backward_kv": "d321f2db9ac4",
+        "forward": "4f03399e262e",
+        "backward_q": "78ae65f4e639",
+        "backward_kv": "4d02e51243b5",
         "decode": "60116d4bc834",
         "decode_paged": "56a14d84effd",
     },

@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "2235e090c235",
-        "backward_q": "d923c3107363",
-        "backward_kv": "92537ee64268",
+        "forward": "c4612f3a6aa5",
+        "backward_q": "cdd1c0fdc83e",
+        "backward_kv": "76fa51233495",
         "decode": "a3b1a47ab8c8",
         "decode_paged": "60bcbe2ba5ba",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "fff6a7713c3b",
-        "backward_q": "362f52317816",
-        "backward_kv": "e15111ba04ab",
+        "forward": "56e223b68ad9",
+        "backward_q": "5001dd59faad",
+        "backward_kv": "787d8d64947f",
         "decode": "b0cc41787a9b",
         "decode_paged": "7f7ca2b8a0c3",
     },

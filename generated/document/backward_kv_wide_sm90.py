@@ -9,16 +9,19 @@ Do not edit: change the spec and build again.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma_wait
 
 from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, make_barriers, make_channel
 from flashgen.runtime.device.sm90.fragments import load_fragments, store_fragments
 from flashgen.runtime.device.sm90.kv_tiles import slot_of
 from flashgen.runtime.device.sm90.positions import rows_from
-from flashgen.runtime.device.sm90.products import await_product, start_product, start_scores
 from flashgen.runtime.device.sm90.sequences import delta_place, if_any, key_tile, other_side, tma_place
 from flashgen.runtime.device.sm90.tiles import place_of
-from flashgen.runtime.gluon import tma_load, tma_store
+from flashgen.runtime.device.sm90.wide_steps import (
+    WideShape, add_wide_dk, add_wide_dv, allocate_wide, load_wide_stage, start_wide_dp, start_wide_scores, store_wide,
+    zero_wide_dk, zero_wide_dv,
+)
+from flashgen.runtime.gluon import tma_load
 
 from .backward_kv_sm90 import _queries_of, _query_tile
 from .pair import _visible_by_key_sm90
@@ -26,23 +29,23 @@ from .pair import _visible_by_key_sm90
 
 @gluon.jit
 def _wide_producer(
-    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, shared, kv_full, q_channel, do_channel, counts_ptr,
-    tiles_ptr, num_q_tiles, sizes,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
-    BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
+    descs, shared, channels, counts_ptr, tiles_ptr, num_q_tiles, sizes, sequences, shape, BM: gl.constexpr,
+    BN: gl.constexpr,
 ):
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
     batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, delta_s = shared
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    kv_full, q_channel, do_channel = channels[:3]
+    k_desc, v_desc = descs[2:4]
     b, kv_h, col0, begin_k, num_keys = key_tile(
         gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
     )
     b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
     k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, if_any(cu_seqlens_q_ptr, q_len, num_keys, 0), col0)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
-    tma_load(k_desc, place_of(k_desc, k_b, kv_h, k_row, 0), kv_full, k_s)
-    tma_load(v_desc, place_of(v_desc, k_b, kv_h, k_row, 0), kv_full, v_s)
+    tma_load(k_desc, place_of(k_desc, k_b, kv_h, k_row, 0), kv_full, shared[2])
+    tma_load(v_desc, place_of(v_desc, k_b, kv_h, k_row, 0), kv_full, shared[3])
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     for h in range(kv_h * (heads // kv_heads), (kv_h + 1) * (heads // kv_heads)):
         num_tiles, num_mixed, row_tiles_ptr = _queries_of(
@@ -52,49 +55,28 @@ def _wide_producer(
         for i in range(num_tiles):
             start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
             q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, q_len, start)
-            slot = slot_of(n, STAGES)
-            do_full = do_channel.acquire(slot)
-            mbarrier.expect(do_full, do_desc.block_type.nbytes + 4 * BM)
-            tma_load(do_desc, place_of(do_desc, q_b, h, q_row, 0), do_full, do_s.index(slot[0]))
-            tma_load(delta_desc, [first_row + start], do_full, delta_s.index(slot[0]))
-            q_full = q_channel.acquire(slot)
-            mbarrier.expect(q_full, q_desc.block_type.nbytes + 4 * BM)
-            tma_load(q_desc, place_of(q_desc, q_b, h, q_row, 0), q_full, q_s.index(slot[0]))
-            tma_load(lse_desc, [first_row + start], q_full, lse_s.index(slot[0]))
+            slot = slot_of(n, shape.STAGES)
+            load_wide_stage(descs, q_b, h, q_row, first_row, start, slot, shared, q_channel, do_channel)
             n += 1
 
 
 @gluon.jit
-def _wide_dv_consumer(
-    shared, kv_full, q_channel, do_channel, p_full, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, doc_ptr, stride_doc_0,
-    sizes,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
-    BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,
-):
+def _wide_dv_consumer(shared, channels, dv_desc, inputs, sizes, sequences, shape, BM: gl.constexpr, BN: gl.constexpr):
     # Four warps: S^T = K Q^T, P^T = exp2(logit - lse), dV += P^T dO. Tiles are transposed, [64, BM], so that P enters
     # its product from registers. P goes to shared memory too, in float32, for those who make dK.
+    counts_ptr, tiles_ptr, num_q_tiles, doc_ptr, stride_doc_0 = inputs
+    q_s, do_s, k_s, v_s, lse_s = shared[:5]
+    p_s = shared[6]
     scale, batch, heads, kv_heads, longest_q, longest_k, head_group = sizes
-    q_s, do_s, k_s, v_s, lse_s, p_s = shared
-    # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
-    WIDTH: gl.constexpr = k_s.type.shape[-1]
-    MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
-    REST: gl.constexpr = HEAD_DIM - MAIN
-    V_WIDTH: gl.constexpr = v_s.type.shape[-1]
-    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
-    V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
-    scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    kv_full, q_channel, do_channel, p_full = channels
+    scores_layout: gl.constexpr = shape.scores_layout
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
     # Rows as they are loaded for: one a thread.
     load_layout: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
-    dv_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_MAIN, 16])
-    dv_operand: gl.constexpr = gl.DotOperandLayout(0, dv_layout, 2)
     zero = gl.zeros([BN, BM], gl.float32, scores_layout)
-    k_tile = k_s.reshape([BN, WIDTH])
-    v_tile = v_s.reshape([BN, V_WIDTH])
-    dv = (gl.zeros([BN, V_MAIN], gl.float32, dv_layout),)
-    if V_REST > 0:
-        dv = (dv[0], gl.zeros([BN, V_REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_REST, 16])))
+    dv = zero_wide_dv(shape)
     b, kv_h, col0, begin_k, num_keys = key_tile(
         gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
     )
@@ -121,10 +103,10 @@ def _wide_dv_consumer(
             # Rows beyond the last are taken as the last: they read what exists.
             queries = (gl.minimum(start + gl.arange(0, BM, layout=load_layout), q_len - 1) + (kv_len - q_len))[None, :]
             doc_b_q = gl.load(doc_base + gl.maximum(queries, 0))
-            slot = slot_of(n, STAGES)
+            slot = slot_of(n, shape.STAGES)
             stage = slot[0]
             q_channel.wait(slot)
-            scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
+            scores = start_wide_scores(k_s, q_s, stage, zero, shape)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             lse = lse_s.index(stage).load(row_layout)[None, :]
             doc_b_q = gl.convert_layout(doc_b_q, scores_layout)
@@ -134,68 +116,49 @@ def _wide_dv_consumer(
             p = gl.exp2(qk * qk_scale - lse)
             store_fragments(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+            p_operand = gl.convert_layout(p.to(k_s.dtype), shape.dv_operand)
             do_channel.wait(slot)
-            product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
-            dv = await_product(product, V_REST)
+            dv = add_wide_dv(p_operand, do_s, stage, dv, shape)
             do_channel.release(slot)
             n += 1
 
         # Full tiles: each row sees each key, no mask.
         for _ in range(num_mixed, num_tiles):
-            slot = slot_of(n, STAGES)
+            slot = slot_of(n, shape.STAGES)
             stage = slot[0]
             q_channel.wait(slot)
-            scores = start_scores((k_tile,), (q_s.index(stage).reshape([BM, WIDTH]),), zero, MAIN, REST)
+            scores = start_wide_scores(k_s, q_s, stage, zero, shape)
             qk = warpgroup_mma_wait(0, deps=(scores,))
             lse = lse_s.index(stage).load(row_layout)[None, :]
             p = gl.exp2(qk * qk_scale - lse)
             store_fragments(p_s.index(stage), p)
             mbarrier.arrive(p_full.index(stage))
-            p_operand = gl.convert_layout(p.to(k_s.dtype), dv_operand)
+            p_operand = gl.convert_layout(p.to(k_s.dtype), shape.dv_operand)
             do_channel.wait(slot)
-            product = start_product(p_operand, (do_s.index(stage).reshape([BM, V_WIDTH]),), dv, V_MAIN, V_REST)
-            dv = await_product(product, V_REST)
+            dv = add_wide_dv(p_operand, do_s, stage, dv, shape)
             do_channel.release(slot)
             n += 1
 
     # Epilogue. When V has been read for the last time it takes dV, which TMA writes as far as there are keys.
     barrier_sync(8)
-    v_tile.slice(0, V_MAIN, 1).store(dv[0].to(v_s.dtype))
-    if V_REST > 0:
-        v_tile.slice(V_MAIN, V_REST, 1).store(dv[1].to(v_s.dtype))
-    fence_async_shared()
-    k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, num_keys, col0)
-    tma_store(dv_desc, place_of(dv_desc, k_b, kv_h, k_row, 0), v_s)
-    tma.store_wait(0)
+    store_wide(dv_desc, v_s, dv, None, cu_seqlens_k_ptr, begin_k, num_keys, kv_h, col0, BN, shape.V_MAIN, shape.V_REST)
 
 
 @gluon.jit
 def _wide_dk_consumer(
-    shared, kv_full, q_channel, do_channel, p_full, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
-    BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,
+    shared, channels, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, sizes, sequences, shape, BM: gl.constexpr,
+    BN: gl.constexpr,
 ):
     # Four warps: dP^T = V dO^T, dS^T = P^T (dP^T - delta) with P of the others, dK += dS^T Q.
+    q_s, do_s, k_s, v_s = shared[:4]
+    delta_s, p_s = shared[5:7]
     scale, batch, heads, kv_heads, longest_q, longest_k, head_group = sizes
-    q_s, do_s, k_s, v_s, delta_s, p_s = shared
-    # Tiles lie in WIDTH columns, a power of two; products take powers of two, MAIN and REST.
-    WIDTH: gl.constexpr = k_s.type.shape[-1]
-    MAIN: gl.constexpr = WIDTH if HEAD_DIM == WIDTH else WIDTH // 2
-    REST: gl.constexpr = HEAD_DIM - MAIN
-    V_WIDTH: gl.constexpr = v_s.type.shape[-1]
-    V_MAIN: gl.constexpr = V_WIDTH if V_HEAD_DIM == V_WIDTH else V_WIDTH // 2
-    V_REST: gl.constexpr = V_HEAD_DIM - V_MAIN
-    scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    kv_full, q_channel, do_channel, p_full = channels
+    scores_layout: gl.constexpr = shape.scores_layout
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
-    dk_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
-    dk_operand: gl.constexpr = gl.DotOperandLayout(0, dk_layout, 2)
     zero = gl.zeros([BN, BM], gl.float32, scores_layout)
-    k_tile = k_s.reshape([BN, WIDTH])
-    v_tile = v_s.reshape([BN, V_WIDTH])
-    dk = (gl.zeros([BN, MAIN], gl.float32, dk_layout),)
-    if REST > 0:
-        dk = (dk[0], gl.zeros([BN, REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])))
+    dk = zero_wide_dk(shape)
     b, kv_h, col0, begin_k, num_keys = key_tile(
         gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
     )
@@ -207,31 +170,24 @@ def _wide_dk_consumer(
             col0, b, counts_ptr, tiles_ptr, num_q_tiles, q_len, longest_k, cu_seqlens_q_ptr, BN
         )
         for _ in range(num_tiles):
-            slot = slot_of(n, STAGES)
+            slot = slot_of(n, shape.STAGES)
             stage = slot[0]
             do_channel.wait(slot)
-            products = start_scores((v_tile,), (do_s.index(stage).reshape([BM, V_WIDTH]),), zero, V_MAIN, V_REST)
+            products = start_wide_dp(v_s, do_s, stage, zero, shape)
             dp = warpgroup_mma_wait(0, deps=(products,))
             dp -= delta_s.index(stage).load(row_layout)[None, :]
             do_channel.release(slot)
             mbarrier.wait(p_full.index(stage), slot[1])
             ds = load_fragments(p_s.index(stage), scores_layout) * dp
             q_channel.wait(slot)
-            ds_operand = gl.convert_layout(ds.to(k_s.dtype), dk_operand)
-            product = start_product(ds_operand, (q_s.index(stage).reshape([BM, WIDTH]),), dk, MAIN, REST)
-            dk = await_product(product, REST)
+            ds_operand = gl.convert_layout(ds.to(k_s.dtype), shape.dk_operand)
+            dk = add_wide_dk(ds_operand, q_s, stage, dk, shape)
             q_channel.release(slot)
             n += 1
     barrier_arrive(8)
 
     # Epilogue. K has been read when the last P was made: it takes dK.
-    k_tile.slice(0, MAIN, 1).store((dk[0] * scale).to(k_s.dtype))
-    if REST > 0:
-        k_tile.slice(MAIN, REST, 1).store((dk[1] * scale).to(k_s.dtype))
-    fence_async_shared()
-    k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, num_keys, col0)
-    tma_store(dk_desc, place_of(dk_desc, k_b, kv_h, k_row, 0), k_s)
-    tma.store_wait(0)
+    store_wide(dk_desc, k_s, dk, scale, cu_seqlens_k_ptr, begin_k, num_keys, kv_h, col0, BN, shape.MAIN, shape.REST)
 
 
 @gluon.jit(do_not_specialize=[
@@ -251,38 +207,29 @@ def _backward_kv_wide_sm90(
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     # Packed sequences are where cu_seqlens are not None; see key_tile for both.
-    q_s = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
-    do_s = gl.allocate_shared_memory(do_desc.dtype, [STAGES] + do_desc.block_type.shape, do_desc.layout)
-    k_s = gl.allocate_shared_memory(k_desc.dtype, k_desc.block_type.shape, k_desc.layout)
-    v_s = gl.allocate_shared_memory(v_desc.dtype, v_desc.block_type.shape, v_desc.layout)
-    lse_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], lse_desc.layout)
-    delta_s = gl.allocate_shared_memory(gl.float32, [STAGES, BM], delta_desc.layout)
-    p_s = gl.allocate_shared_memory(gl.float32, [STAGES, 32, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    descs = (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc)
+    shape = WideShape(BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)
+    shared = allocate_wide(descs, shape)
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     mbarrier.init(kv_full, count=1)
     # The product for dK, the last that reads Q and P, comes after all that the others do with them.
     q_channel = make_channel(STAGES, 1)
     do_channel = make_channel(STAGES, 2)
     p_full = make_barriers(STAGES)
-    for_dv = (q_s, do_s, k_s, v_s, lse_s, p_s)
-    for_dk = (q_s, do_s, k_s, v_s, delta_s, p_s)
+    channels = (kv_full, q_channel, do_channel, p_full)
+    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k)
+    inputs = (counts_ptr, tiles_ptr, num_q_tiles, doc_ptr, stride_doc_0)
     loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
+    for_dv = (scale, batch, heads, kv_heads, q_len, kv_len, head_group)
+    for_dk = (scale, batch, heads, kv_heads, q_len, kv_len, head_group)
     # fmt: off
     gl.warp_specialize([
-        (_wide_dv_consumer, (
-            for_dv, kv_full, q_channel, do_channel, p_full, dv_desc, counts_ptr, tiles_ptr, num_q_tiles, doc_ptr,
-            stride_doc_0, (scale, batch, heads, kv_heads, q_len, kv_len, head_group), cu_seqlens_q_ptr,
-            cu_seqlens_k_ptr, num_seqs, total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
-        )),
+        (_wide_dv_consumer, (shared, channels, dv_desc, inputs, for_dv, sequences, shape, BM, BN)),
         (_wide_dk_consumer, (
-            for_dk, kv_full, q_channel, do_channel, p_full, dk_desc, counts_ptr, tiles_ptr, num_q_tiles,
-            (scale, batch, heads, kv_heads, q_len, kv_len, head_group), cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs,
-            total_q, total_k, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES,
+            shared, channels, dk_desc, counts_ptr, tiles_ptr, num_q_tiles, for_dk, sequences, shape, BM, BN,
         )),
         (_wide_producer, (
-            q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, (q_s, do_s, k_s, v_s, lse_s, delta_s), kv_full,
-            q_channel, do_channel, counts_ptr, tiles_ptr, num_q_tiles, loads, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-            num_seqs, total_q, total_k, BM, BN, STAGES,
+            descs, shared, channels, counts_ptr, tiles_ptr, num_q_tiles, loads, sequences, shape, BM, BN,
         )),
     ], [4, 1], [240, 24])
     # fmt: on

@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "da08c661e264",
-        "backward_q": "4520a5017c76",
-        "backward_kv": "ed159c1bfdf7",
+        "forward": "9b7e7688e4f4",
+        "backward_q": "3ed601cf21f9",
+        "backward_kv": "513c097b00cf",
         "decode": "5eff500d2418",
         "decode_paged": "352285141a8c",
     },

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "4bc24bede30b",
-        "backward_q": "a5cda1ee0e19",
-        "backward_kv": "5d9025496ad6",
+        "forward": "3c195d92c335",
+        "backward_q": "be25bb176281",
+        "backward_kv": "2b6451fffed2",
         "decode": "38f870b6113d",
         "decode_paged": "4505ebab76c1",
     },

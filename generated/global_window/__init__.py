@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "196a08ac921f",
-        "backward_q": "addaff365469",
-        "backward_kv": "61375cf00e02",
+        "forward": "fdeeea413224",
+        "backward_q": "c0d748003baf",
+        "backward_kv": "f65f56fdb5fa",
         "decode": "2d0310d2ef0e",
         "decode_paged": "1a743cb8e1ed",
     },

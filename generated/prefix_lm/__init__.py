@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "69fe59727458",
-        "backward_q": "a04679000723",
-        "backward_kv": "2a66d824febd",
+        "forward": "2cc9c7e40c8d",
+        "backward_q": "6fbd066a5c12",
+        "backward_kv": "1ebaefbd154e",
         "decode": "36d3b936f32b",
         "decode_paged": "43de9575cb41",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "73f86fd5b3a4",
-        "backward_q": "e72730061b9b",
-        "backward_kv": "659ae7861f18",
+        "forward": "e85411cee4fb",
+        "backward_q": "df13525415c0",
+        "backward_kv": "63783f538e57",
         "decode": "051d5ebe1301",
         "decode_paged": "a8157187fde3",
     },

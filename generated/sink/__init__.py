@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "83792e1d40f5",
-        "backward_q": "8ac2fe9a29c1",
-        "backward_kv": "d321f2db9ac4",
+        "forward": "391d3123aa30",
+        "backward_q": "c7fadff6441d",
+        "backward_kv": "4d02e51243b5",
         "decode": "36f18a66d276",
         "decode_paged": "316f75ecd511",
     },

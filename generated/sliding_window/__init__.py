@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "8af6ba2e8a57",
-        "backward_q": "585327b217f3",
-        "backward_kv": "2ba91a683942",
+        "forward": "f082a941107e",
+        "backward_q": "bda82dfc0553",
+        "backward_kv": "d9a2bbe655fc",
         "decode": "eed91d12f5ed",
         "decode_paged": "7f2779181b6b",
     },

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "d154a032a43c",
-        "backward_q": "af97b6eb3374",
-        "backward_kv": "b3173cfdcb3f",
+        "forward": "89879cfd959c",
+        "backward_q": "17f9a992f6b4",
+        "backward_kv": "c54d9f8ae8b9",
         "decode": "196d012f6e02",
         "decode_paged": "6cfa134f7ad9",
     },

@@ -23,7 +23,7 @@ from flashgen.codegen.arguments import (
 from flashgen.codegen.backward import Q_START, score_function
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
-from flashgen.codegen.sm90.keys import are_many, of_roles
+from flashgen.codegen.sm90.keys import of_roles
 from flashgen.codegen.sm90.learned import LearnedSm90, learned_sm90
 from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
@@ -74,15 +74,6 @@ class BackwardKvSm90View:
     def own_arguments(self) -> tuple[str, ...]:
         """`arguments` and, in front of them, where the gradients of learned inputs are added up."""
         return (*(self.learned.pointers if self.learned else ()), *self.arguments)
-
-    @property
-    def many(self) -> bool:
-        return are_many(self.own_arguments)
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """Their arguments by name, or all together."""
-        return ("inputs",) if self.many else self.own_arguments
 
     @property
     def producer_sizes(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from flashgen.codegen.arguments import (
 from flashgen.codegen.backward import score_function
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
 from flashgen.codegen.pairs import Function, named_apart, pairs
-from flashgen.codegen.sm90.keys import KeyTiles, Work, are_many, is_shifted, of_roles
+from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, of_roles
 from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.log2 import Q_FIRST
@@ -74,15 +74,6 @@ class BackwardQSm90View:
         """Of `sizes` those that say which tiles there are."""
         read = {"batch", "heads", "kv_heads", "num_rows", *self.work.names}
         return tuple(name for name in self.sizes if name in read)
-
-    @property
-    def many(self) -> bool:
-        return are_many(self.arguments)
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The arguments by name, or all together."""
-        return ("inputs",) if self.many else self.arguments
 
     of_roles = staticmethod(of_roles)
 

@@ -20,7 +20,7 @@ from flashgen.codegen.arguments import (
 )
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
-from flashgen.codegen.sm90.keys import KeyTiles, Work, are_many, is_shifted, key_tiles, of_roles, work_of
+from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, of_roles, work_of
 from flashgen.codegen.sm90.masks import Mixed, mixed
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.fragments import Fragment
@@ -66,15 +66,6 @@ class Role:
 
     arguments: tuple[str, ...]
     sizes: tuple[str, ...]
-
-    @property
-    def many(self) -> bool:
-        return are_many(self.arguments)
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The arguments by name, or all together."""
-        return ("inputs",) if self.many else self.arguments
 
     @property
     def longest(self) -> str:

@@ -80,11 +80,6 @@ class Work:
         return f"_work({', '.join((index, *map(longest, self.names)))})"
 
 
-def are_many(arguments: tuple[str, ...]) -> bool:
-    """Whether a role is given them together, as `inputs`, rather than by name."""
-    return len(arguments) > 2
-
-
 def longest(name: str) -> str:
     """What a kernel calls a length where that of a sequence, which may be packed, has its name."""
     return _LONGEST.get(name, name)

@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from flashgen.runtime.device.sm90.barriers import ping_pong_arrive, ping_pong_sync
-from flashgen.runtime.device.sm90.products import await_product, start_product, start_scores
+from flashgen.runtime.device.sm90.products import await_product, start_product, start_scores, store_sums, zero_sums
 from flashgen.runtime.device.sm90.sequences import tma_place
 from flashgen.runtime.device.sm90.tiles import place_of
 from flashgen.runtime.gluon import aggregate, tma_store
@@ -65,11 +65,7 @@ class DqShape:
 @gluon.jit
 def zero_dq_sums(shape):
     """dQ before the first product, for MAIN and REST columns."""
-    main = gl.zeros([64, shape.MAIN], gl.float32, shape.dq_layout)
-    if shape.REST > 0:
-        return main, gl.zeros([64, shape.REST], gl.float32, shape.rest_layout)
-    else:
-        return (main,)
+    return zero_sums(64, shape.MAIN, shape.REST, shape.dq_layout, shape.rest_layout)
 
 
 @gluon.jit
@@ -117,9 +113,7 @@ def start_dq_step(
 def store_dq(dq_desc, q_s, dq, scale, cu_seqlens_q_ptr, begin, length, h, row0, CONSUMER: gl.constexpr, shape):
     """Let TMA write dQ * scale, the rows and columns that exist. It takes the place of Q, with which all is done."""
     tile = _rows(q_s, CONSUMER, 64, shape.WIDTH)
-    tile.slice(0, shape.MAIN, 1).store((dq[0] * scale).to(dq_desc.dtype))
-    if shape.REST > 0:
-        tile.slice(shape.MAIN, shape.REST, 1).store((dq[1] * scale).to(dq_desc.dtype))
+    store_sums(tile, dq, scale, dq_desc.dtype, shape.MAIN, shape.REST)
     fence_async_shared()
     b, row = tma_place(cu_seqlens_q_ptr, begin, length, row0)
     tma_store(dq_desc, place_of(dq_desc, b, h, row, 0), q_s.index(CONSUMER))

@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
 from flashgen.runtime.device.sm90.barriers import ping_pong_arrive, ping_pong_sync
-from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores
+from flashgen.runtime.device.sm90.products import await_product, scale_rows, start_product, start_scores, zero_sums
 from flashgen.runtime.device.sm90.sequences import describe_sequences, output_strides, tma_place
 from flashgen.runtime.device.sm90.softmax import unpacked
 from flashgen.runtime.device.sm90.tiles import allocate_tiles, load_tile, place_of, tile_at
@@ -140,11 +140,7 @@ def finish_product(product, factor, last, v_channel, shape, finishes=True):
 @gluon.jit
 def zero_acc(shape):
     """The sums of P V before the first product, for the MAIN and the REST columns of V."""
-    main = gl.zeros([shape.ROWS, shape.V_MAIN], gl.float32, shape.acc_layout)
-    if shape.V_REST > 0:
-        return main, gl.zeros([shape.ROWS, shape.V_REST], gl.float32, shape.rest_layout)
-    else:
-        return (main,)
+    return zero_sums(shape.ROWS, shape.V_MAIN, shape.V_REST, shape.acc_layout, shape.rest_layout)
 
 
 @gluon.jit

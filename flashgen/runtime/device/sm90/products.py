@@ -63,3 +63,13 @@ def zero_sums(
         return main, gl.zeros([ROWS, REST], gl.float32, rest_layout)
     else:
         return (main,)
+
+
+@gluon.jit
+def store_sums(tile, sums, scale, dtype: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr):
+    """Put sums into the MAIN and REST columns of a tile in shared memory, times scale unless that is None."""
+    main = sums[0] if scale is None else sums[0] * scale
+    tile.slice(0, MAIN, 1).store(main.to(dtype))
+    if REST > 0:
+        rest = sums[1] if scale is None else sums[1] * scale
+        tile.slice(MAIN, REST, 1).store(rest.to(dtype))
