@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "aecc568df986",
-        "backward_q": "66bf1be99726",
-        "backward_kv": "6ad871056b05",
+        "forward": "062901d7732b",
+        "backward_q": "012be6dde145",
+        "backward_kv": "b69a03b1a556",
         "decode": "34b5b711c2cd",
         "decode_paged": "a3a958f785cd",
     },

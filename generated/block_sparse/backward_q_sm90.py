@@ -18,10 +18,11 @@ from flashgen.runtime.device.sm90.dq_steps import (
 )
 from flashgen.runtime.device.sm90.kv_tiles import v_slot_of
 from flashgen.runtime.device.sm90.products import await_product
+from flashgen.runtime.device.sm90.scheduled import scheduled_key_tile
 from flashgen.runtime.device.sm90.sequences import head_of, hide_if_none, if_any, last_row, some_keys, tma_place
 from flashgen.runtime.device.sm90.tiles import load_tile
 
-from .forward_sm90 import _key_tile, _work
+from .forward_sm90 import _work
 from .pair import _visible
 
 
@@ -47,7 +48,10 @@ def _dq_producer(
         load_tile((q_desc,), q_b, h, q_row, (q_s,), each, q_full.index(each))
     for i in range(num_tiles):
         k_b, k_row = tma_place(
-            cu_seqlens_k_ptr, begin_k, num_keys, _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+            cu_seqlens_k_ptr,
+            begin_k,
+            num_keys,
+            scheduled_key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN),
         )
         slot = k_channel.slot(i)
         load_tile((k_desc,), k_b, kv_h, k_row, (k_s,), slot[0], k_channel.acquire(slot))
@@ -120,7 +124,7 @@ def _dq_consumer(
     v_channel.wait(v_slot)
     products = start_dp(do_s, CONSUMER, v_s, v_slot, zero, shape)
     qk = warpgroup_mma_wait(shape.DP_PRODUCTS, deps=(scores,))
-    start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+    start = scheduled_key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
     col = start + gl.arange(0, BN, layout=col_layout)[None, :]
     k = gl.minimum(col, kv_len - 1)
     qk = gl.where(_visible(k, block_mask_base, block_mask_row, c) & (col < kv_len), qk, -float("inf"))
@@ -142,7 +146,7 @@ def _dq_consumer(
             q_tile, zero, ds, dq, last, slot, v_slot, shared, k_channel, v_channel, CONSUMER, shape
         )
         qk = warpgroup_mma_wait(shape.DP_PRODUCTS, deps=(scores,))
-        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+        start = scheduled_key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
         col = start + gl.arange(0, BN, layout=col_layout)[None, :]
         k = gl.minimum(col, kv_len - 1)
         qk = gl.where(_visible(k, block_mask_base, block_mask_row, c) & (col < kv_len), qk, -float("inf"))

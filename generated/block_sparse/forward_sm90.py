@@ -15,6 +15,7 @@ from flashgen.runtime.device.sm90.barriers import make_channel, ping_pong_arrive
 from flashgen.runtime.device.sm90.forward_steps import (
     ForwardShape, allocate_forward, describe_output, finish_product, load_queries, start_step, store_output, zero_acc,
 )
+from flashgen.runtime.device.sm90.scheduled import scheduled_key_tile, scheduled_keys
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, request_tile, reset_counter
 from flashgen.runtime.device.sm90.sequences import (
     count_tiles, describe_sequences, first_stat, hide_if_none, last_row, next_tile, other_side, query_tile, some_keys,
@@ -32,7 +33,7 @@ def _work(
 ):
     """What `query_tile` says of tile `index` of queries, its first row; how many tiles of keys it sees, and which.
 
-    Of num_tiles tiles of keys, the first num_mixed need the mask; see _key_tile.
+    Of num_tiles tiles of keys, the first num_mixed need the mask; see scheduled_key_tile.
     """
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
     num_q_tiles = gl.cdiv(q_len, BM)
@@ -49,23 +50,10 @@ def _work(
         # There are fewer rows of it than slots.
         tile = gl.minimum(tile, num_q_tiles - 1)
     row = (b * heads + h).to(gl.int64) * num_q_tiles + tile
-    num_mixed = gl.load(counts_ptr + 3 * row)
-    num_full = gl.load(counts_ptr + 3 * row + 1)
-    if cu_seqlens_k_ptr is not None:
-        # A sequence without keys sees nothing, whatever another has there.
-        num_mixed = gl.where(num_keys > 0, num_mixed, 0)
-        num_full = gl.where(num_keys > 0, num_full, 0)
-    num_tiles = gl.maximum(num_mixed + num_full, 1)
-    row_tiles_ptr = tiles_ptr + row * num_k_tiles
+    num_tiles, num_mixed, num_full, row_tiles_ptr = scheduled_keys(
+        row, counts_ptr, tiles_ptr, num_k_tiles, cu_seqlens_k_ptr, num_keys
+    )
     return b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr
-
-
-@gluon.jit
-def _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN: gl.constexpr):
-    """The first key of tile i: mixed tiles come before full ones."""
-    # Mixed tiles stand at the front of the row, full ones at its end; an empty row gets a tile that it does not see.
-    place = gl.where(i < num_mixed, i, num_k_tiles - 1 - (i - num_mixed))
-    return gl.load(row_tiles_ptr + place, mask=i < num_mixed + num_full, other=0) * BN
 
 
 @gluon.jit
@@ -105,7 +93,10 @@ def _producer(
                 # Tiles differ in length: whoever is nearly done takes the next one.
                 answer = request_tile(counter_ptr)
             k_b, k_row = tma_place(
-                cu_seqlens_k_ptr, begin_k, num_keys, _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+                cu_seqlens_k_ptr,
+                begin_k,
+                num_keys,
+                scheduled_key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN),
             )
             load_keys(k_descs, k_b, kv_h, k_row, n, k_s, k_channel, v_channel, SPLIT)
             if n > 0:
@@ -216,7 +207,7 @@ def _consumer(
 
         # Its first tile of keys, as if it were mixed.
         i = 0
-        start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+        start = scheduled_key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
         qk = warpgroup_mma_wait(shape.PRODUCTS, deps=(scores,))
         k_channel.release(slot, begins)
         col = start + gl.arange(0, BN, layout=col_layout)[None, :]
@@ -245,7 +236,7 @@ def _consumer(
             n += 1
             slot = k_channel.slot(n)
             scores, product = start_step(q_tile, zero, pairs, acc, slot, last, shared, channels, CONSUMER, shape)
-            start = _key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
+            start = scheduled_key_tile(i, num_mixed, num_full, row_tiles_ptr, num_k_tiles, BN)
             qk = warpgroup_mma_wait(shape.PRODUCTS, deps=(scores,))
             k_channel.release(slot)
             col = start + gl.arange(0, BN, layout=col_layout)[None, :]

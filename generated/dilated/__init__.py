@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "c4612f3a6aa5",
-        "backward_q": "cdd1c0fdc83e",
-        "backward_kv": "76fa51233495",
+        "forward": "51d146547d7e",
+        "backward_q": "b08f9e64435f",
+        "backward_kv": "5ae27dfe1463",
         "decode": "a3b1a47ab8c8",
         "decode_paged": "60bcbe2ba5ba",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "56e223b68ad9",
-        "backward_q": "5001dd59faad",
-        "backward_kv": "787d8d64947f",
+        "forward": "3a8abc5aa18e",
+        "backward_q": "a9ebbf2dc4e4",
+        "backward_kv": "5726932f366f",
         "decode": "b0cc41787a9b",
         "decode_paged": "7f7ca2b8a0c3",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "fdeeea413224",
-        "backward_q": "c0d748003baf",
-        "backward_kv": "f65f56fdb5fa",
+        "forward": "d18595bc9542",
+        "backward_q": "d50246764a7b",
+        "backward_kv": "42729e86deed",
         "decode": "2d0310d2ef0e",
         "decode_paged": "1a743cb8e1ed",
     },

@@ -18,6 +18,7 @@ from flashgen.runtime.device.sm90.kv_steps import (
 )
 from flashgen.runtime.device.sm90.kv_tiles import kv_place, slot_of
 from flashgen.runtime.device.sm90.positions import opaque
+from flashgen.runtime.device.sm90.scheduled import scheduled_queries, scheduled_query_tile
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, reset_counter
 from flashgen.runtime.device.sm90.sequences import (
     count_tiles, delta_place, if_any, key_tile, next_tile, other_side, tma_place,
@@ -44,22 +45,10 @@ def _queries_of(col0, b, counts_ptr, tiles_ptr, num_q_tiles, q_len, longest_k, c
         # What lies behind the last sequence may be longer than each of them.
         tile = gl.minimum(tile, gl.cdiv(longest_k, BN) - 1)
     row = b.to(gl.int64) * gl.cdiv(longest_k, BN) + tile
-    num_mixed = gl.load(counts_ptr + 3 * row)
-    num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)
-    # A packed sequence without queries is not seen, whatever another has there.
-    num_mixed = if_any(cu_seqlens_q_ptr, q_len, num_mixed, 0)
-    num_tiles = if_any(cu_seqlens_q_ptr, q_len, num_tiles, 0)
-    row_tiles_ptr = tiles_ptr + row * num_q_tiles
+    num_tiles, num_mixed, row_tiles_ptr = scheduled_queries(
+        row, counts_ptr, tiles_ptr, num_q_tiles, cu_seqlens_q_ptr, q_len
+    )
     return num_tiles, num_mixed, row_tiles_ptr
-
-
-@gluon.jit
-def _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM: gl.constexpr):
-    """The first query of tile i, mixed tiles before full ones."""
-    # Mixed tiles stand at the front of the row, full ones at its end.
-    place = gl.where(i < num_mixed, i, num_q_tiles - 1 - (i - num_mixed))
-    start = gl.load(row_tiles_ptr + place) * BM
-    return start
 
 
 @gluon.jit
@@ -100,7 +89,7 @@ def _backward_producer(
             )
             first_row = delta_place(cu_seqlens_q_ptr, b, h, heads, begin_q, num_rows)
             for i in range(num_tiles):
-                start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+                start = scheduled_query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
                 q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, q_len, start)
                 stage, phase = slot_of(n, shape.STAGES)
                 load_stage(descs, q_b, h, q_row, first_row, start, stage, phase, shared, of_queries)
@@ -174,7 +163,7 @@ def _backward_consumer(
             # Mixed tiles.
             i = 0
             while i < num_mixed:
-                start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+                start = scheduled_query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
                 stage, phase = slot_of(n, shape.STAGES)
                 # S^T = K Q^T and dP^T = V dO^T.
                 scores, products = start_kv_step(k_tile, v_tile, zero, stage, phase, shared, of_queries, shape)
@@ -202,7 +191,7 @@ def _backward_consumer(
 
             # Full tiles: each row sees each key, no mask.
             while i < num_tiles:
-                start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+                start = scheduled_query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
                 stage, phase = slot_of(n, shape.STAGES)
                 # S^T = K Q^T and dP^T = V dO^T.
                 scores, products = start_kv_step(k_tile, v_tile, zero, stage, phase, shared, of_queries, shape)

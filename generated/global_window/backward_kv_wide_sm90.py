@@ -14,6 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, make_barriers, make_channel
 from flashgen.runtime.device.sm90.fragments import load_fragments, store_fragments
 from flashgen.runtime.device.sm90.kv_tiles import slot_of
+from flashgen.runtime.device.sm90.scheduled import scheduled_query_tile
 from flashgen.runtime.device.sm90.sequences import delta_place, if_any, key_tile, other_side, tma_place
 from flashgen.runtime.device.sm90.tiles import place_of
 from flashgen.runtime.device.sm90.wide_steps import (
@@ -22,7 +23,7 @@ from flashgen.runtime.device.sm90.wide_steps import (
 )
 from flashgen.runtime.gluon import tma_load
 
-from .backward_kv_sm90 import _queries_of, _query_tile
+from .backward_kv_sm90 import _queries_of
 from .pair import _visible_by_key
 
 
@@ -52,7 +53,7 @@ def _wide_producer(
         )
         first_row = delta_place(cu_seqlens_q_ptr, b, h, heads, begin_q, num_rows)
         for i in range(num_tiles):
-            start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+            start = scheduled_query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
             q_b, q_row = tma_place(cu_seqlens_q_ptr, begin_q, q_len, start)
             slot = slot_of(n, shape.STAGES)
             load_wide_stage(descs, q_b, h, q_row, first_row, start, slot, shared, q_channel, do_channel)
@@ -94,7 +95,7 @@ def _wide_dv_consumer(shared, channels, dv_desc, inputs, sizes, sequences, shape
 
         # Mixed tiles.
         for i in range(0, num_mixed):
-            start = _query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
+            start = scheduled_query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
             slot = slot_of(n, shape.STAGES)
             stage = slot[0]
             q_channel.wait(slot)

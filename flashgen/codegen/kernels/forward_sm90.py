@@ -188,7 +188,7 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
         clamps_k=found.clamps_k,
         keys=keys,
         work=work,
-        start="(num_tiles - 1 - i) * BN" if keys is None else f"_key_tile(i, {', '.join(keys.placed_by)}, BN)",
+        start="(num_tiles - 1 - i) * BN" if keys is None else keys.start,
         loaded=tuple(name if name in used else "_" for name in work.returned),
         grouped=ordered,
         uneven=uneven,

@@ -1,7 +1,7 @@
 """Which tiles of keys a tile of queries needs in the Hopper kernels.
 
 Both roles ask it, the warp that loads and those that compute, so it is a function of its own. Its tiles are numbered,
-the mixed ones first, and `_key_tile` finds the place of each.
+the mixed ones first, and `_key_tile` finds the place of each, or for a schedule `scheduled_key_tile`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,6 @@ _PLACE_BETWEEN = (
     "gl.maximum(gl.where(i < num_right, right, gl.where(i < num_mixed, left, full)), 0)",
 )
 
-_PLACE_SCHEDULED = (
-    "# Mixed tiles stand at the front of the row, full ones at its end; an empty row gets a tile that it does not see.",
-    "place = gl.where(i < num_mixed, i, num_k_tiles - 1 - (i - num_mixed))",
-    "gl.load(row_tiles_ptr + place, mask=i < num_mixed + num_full, other=0) * BN",
-)
-
 
 @dataclass(frozen=True)
 class KeyTiles:
@@ -61,6 +55,11 @@ class KeyTiles:
     arguments: tuple[str, ...]
     reads: frozenset[str]
     scheduled: bool = False
+
+    @property
+    def start(self) -> str:
+        """The first key of tile i, as a kernel asks for it."""
+        return f"{'scheduled' if self.scheduled else ''}_key_tile(i, {', '.join(self.placed_by)}, BN)"
 
 
 @dataclass(frozen=True)
@@ -120,6 +119,8 @@ def key_tiles(facts: Facts) -> KeyTiles:
 
 
 def _scheduled(facts: Facts) -> KeyTiles:
+    placed_by = ("num_mixed", "num_full", "row_tiles_ptr", "num_k_tiles")
+    returned = ("num_tiles", *placed_by[:3])
     place = schedule_row(facts, "num_q_tiles", "(num_q_tiles - 1 - tile)", GLUON)
     lines = (
         "if cu_seqlens_q_ptr is None:",
@@ -130,20 +131,12 @@ def _scheduled(facts: Facts) -> KeyTiles:
         "    # There are fewer rows of it than slots.",
         "    tile = gl.minimum(tile, num_q_tiles - 1)",
         *packed_row(facts, "num_q_tiles", f"row = {schedule_row(facts, 'num_q_tiles', 'tile', GLUON)}", GLUON),
-        "num_mixed = gl.load(counts_ptr + 3 * row)",
-        "num_full = gl.load(counts_ptr + 3 * row + 1)",
-        "if cu_seqlens_k_ptr is not None:",
-        "    # A sequence without keys sees nothing, whatever another has there.",
-        "    num_mixed = gl.where(num_keys > 0, num_mixed, 0)",
-        "    num_full = gl.where(num_keys > 0, num_full, 0)",
-        "num_tiles = gl.maximum(num_mixed + num_full, 1)",
-        "row_tiles_ptr = tiles_ptr + row * num_k_tiles",
+        f"{', '.join(returned)} = scheduled_keys(row, {', '.join(SCHEDULE)}, cu_seqlens_k_ptr, num_keys)",
     )
-    placed_by = ("num_mixed", "num_full", "row_tiles_ptr", "num_k_tiles")
     return KeyTiles(
         lines=lines,
-        returned=("num_tiles", *placed_by[:3]),
-        place=_PLACE_SCHEDULED,
+        returned=returned,
+        place=(),
         placed_by=placed_by,
         arguments=SCHEDULE,
         reads=frozenset(),

@@ -1,7 +1,7 @@
 """Which tiles of queries see a tile of keys, for the Hopper kernels for dK and dV.
 
 Both roles ask, the warp that loads and those that compute, so it is a function of its own: `_queries_of`. Its tiles are
-numbered, the mixed ones first, and `_query_tile` finds the place of each.
+numbered, the mixed ones first, and `_query_tile` finds the place of each, or for a schedule `scheduled_query_tile`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,6 @@ _PLACE_BETWEEN: tuple[str, ...] = (
     "start = first + gl.where(i < num_left, i, gl.where(i < num_mixed, right, i - num_right)) * BM",
 )
 
-_PLACE_SCHEDULED = (
-    "# Mixed tiles stand at the front of the row, full ones at its end.",
-    "place = gl.where(i < num_mixed, i, num_q_tiles - 1 - (i - num_mixed))",
-    "start = gl.load(row_tiles_ptr + place) * BM",
-)
-
 
 @dataclass(frozen=True)
 class QueryTiles:
@@ -83,7 +77,7 @@ class QueryTiles:
 
     @property
     def start(self) -> str:
-        return f"_query_tile(i, {', '.join(self.placed_by)}, BM)"
+        return f"{'' if self.place else 'scheduled'}_query_tile(i, {', '.join(self.placed_by)}, BM)"
 
 
 def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
@@ -116,25 +110,21 @@ def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
 def _scheduled(facts: Facts) -> QueryTiles:
     by = ["b", *(["h"] if facts.mask_by_head else [])]
     num_kv_tiles = "gl.cdiv(longest_k, BN)"
+    placed_by = ("num_mixed", "row_tiles_ptr", "num_q_tiles")
+    returned = ("num_tiles", *placed_by[:2])
     lines = (
         "tile = col0 // BN",
         "if cu_seqlens_q_ptr is not None:",
         "    # What lies behind the last sequence may be longer than each of them.",
         f"    tile = gl.minimum(tile, {num_kv_tiles} - 1)",
         *packed_row(facts, num_kv_tiles, f"row = {schedule_row(facts, num_kv_tiles, 'tile', GLUON)}", GLUON),
-        "num_mixed = gl.load(counts_ptr + 3 * row)",
-        "num_tiles = num_mixed + gl.load(counts_ptr + 3 * row + 1)",
-        "# A packed sequence without queries is not seen, whatever another has there.",
-        "num_mixed = if_any(cu_seqlens_q_ptr, q_len, num_mixed, 0)",
-        "num_tiles = if_any(cu_seqlens_q_ptr, q_len, num_tiles, 0)",
-        "row_tiles_ptr = tiles_ptr + row * num_q_tiles",
+        f"{', '.join(returned)} = scheduled_queries(row, {', '.join(ROW_SCHEDULE)}, cu_seqlens_q_ptr, q_len)",
     )
-    placed_by = ("num_mixed", "row_tiles_ptr", "num_q_tiles")
     sizes = ["heads"] if facts.mask_by_head else []
     return QueryTiles(
         lines=lines,
-        returned=("num_tiles", *placed_by[:2]),
-        place=_PLACE_SCHEDULED,
+        returned=returned,
+        place=(),
         placed_by=placed_by,
         names=("col0", *by, *ROW_SCHEDULE, *sizes, "q_len", "longest_k", "cu_seqlens_q_ptr", "BN"),
         arguments=ROW_SCHEDULE,
