@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
 
 # So many arguments of at most so many letters share lines.
 _MANY = 6
 _SHORT = 24
-# The head of a function at the top, up to its colon.
-_HEAD = re.compile(r"^def (?P<name>\w+)\(.*?\)(?: -> [^\n]+)?:(?:  # [^\n]+)?$", re.MULTILINE | re.DOTALL)
 
 
 def in_rows(source: str, laid_out: str, width: int) -> str:
@@ -20,10 +17,9 @@ def in_rows(source: str, laid_out: str, width: int) -> str:
     of many short arguments, has as many in a row as there is room for.
     """
     lines = laid_out.split("\n")
-    body = ast.parse(laid_out).body
-    heads = _heads(source, [node.name for node in body if isinstance(node, ast.FunctionDef)])
+    heads = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     # From the end, so that what comes before stands where the tree has it.
-    for node in reversed(body):
+    for node in reversed(ast.parse(laid_out).body):
         if isinstance(node, ast.ImportFrom):
             _group_names(lines, node, width)
             continue
@@ -36,17 +32,6 @@ def in_rows(source: str, laid_out: str, width: int) -> str:
         for decorator in reversed(node.decorator_list):
             _group_list(lines, decorator, width)
     return "\n".join(lines)
-
-
-def _heads(source: str, names: Sequence[str]) -> list[ast.FunctionDef]:
-    """The functions at the top of a source, which has those of these names: only their heads matter.
-
-    These are found as text and parsed alone, in a fraction of the time; all of it, where a line only looks like one.
-    """
-    found = list(_HEAD.finditer(source))
-    if [head["name"] for head in found] == [*names]:
-        source = "\n".join(f"{head[0]}\n    ..." for head in found)
-    return [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
 
 
 def of_several_lines(node: ast.AST) -> Iterator[ast.AST]:

@@ -1,19 +1,22 @@
 """What `tl` means while Triton's interpreter runs a kernel, made once.
 
 For each kernel, and for each function that a kernel calls, Triton looks through all of the language and wraps what it
-finds, to take it away again after the kernel; and each call of what is wrapped goes through three functions.
+finds; what it wraps for the kernel it takes away again after it. And each call of it goes through three functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from threading import local
+from types import SimpleNamespace
 from typing import Any
 
 import triton.language as tl
 
-# Where a function has the modules of the language that it reads.
-_MODULES = "_flashgen_modules"
+# What a function has that reads all of the language.
+_READER = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+# What is patched: whose, its name, and what stands there instead.
+Patches = list[tuple[Any, str, Any]]
 
 
 class Language:
@@ -24,38 +27,36 @@ class Language:
         self._own = [(tl.tensor, members), (tl, functions), (tl.core, functions)]
         self._patch = interpreter._patch_lang
         self._mine = _OfThread()
-        # By modules: what of them and of what else is patched, each as owner, name and member.
-        self._made: dict[frozenset[int], list[tuple[Any, str, Any]]] = {}
+        self._made: Patches = []
 
     def begin(self) -> None:
         """A kernel of this thread starts, with nothing patched."""
-        self._mine.patched.clear()
+        self._mine.patched = False
 
     def patch(self, function: Any) -> Any:
-        """For all functions that a kernel calls, `tl` is patched once, and `tl.core`; some read neither."""
-        modules = function.__dict__.get(_MODULES)
-        if modules is None:
-            modules = frozenset(id(value) for value in function.__globals__.values() if value is tl or value is tl.core)
-            setattr(function, _MODULES, modules)
-        if modules <= self._mine.patched:
-            return self._interpreter._LangPatchScope()
-        known = self._made.get(modules)
-        scope = self._patch(function) if known is None else self._again(known)
-        if known is None:
-            for owner, members in self._own:
-                for name, member in members.items():
-                    scope.set_attr(owner, name, member)
-        # What is patched on top of patches is not all.
-        if known is None and not self._mine.patched:
-            self._made[modules] = [(owner, name, vars(owner)[name]) for owner, name, _ in scope._changes]
-        self._mine.patched |= modules
+        """For a kernel and all functions that it calls once, whatever of the language they read.
+
+        A kernel that was running before its interpreter was mended goes on as it began.
+        """
+        if self._mine.patched is None:
+            return self._patch(function)
+        scope = self._interpreter._LangPatchScope()
+        if not self._mine.patched:
+            self._mine.patched = True
+            self._made = self._made or self._all()
+            for owner, name, member in self._made:
+                scope.set_attr(owner, name, member)
         return scope
 
-    def _again(self, known: list[tuple[Any, str, Any]]) -> Any:
-        scope = self._interpreter._LangPatchScope()
-        for owner, name, member in known:
-            scope.set_attr(owner, name, member)
-        return scope
+    def _all(self) -> Patches:
+        """What Triton patches, and what is patched besides."""
+        scope = self._patch(_READER)
+        for owner, members in self._own:
+            for name, member in members.items():
+                scope.set_attr(owner, name, member)
+        found = [(owner, name, vars(owner)[name]) for owner, name, _ in scope._changes]
+        scope.restore()
+        return found
 
     def patch_builtin(self, owner: Any, name: str, member: Any, _: Any, scope: Any) -> None:
         """A builtin of the language, which is told what it is called by: Triton's wrapper says no more."""
@@ -69,7 +70,7 @@ class Language:
 
 
 class _OfThread(local):
-    """The modules for which `tl` is patched while the thread's kernel runs."""
+    """Whether the language is patched for the kernel that the thread runs; None where none has begun here."""
 
     def __init__(self) -> None:
-        self.patched: set[int] = set()
+        self.patched: bool | None = None

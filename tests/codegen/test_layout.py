@@ -79,12 +79,6 @@ def f(
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(long.replace('"a", "b", "c", "d"', many)))
 
 
-def test_a_line_that_looks_like_a_head_is_none() -> None:
-    head = f"def f(\n    a, b,\n    {'c' * WIDTH},\n):\n"
-    assert head in laid_out(f'''"""What it is.\n\ndef g(x):\n"""\n\n\n{head}    return a\n''')
-    assert head in laid_out(f"def g(x): return x\n\n\n{head}    return a\n")
-
-
 def test_a_call_of_many_short_arguments_has_rows() -> None:
     names = ", ".join(f"name_of_argument_{number}" for number in range(9))
     text = laid_out(f"found = f(g(0), {names})\n")

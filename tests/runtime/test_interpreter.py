@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 import triton
 import triton.language as tl
 
 from flashgen.runtime.interpreter import interpreted
+from flashgen.runtime.interpreter_language import Language
 
 pytestmark = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="the interpreter is off")
 
@@ -68,3 +72,21 @@ def test_the_language_is_made_once_for_all_kernels_and_what_they_call(monkeypatc
         assert out.tolist() == [2.0**times] * 4
         assert tl.core.is_builtin(tl.load) and tl.core.is_builtin(tl.tensor.__add__)
     assert not made
+
+
+def test_a_kernel_that_runs_while_a_copy_mends_the_interpreter_goes_on_as_it_began() -> None:
+    """An exported file has its own: what it sees of a language that is patched already is not all."""
+    from triton.runtime import interpreter
+
+    given: list[Any] = []
+    first = SimpleNamespace(
+        _patch_lang=lambda function: given.append(function) or interpreter._LangPatchScope(),
+        _LangPatchScope=interpreter._LangPatchScope,
+    )
+    language = Language(first, {}, {"load": print})
+    assert not language.patch(_power)._changes and given == [_power]
+    language.begin()
+    scope = language.patch(_power)
+    assert tl.load is print and not language.patch(_doubled)._changes and len(given) == 2
+    scope.restore()
+    assert tl.core.is_builtin(tl.load)
