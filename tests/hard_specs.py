@@ -121,6 +121,11 @@ BATCHES: dict[str, dict[str, Any]] = {
         "score": "score + rel[h % 2, k] * rel[b // 2, q]",
         "mask": "(doc[h, q] <= doc[b // 2, k] + 2) & (ids[b, row] + 1 >= doc[b, k] - 2) & (doc[0, k] < 100)",
     },
+    "a bound of rows that the first sequence has": {
+        "inputs": {"far": {**_tensor("batch", "kv_len", dtype="int32"), "range": [0, 60]}},
+        "align": "top_left",
+        "mask": "q <= far[0, k]",
+    },
     "a row of a block mask for each query": {"block_sparse": {"block_q": 1, "block_kv": 5}},
     "a column of a block mask for each key": {"block_sparse": {"block_q": 16, "block_kv": 1}, "align": "top_left"},
 }

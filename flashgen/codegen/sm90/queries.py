@@ -13,6 +13,7 @@ from flashgen.analysis.levels import ROW
 from flashgen.codegen.arguments import ROW_SCHEDULE, extra_arguments, new_prologue
 from flashgen.codegen.limits import packed_row, row_limits, schedule_row
 from flashgen.emit.dialects import GLUON
+from flashgen.emit.names import IS_PACKED
 
 _SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")
 _OF_TILE = ("b", "h", "kv_h", "begin_q", "begin_k", "cu_seqlens_q_ptr")
@@ -96,6 +97,8 @@ def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
     reads = prologue.reads | {"q_len", "kv_len"}
     extra = extra_arguments(facts.variant, reads)
     sizes = [name for name in _SIZES if name in reads]
+    # What reads an input of another sequence, or batch element, asks whether sequences are packed.
+    sizes += ["cu_seqlens_q_ptr"] if IS_PACKED in prologue.defines else []
     return QueryTiles(
         lines=(*prologue.lines, *limits.lines, *(line.format(stop=limits.stop) for line in lines)),
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
