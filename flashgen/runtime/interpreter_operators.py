@@ -12,7 +12,8 @@ from typing import Any
 
 from triton.language import core
 
-from flashgen.runtime.interpreter_pairs import FLOATS, INTEGERS, NUMBERS, POINTER, TEST, UNKNOWN, Pairs
+from flashgen.runtime.interpreter_pairs import POINTER, TEST, UNKNOWN, Pairs
+from flashgen.runtime.interpreter_types import FLOATS, INTEGERS, NUMBERS
 
 Compute = Callable[[Any, Any], Any]
 # Types that all numbers have beside tensors of them.

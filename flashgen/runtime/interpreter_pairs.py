@@ -11,16 +11,10 @@ from typing import Any, NamedTuple
 
 from triton.language import core
 
-from flashgen.runtime.interpreter_types import facts_of
+from flashgen.runtime.interpreter_types import INTEGERS, NUMBERS, RANGE, facts_of, tile_sizes
 
-# Two numbers are computed in the later of their types.
-INTEGERS = ("int8", "int16", "int32", "int64")
-FLOATS = ("fp32", "fp64")
-NUMBERS = (*INTEGERS, *FLOATS)
-# What else a pair may be: two tests, a pointer beside an integer, a test beside what it chooses.
+# What a pair may be beside numbers: two tests, a pointer beside an integer, a test beside what it chooses.
 TEST, POINTER, CHOICE = "int1", "pointer", "choice"
-# Integers that have a type: floats are compared with each, and added to it.
-_RANGE = (-(2**63), 2**64 - 1)
 
 Change = Callable[[Any], Any]
 
@@ -94,12 +88,12 @@ class Pairs:
         if kind not in (int, float) or scalar.name not in NUMBERS or (kind is float and scalar.is_int()):
             return UNKNOWN
         make = self._dtypes[scalar.name].type
-        least, most = (scalar.get_int_min_value(), scalar.get_int_max_value()) if scalar.is_int() else _RANGE
+        least, most = (scalar.get_int_min_value(), scalar.get_int_max_value()) if scalar.is_int() else RANGE
         fitting = (lambda n: make(n) if least <= n <= most else None) if kind is int else make
-        return self._pair(scalar.name, scalar, _sizes(left), right=fitting)
+        return self._pair(scalar.name, scalar, tile_sizes(left), right=fitting)
 
     def _with_tensor(self, left: Any, right: Any) -> Pair:
-        ours, theirs, sizes = left.scalar, right.scalar, _common(_sizes(left), _sizes(right))
+        ours, theirs, sizes = left.scalar, right.scalar, _common(tile_sizes(left), tile_sizes(right))
         if sizes is None:
             return UNKNOWN
         if ours.is_ptr() and theirs.name in INTEGERS:
@@ -108,6 +102,7 @@ class Pairs:
             return self._pair(TEST if theirs.name == TEST else CHOICE, theirs, sizes)
         if ours.name not in NUMBERS or theirs.name not in NUMBERS:
             return UNKNOWN
+        # They are computed in the later of the types.
         scalar = max(ours, theirs, key=lambda each: NUMBERS.index(each.name))
         cast = methodcaller("astype", self._dtypes[scalar.name])
         left_cast, right_cast = (None if each.name == scalar.name else cast for each in (ours, theirs))
@@ -134,12 +129,13 @@ class Pairs:
         return self._casts[key]
 
     def _cast(self, source: Any, target: Any) -> Change:
-        make, dtype = self.maker(target, _sizes(source)), self._dtypes[target.name]
+        make, dtype = self.maker(target, tile_sizes(source)), self._dtypes[target.name]
         return lambda data: make(data.astype(dtype))
 
     def tests(self, mask: Any, beside: Any) -> Any:
         """The array of a mask of tests that has the sizes of a tensor; None if it is none."""
-        fits = isinstance(mask, core.tensor) and mask.dtype.name == TEST and _sizes(mask.type) == _sizes(beside.type)
+        is_mask = isinstance(mask, core.tensor) and mask.dtype.name == TEST
+        fits = is_mask and tile_sizes(mask.type) == tile_sizes(beside.type)
         return mask.handle.data if fits else None
 
     def maker(self, scalar: Any, sizes: Sequence[int]) -> Change:
@@ -161,10 +157,6 @@ class Pairs:
             return made
 
         return make
-
-
-def _sizes(type: Any) -> list[int]:
-    return [*type.shape] if type.is_block() else []
 
 
 def _common(left: list[int], right: list[int]) -> list[int] | None:

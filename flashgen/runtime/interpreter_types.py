@@ -15,10 +15,12 @@ from typing import Any
 from triton.language import core
 from triton.language.semantic import TritonSemantic
 
-# What two operands of one of these types are computed in, whatever the operation: that type.
-_NUMBERS = ("fp32", "fp64", "int8", "int16", "int32", "int64")
-# Integers that have a type.
-_RANGE = (-(2**63), 2**64 - 1)
+INTEGERS = ("int8", "int16", "int32", "int64")
+FLOATS = ("fp32", "fp64")
+# What two operands of one of these types are computed in, whatever the operation: that type. Of two, the later one.
+NUMBERS = (*INTEGERS, *FLOATS)
+# Integers that have a type: floats are compared with each, and added to it.
+RANGE = (-(2**63), 2**64 - 1)
 # What is no constant, and has none in it.
 _PLAIN = (core.tensor, int, str, float, bool, type(None))
 # What types keep of what follows from them, and what their class keeps once they are shared.
@@ -89,9 +91,14 @@ def _spare_comparisons() -> None:
     core.dtype.__eq__, core._unwrap_if_constexpr = same, unwrapped
 
 
+def tile_sizes(type: Any) -> list[int]:
+    """Those of a tile; a number has none."""
+    return [*type.shape] if type.is_block() else []
+
+
 def facts_of(type: Any) -> tuple[Any, Any, Any]:
     """The shape, the number of elements and the dtype of tensors of a type."""
-    sizes = [*type.shape] if type.is_block() else []
+    sizes = tile_sizes(type)
     shape = core.tuple([core.constexpr(size) for size in sizes])
     facts = (shape, core.constexpr(math.prod(sizes)), type.scalar)
     setattr(type, _FACTS, facts)
@@ -102,7 +109,7 @@ def _spare_conversions(handle: Any) -> None:
     import numpy as np
 
     check, broadcast = TritonSemantic.binary_op_type_checking_impl, TritonSemantic.broadcast_impl_value
-    dtypes = {name: np.dtype(name.replace("fp", "float")) for name in _NUMBERS}
+    dtypes = {name: np.dtype(name.replace("fp", "float")) for name in NUMBERS}
 
     def spread(data: Any, scalar: Any, sizes: Sequence[int]) -> Any:
         return core.tensor(handle(np.broadcast_to(data, sizes), scalar), core.block_type(scalar, sizes))
@@ -126,7 +133,7 @@ def _spare_conversions(handle: Any) -> None:
         dtype = dtypes.get(scalar.name)
         if dtype is None or (type(number) is not int and (type(number) is not float or scalar.is_int())):
             return None
-        least, most = _RANGE if scalar.is_floating() else (scalar.get_int_min_value(), scalar.get_int_max_value())
+        least, most = RANGE if scalar.is_floating() else (scalar.get_int_min_value(), scalar.get_int_max_value())
         if type(number) is int and not least <= number <= most:
             return None
         data = np.array([number], dtype)

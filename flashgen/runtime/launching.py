@@ -73,10 +73,6 @@ class Rest:
                 )
         return tuple(arguments), constants
 
-    def options_of(self, kernel: Any) -> dict[str, Any]:
-        """The options of its launch."""
-        return {**compiled_with(kernel), **self.options}
-
     def _names(self, given: Mapping[str, Any]) -> str:
         return ", ".join([*given, *self.numbers, *self.constants])
 
@@ -169,7 +165,7 @@ def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], r
     if _instead is not None or gpu < 0:
         found = rest()
         positional, constants = found.arguments(kernel, given)
-        launch(kernel, found.programs, *positional, **constants, **found.options_of(kernel))
+        launch(kernel, found.programs, *positional, **constants, **found.options)
     elif torch._C._cuda_getDevice() == gpu:
         _relaunch_here(order, gpu, key, arguments, given, rest)
     else:
@@ -207,7 +203,8 @@ def _relaunch_here(
     if known is None or kernel.pre_run_hooks or hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
         asked = rest()
         positional, constants = asked.arguments(kernel, given)
-        found = _launch_here(kernel, asked.programs, gpu, positional, {**constants, **asked.options_of(kernel)})
+        constants = {**compiled_with(kernel), **constants, **asked.options}
+        found = _launch_here(kernel, asked.programs, gpu, positional, constants)
         if found is not None:
             remember(_known, described, _know(order, found, asked, (*positional, *found.values), passed))
         return
