@@ -220,6 +220,14 @@ def cut_off(q: torch.Tensor) -> bool:
     return q.dtype == torch.bfloat16 and q.device.type == "cpu"
 
 
+def as_stored(found: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """A float64 result as a kernel on these tensors stores it, in the dtype of q."""
+    if not cut_off(q):
+        return found.to(q.dtype).to(found.dtype)
+    # bfloat16 is the first half of float32: without the rest nothing is larger than it was.
+    return (found.to(torch.float32).view(torch.int32) & -(2**16)).view(torch.float32).to(found.dtype)
+
+
 def _underflow(call: Call) -> float:
     least = 2.0**-25 if call.q.dtype == torch.float16 else 2.0**-126
     return call.k.shape[2] * least * float(call.v.abs().max())

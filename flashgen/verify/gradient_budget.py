@@ -22,8 +22,9 @@ Let u be the unit roundoff of the kernel's dtype, u32 that of float32. Two thing
   which N does not see where keys cancel in it: q and k have 2 u sqrt(sum_j (dS_ij k_jd)^2) more, what such errors add
   up to.
 - As a whole, in the Euclidean norm: at most 2 E + f |truth| + 2 u |N|^2 / sum N, E now what eager autograd loses in the
-  kernel's own dtype, with the fast forms too. The last term is for few rows, where what either loses is luck: of n
-  alike, 2 u |N| / sqrt(n).
+  kernel's own dtype, with the fast forms too, or what is lost where d_out . out is taken from the rounded out, if that
+  is more: of a row of one key autograd's dP cancels with its mean exactly. The last term is for few rows, where what
+  either loses is luck: of n alike, 2 u |N| / sqrt(n).
 
 Of few rows eager autograd may lose little by luck: what does not fit is held against the most that it loses in
 evaluations of the formula in which every operation is rounded up or down as it comes, as in `budget`.
@@ -51,7 +52,16 @@ from types import MappingProxyType
 import torch
 
 from flashgen.problems import Call
-from flashgen.verify.budget import U32, Reference, Verdict, cut_off, roundoff, score_magnitude, what_was_drawn
+from flashgen.verify.budget import (
+    U32,
+    Reference,
+    Verdict,
+    as_stored,
+    cut_off,
+    roundoff,
+    score_magnitude,
+    what_was_drawn,
+)
 from flashgen.verify.eager_gradients import Loss, eager_gradients, evaluate, gradients_of, leaves_of
 from flashgen.verify.places import Places
 from flashgen.verify.rounded import FastFunctions, random_roundings
@@ -68,13 +78,14 @@ SIGNS = 4
 @dataclass(frozen=True)
 class _Bound:
     """Of one gradient: the truth, N, the absolute error of a right kernel and what roundings of dS add up to, element
-    by element; f, u, and what f has more as a whole.
+    by element; what is lost as a whole by the rounding of out; f, u, and what f has more as a whole.
     """
 
     truth: torch.Tensor
     magnitude: torch.Tensor
     absolute: torch.Tensor
     walk: torch.Tensor | None
+    of_out: float
     float32: float
     u: float
     cut: float
@@ -154,6 +165,7 @@ def _bounds(
         spread, row = uncancelled(call, leaves, d_out, lse, d_lse, reference, scale)
     others = {name: leaf for name, leaf in leaves.items() if name != "v"}
     magnitudes = {name: truth[name].abs() + single for name, single in _singly((out, lse), others, row, places).items()}
+    of_out = _of_rounded_out(call, (out, lse), others, d_out)
     magnitudes["v"] = gradients_of((out, lse), {"v": leaves["v"]}, Loss(d_out.abs(), None))["v"]
 
     seen = lse.detach()[lse.isfinite()]
@@ -167,7 +179,7 @@ def _bounds(
         tensor = call.inputs[name]
         own[name] += max(roundoff(tensor), roundoff(tensor.to(converted.get(name, tensor.dtype))))
     return {
-        name: _Bound(truth[name], magnitudes[name], absolute[name], walk.get(name), own[name], u, cut)
+        name: _Bound(truth[name], magnitudes[name], absolute[name], walk.get(name), of_out[name], own[name], u, cut)
         for name in loss.names
     }
 
@@ -186,6 +198,20 @@ def _singly(
         of_draws = [places.gradients(outputs[1], row * signs, leaves[name]) for signs in (torch.ones_like(row), *drawn)]
         found[name] = torch.stack(of_draws).amax(0)
     return found
+
+
+def _of_rounded_out(
+    call: Call, outputs: tuple[torch.Tensor, torch.Tensor], leaves: Mapping[str, torch.Tensor], d_out: torch.Tensor
+) -> dict[str, float]:
+    """What is lost as a whole where d_out . out, a part of each dS of its row, is taken from the rounded out."""
+    out, _ = outputs
+    nothing = {"v": 0.0} | dict.fromkeys(leaves, 0.0)
+    if call.q.dtype == torch.float32:
+        return nothing
+    with torch.no_grad():
+        off = (d_out * (as_stored(out, call.q) - out)).sum(-1)
+    lost = gradients_of(outputs, leaves, Loss(torch.zeros_like(out), off), keep=True)
+    return nothing | {name: float(gradient.norm()) for name, gradient in lost.items()}
 
 
 def _walk(
@@ -250,7 +276,7 @@ def _row_by_row(name: str, found: torch.Tensor, eager: Sequence[torch.Tensor], b
 
 def _as_a_whole(name: str, found: torch.Tensor, eager: Sequence[torch.Tensor], bound: _Bound, of_row: OfRow) -> Verdict:
     size = float(bound.magnitude.norm())
-    losses = [float((each - bound.truth).norm()) for each in eager]
+    losses = [bound.of_out, *(float((each - bound.truth).norm()) for each in eager)]
     lost = max(each if math.isfinite(each) else 2 * bound.u * size for each in losses)
     rows = of_row(bound.magnitude)
     luck = 2 * bound.u * size * float(rows.norm() / rows.sum()) if size else 0.0

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from flashgen.codegen.words import words
+from flashgen.spec.names import OF_DROPOUT
 from flashgen.verify.soak.case import Case, from_yaml, to_yaml
 from flashgen.verify.soak.draw import draw
 from flashgen.verify.soak.formula import parsed
@@ -169,3 +170,14 @@ def test_lets_are_spelled_out_on_the_way() -> None:
 )
 def test_parts_take_the_place_of_the_whole(text: str, smaller: str) -> None:
     assert smaller in set(smaller_texts(text))
+
+
+def test_no_name_of_dropout_stands_beside_it() -> None:
+    # Of these one draws such a name and, but for it, dropout.
+    for case in (draw(20261301, index) for index in range(60)):
+        if "dropout" in case.spec:
+            assert not OF_DROPOUT & {
+                *case.spec.get("params", {}),
+                *case.spec.get("inputs", {}),
+                *case.spec.get("let", {}),
+            }

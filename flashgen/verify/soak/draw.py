@@ -7,6 +7,7 @@ import re
 from random import Random
 from typing import Any
 
+from flashgen.spec.names import OF_DROPOUT
 from flashgen.verify.soak.builder import Builder
 from flashgen.verify.soak.case import Case, Recipe
 from flashgen.verify.soak.formula import parsed
@@ -43,7 +44,7 @@ def draw(seed: int, index: int, attempt: int = 0, large: bool = False) -> Case:
     spec = {key: value for key, value in spec.items() if value not in ({}, "", None)}
     # By numbers of their own: the rest of a case is what it was before there was dropout.
     dropping = Random(f"{seed} {index} {attempt} dropout")
-    if dropping.random() < 0.15:
+    if dropping.random() < 0.15 and not s.taken & OF_DROPOUT:
         spec["dropout"] = dropping.choice((0.1, 0.1, 0.5, 0.9))
     return _called(s, bound(needed(spec), s.dims), sizes, large)
 
