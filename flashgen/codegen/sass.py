@@ -52,7 +52,7 @@ def _wrong_sums(sass: str) -> Iterator[str]:
         summed = read - masks
         if name in ("IADD3.X", "UIADD3.X") and any(summed & lower.get(carry, set()) for carry in carries):
             yield code
-        written = _written(name, operands[0])
+        written = _written(name, operands)
         masks = masks | written if _is_mask(name, operands, masks) else masks - written
         for registers in lower.values():
             registers -= written
@@ -73,9 +73,23 @@ def _is_mask(name: str, operands: list[str], masks: set[str]) -> bool:
             return False
 
 
-def _written(name: str, target: str) -> set[str]:
+def _written(name: str, operands: list[str]) -> set[str]:
     """The registers that an instruction writes, as far as they are named."""
+    # These write a predicate first.
+    target = operands[1] if name.startswith(("SHFL", "ATOM")) and len(operands) > 1 else operands[0]
     if not _REGISTER.fullmatch(target):
         return set()
     file, number = target.rstrip("0123456789"), int(target.lstrip("UR"))
-    return {f"{file}{number + offset}" for offset in range(2 if "64" in name or "WIDE" in name else 1)}
+    return {f"{file}{number + offset}" for offset in range(_width(name))}
+
+
+def _width(name: str) -> int:
+    """How many registers an instruction writes."""
+    operation, *parts = name.split(".")
+    tile = re.search(r"\.64x(\d+)x", name)
+    if operation == "HGMMA" and tile:
+        return int(tile[1]) // 2  # Of float32, by the 128 threads of a warpgroup.
+    if "128" in parts or operation == "HMMA" or (operation == "LDSM" and "4" in parts):
+        return 4
+    wide = operation == "CS2R" and "32" not in parts
+    return 2 if wide or {"64", "WIDE"} & {*parts} or (operation == "LDSM" and "2" in parts) else 1

@@ -27,6 +27,32 @@ def test_a_register_written_in_between_holds_another_word():
         assert doubled_words(WRONG.replace("FFMA R25, R48, UR12, R4.reuse ;", between)) == ()
 
 
+def test_an_instruction_writes_as_many_registers_as_it_says():
+    wrong = (
+        WRONG.replace("UR", "R").replace("UP", "P").replace("R8", "R15").replace("R4,", "R44,").replace("R5,", "R45,")
+    )
+    between = next(line for line in wrong.splitlines() if "FFMA" in line)
+    for write in (
+        "CS2R R14, SRZ ;",
+        "LDS.128 R12, [R1] ;",
+        "IMAD.WIDE.U32 R14, R2, 0x4, R6 ;",
+        "SHFL.BFLY PT, R15, R2, 0x1 ;",
+        "LDSM.16.M88.4 R12, [R3] ;",
+        "HGMMA.64x64x16.F32 R0, gdesc[UR4], R0 ;",
+    ):
+        assert doubled_words(wrong.replace(between, write)) == ()
+    for spare in (
+        "CS2R.32 R14, SRZ ;",
+        "LDS.64 R12, [R1] ;",
+        "SHF.R.U64 R14, R2, 0x4, R3 ;",
+        "ISETP.LT.AND P1, PT, R15, R2, PT ;",
+        "LDSM.16.M88.2 R12, [R3] ;",
+        "HGMMA.64x16x16.F32 R0, gdesc[UR4], R0 ;",
+        "MOV R14, R2 ;",
+    ):
+        assert doubled_words(wrong.replace(between, spare)) != ()
+
+
 def test_a_carry_of_another_sum_or_of_another_block_is_no_sum():
     assert doubled_words(WRONG.replace("URZ, UP0, !UPT", "URZ, UP1, !UPT")) == ()
     between = "        /*49b0*/                   FFMA R25, R48, UR12, R4.reuse ;"
