@@ -1,7 +1,8 @@
 """How far gradients may stray from those of the formula, derived from the data and the formats, and whether they do.
 
-The truth is autograd through the eager formula in float64 on the upcast inputs, for the same gradients d_out and d_lse
-of a loss. With P the weights, dP = d_out v^T and dS = P (dP - rowsum(P dP) + d_lse) the gradient of the scores, let
+The truth is autograd through the eager formula in float64 on the upcast inputs, with slopes that keep their digits
+where tanh is all but 1, for the same gradients d_out and d_lse of a loss. With P the weights, dP = d_out v^T and
+dS = P (dP - rowsum(P dP) + d_lse) the gradient of the scores, let
 
     w_i = sum_j P_ij |dP_ij| + |d_out_i * out_i| + |d_lse_i|      what dS adds up before dP cancels with its mean
     N = |truth| + |gradient of sum_i w_i lse_i|      for q, k and learned inputs: what a gradient is if nothing cancels
@@ -35,8 +36,7 @@ instead of rounding it: there f has 2 u more as a whole.
 
 Some errors are absolute. The derivative of a score is itself a difference (1 - tanh^2), good to some 8 u32 of the
 gradient that an unmodified score would have (for a learned input: of one heavy pair's); and what lies below the
-smallest normal number of a format may vanish. The truth itself is good to 8 u64 of a heavy pair's gradient: a learned
-input's may be so much where 1 - tanh^2 is 0 in float64.
+smallest normal number of a format may vanish.
 
 A gradient that is exactly 0 because no pair is visible must be exactly 0. NaN never passes.
 """
@@ -64,13 +64,11 @@ from flashgen.verify.budget import (
 )
 from flashgen.verify.eager_gradients import Loss, eager_gradients, evaluate, gradients_of, leaves_of
 from flashgen.verify.places import Places
-from flashgen.verify.rounded import FastFunctions, random_roundings
+from flashgen.verify.rounded import ExactSlopes, FastFunctions, random_roundings
 from flashgen.verify.uncancelled import grouped, uncancelled
 
 RELATIVE = 2e-5
 DERIVATIVE = 8 * U32
-# The truth loses as much of its own: where 1 - tanh^2 is 0 in float64, a kernel may keep digits.
-TRUTH = 8 * torch.finfo(torch.float64).eps / 2
 # Draws of signs for learned inputs.
 SIGNS = 4
 
@@ -156,7 +154,7 @@ def _bounds(
     call: Call, loss: Loss, reference: Reference, scale: float | None, converted: Mapping[str, torch.dtype]
 ) -> dict[str, _Bound]:
     leaves = leaves_of(call, loss, torch.float64)
-    with Places() as places:
+    with Places() as places, ExactSlopes():
         out, lse = evaluate(reference, call, leaves, scale)
     d_out, d_lse = loss.d_out.double(), loss.d_lse.double() if loss.d_lse is not None else torch.zeros_like(lse)
     truth = gradients_of((out, lse), leaves, loss, keep=True)
@@ -245,9 +243,7 @@ def _absolute(
         pairs = max(q_len * heads // kv_heads * len(call.q) // len(call.k), kv_len)
         vanishing = least * (1 + pairs * largest * max(float(tensor.abs().max()) for tensor in values))
         return {
-            name: vanishing * (magnitude > 0)
-            + DERIVATIVE * unmodified.get(name, row.max() * (magnitude > 0))
-            + TRUTH * row.max() * (name in loss.learned)
+            name: vanishing * (magnitude > 0) + DERIVATIVE * unmodified.get(name, row.max() * (magnitude > 0))
             for name, magnitude in magnitudes.items()
         }
 

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 _PRODUCTS = frozenset({torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__})
 _TANH = frozenset({torch.tanh, torch.Tensor.tanh})
+_SIGMOID = frozenset({torch.sigmoid, torch.Tensor.sigmoid})
 _POWERS = frozenset({torch.pow, torch.Tensor.pow, torch.Tensor.__pow__})
 # A fast tanh is good to so much (PTX ISA, tanh); where it is a difference of 1, absolutely, to half of the second.
 _RELATIVE = 2.0**-11
@@ -62,6 +63,35 @@ class FastFunctions(Arithmetic):
             return result
         exact = result.detach()
         return result + ((exact.to(torch.float16).to(exact.dtype) / _STEP).round() * _STEP - exact)
+
+
+class ExactSlopes(Arithmetic):
+    """Within it the derivatives of tanh and sigmoid keep their digits where these are all but 1: autograd takes
+    1 - tanh^2, which float64 has none of from 19 on.
+    """
+
+    def _result(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if func in _TANH:
+            # tanh x = 2 sigmoid(2 x) - 1.
+            return _Sloped.apply(args[0], torch.tanh, 2.0)
+        if func in _SIGMOID:
+            return _Sloped.apply(args[0], torch.sigmoid, 1.0)
+        return func(*args, **kwargs)
+
+
+class _Sloped(torch.autograd.Function):
+    """A function of x, tanh or sigmoid, with the derivative factor^2 sigmoid(factor x) sigmoid(-factor x)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor], factor: float) -> Any:
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return function(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        x = ctx.factor * ctx.saved_tensors[0]
+        return gradient * ctx.factor**2 * torch.sigmoid(x) * torch.sigmoid(-x), None, None
 
 
 def random_roundings(dtype: torch.dtype) -> Iterator[RandomRounding]:

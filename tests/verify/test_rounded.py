@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from flashgen.verify.rounded import FastFunctions, RandomRounding, RoundedProducts
+from flashgen.verify.rounded import ExactSlopes, FastFunctions, RandomRounding, RoundedProducts
 
 
 def test_random_roundings_go_to_either_neighbour_and_leave_what_float32_holds() -> None:
@@ -85,3 +87,14 @@ def test_a_product_whose_terms_cancel_is_off_by_roundoffs_of_its_terms() -> None
         found = left @ right
     assert set(found.flatten().abs().tolist()) == {8e4 * 2.0**-24}
     assert found.min() < 0 < found.max()
+
+
+@pytest.mark.parametrize("x", [-45.0, -3.0, 0.0, 0.7, 25.0, 300.0, math.inf])
+def test_exact_slopes_keep_their_digits_where_tanh_and_sigmoid_are_all_but_1(x: float) -> None:
+    leaf = torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    with ExactSlopes():
+        outputs = (torch.tanh(leaf), leaf.tanh(), torch.sigmoid(leaf), leaf.sigmoid())
+    tanh, sigmoid = (math.exp(-n * abs(x)) / (1 + math.exp(-n * abs(x))) ** 2 for n in (2, 1))
+    assert [float(each) for each in outputs] == [float(f(leaf)) for f in (torch.tanh,) * 2 + (torch.sigmoid,) * 2]
+    slopes = [float(torch.autograd.grad(each, leaf)[0]) for each in outputs]
+    assert slopes == pytest.approx([4 * tanh] * 2 + [sigmoid] * 2, rel=1e-12, abs=0)

@@ -17,6 +17,7 @@ from flashgen.runtime.kernels.portable import (
     Table,
     backward_tensors,
     default_from,
+    gradient_pairs,
     portable_constants,
     portable_options,
     row_numbers,
@@ -56,8 +57,9 @@ def _shared_bytes(config: Config, task: Task) -> int:
 
 
 def _accumulators(config: Config, task: Task) -> int:
-    """A tile of pairs, dK and dV."""
-    return config.BN * (config.BM + padded(task.head_dim) + padded(task.v_head_dim)) // (32 * config.num_warps)
+    """Pairs, dK and dV."""
+    sums = config.BN * (padded(task.head_dim) + padded(task.v_head_dim))
+    return (gradient_pairs(config, task) + sums) // (32 * config.num_warps)
 
 
 def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int | None]:

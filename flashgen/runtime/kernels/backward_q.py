@@ -16,6 +16,7 @@ from flashgen.runtime.kernels.portable import (
     Table,
     backward_tensors,
     default_from,
+    gradient_pairs,
     key_bytes,
     portable_constants,
     portable_options,
@@ -42,8 +43,8 @@ def _space(task: Task) -> Iterator[Config]:
 
 
 def _accumulators(config: Config, task: Task) -> int:
-    """A tile of pairs, and dQ."""
-    return config.BM * (config.BN + padded(task.head_dim)) // (32 * config.num_warps)
+    """Pairs, and dQ."""
+    return (gradient_pairs(config, task) + config.BM * padded(task.head_dim)) // (32 * config.num_warps)
 
 
 def _launch(

@@ -100,6 +100,11 @@ def streamed_bytes(rows: int, config: Config, task: Task) -> int:
     return max(one, other) if config.num_stages == 1 else (config.num_stages - 1) * (one + other)
 
 
+def gradient_pairs(config: Config, task: Task) -> int:
+    """Pairs of a tile that the backward pass has in registers: without tensor cores the weights beside dP."""
+    return config.BM * config.BN * (2 if task.exact else 1)
+
+
 def key_bytes(config: Config, task: Task) -> int:
     """The same for a kernel that streams K and V."""
     return streamed_bytes(config.BN, config, task)
