@@ -11,7 +11,7 @@ from typing import Any
 from flashgen.flex import to_spec
 from flashgen.flex.text import yaml_of
 
-# Mods of tests/flex/mods.py that are functions of their own.
+# Mods of tests/flex_mods.py that are functions of their own.
 SHOWN = (
     "causal", "sliding_window", "document", "natten", "big_bird", "alibi", "softcap", "relative", "bucketed", "gemma2",
     "swin", "t5_bidirectional",
@@ -20,19 +20,19 @@ SHOWN = (
 
 def page() -> str:
     """The page: for each mod its Python beside the YAML that `flashgen convert` writes."""
-    sys.path.insert(0, "tests/flex")
-    import mods
+    sys.path.insert(0, "tests")
+    import flex_mods
 
-    by_name = {mod.name: mod for mod in mods.MODS}
+    by_name = {mod.name: mod for mod in flex_mods.MODS}
     return "\n".join(
         [
             "# Mods and specs side by side\n",
-            "Made from `tests/flex/mods.py`, whose 80 mods are each held against FlexAttention in float64, called as",
+            "Made from `tests/flex_mods.py`, whose 80 mods are each held against FlexAttention in float64, called as",
             "they are and through the YAML that `flashgen convert` writes. Captured tensors become inputs, captured",
             "numbers params. Both ways render the same kernels.\n",
             *(part for name in SHOWN for part in pair(by_name[name])),
         ]
-    ).replace("80 mods", f"{len(mods.MODS)} mods")
+    ).replace("80 mods", f"{len(flex_mods.MODS)} mods")
 
 
 def pair(mod: Any) -> Iterator[str]:

@@ -24,19 +24,16 @@ _SIZES = {"batch": 0, "heads": 1, "q_len": 2, "kv_len": 3}
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A captured tensor: its name, its place among the captured values, its rank, and the dimensions of a known length
-    as pairs of axis and place among the sizes of a call.
+    """A captured tensor: its name, its place among the captured values, and the dimensions of a known length, as pairs
+    of axis and place among the sizes of a call.
     """
 
     name: str
     place: int
-    rank: int
     sized: tuple[tuple[int, int], ...]
 
     def of(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         """The tensor as the variant takes it: no longer than the call."""
-        if not self.rank:
-            return tensor.reshape(1)
         for axis, size in self.sized:
             if tensor.shape[axis] > sizes[size]:
                 tensor = tensor.narrow(axis, 0, sizes[size])
@@ -146,12 +143,11 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
         TensorArgument(
             each,
             traced.places[each],
-            tensor.ndim,
             tuple(
                 (axis, _SIZES[size]) for axis, size in enumerate(traced.spec["inputs"][each]["shape"]) if size in _SIZES
             ),
         )
-        for each, tensor in traced.tensors.items()
+        for each in traced.tensors
     )
     numbers = tuple((each, traced.places[each]) for each in traced.numbers)
     fixed = tuple((place, found.values[place]) for place in traced.fixed)

@@ -64,9 +64,9 @@ def meaning(score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries
     params = {each: _param(each, value, mods) for each, value in mods.numbers.items() if each in used}
     indices = _indices(read)
     inputs = {
-        each: _input(each, tensor, indices[each], many_queries)
+        each: _input(each, tensor, indices.get(each, []), many_queries)
         for each, tensor in mods.tensors.items()
-        if each in indices
+        if each in indices or (each in used and not tensor.ndim)
     }
     rest = [mask for mask in masks if not is_causal(mask)]
     spec |= {
@@ -145,7 +145,7 @@ def _indices(read: Collection[Syntax]) -> dict[str, list[tuple[Syntax, ...]]]:
 
 
 def _input(name: str, tensor: torch.Tensor, indices: list[tuple[Syntax, ...]], many_queries: bool) -> dict[str, Any]:
-    rank = max(tensor.ndim, 1)
+    rank = tensor.ndim
     places = [[each[axis] for each in indices] for axis in range(rank)]
     shape = [
         tensor.shape[axis] if _is_row(each) else _size(name, axis, rank, each, many_queries)
@@ -153,7 +153,7 @@ def _input(name: str, tensor: torch.Tensor, indices: list[tuple[Syntax, ...]], m
     ]
     dtype = str(tensor.dtype).removeprefix("torch.")
     grad = {"grad": True} if tensor.requires_grad else {}
-    return {"shape": shape if tensor.ndim else [1], "dtype": "float32" if dtype == "float64" else dtype, **grad}
+    return {"shape": shape, "dtype": "float32" if dtype == "float64" else dtype, **grad}
 
 
 def _is_row(indices: list[Syntax]) -> bool:

@@ -270,7 +270,9 @@ class _Tracing(TorchDispatchMode):
         if elements.free:
             return elements
         kind = type_of(elements.element)
-        indices = tuple(each for each in elements.indices if each is not None) or (literal(0).syntax,)
+        if not elements.indices:
+            return name(elements.name, kind)
+        indices = tuple(each for each in elements.indices if each is not None)
         height = 1 + max(each.height for each in indices)
         return Value(Index(NOWHERE, elements.name, indices, height=height), kind, kind)
 

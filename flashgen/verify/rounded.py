@@ -82,11 +82,17 @@ class ExactSlopes(Arithmetic):
 class _Sloped(torch.autograd.Function):
     """A function of x, tanh or sigmoid, with the derivative factor^2 sigmoid(factor x) sigmoid(-factor x)."""
 
+    # FlexAttention maps its mods over batch, heads and pairs.
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor], factor: float) -> Any:
-        ctx.save_for_backward(x)
-        ctx.factor = factor
+    def forward(x: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor], factor: float) -> Any:
         return function(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, _, ctx.factor = inputs
+        ctx.save_for_backward(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:

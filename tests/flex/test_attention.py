@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mods
+import flex_mods as mods
 import pytest
 import torch
 from torch.nn.attention import flex_attention as of_torch

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import mods
+import flex_mods as mods
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import mods
+import flex_mods as mods
 import pytest
 from typer.testing import CliRunner
 

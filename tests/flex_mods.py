@@ -1,6 +1,7 @@
 """Score and mask mods in the manner of public code, in our own words; each says where one meets its like.
 
-They are for 2 sequences, 4 heads, and up to 24 queries and keys.
+They are for 2 sequences, 4 heads, and up to 24 queries and keys. What they capture is on the device that is torch's
+default when this is imported.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from flashgen.lang.vocabulary import FUNCTIONS
 BATCH, HEADS, LENGTH = 2, 4, 24
 WINDOW, CAP, NEGATIVE = 5, 3.0, float("-inf")
 
-_generator = torch.Generator().manual_seed(0)
+_generator = torch.Generator("cpu").manual_seed(0)
 
 
 def _floats(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=_generator)
+    return torch.randn(shape, generator=_generator, device="cpu").to(torch.get_default_device())
 
 
 def _integers(high: int, *shape: int) -> torch.Tensor:
-    return torch.randint(0, high, shape, generator=_generator)
+    return torch.randint(0, high, shape, generator=_generator, device="cpu").to(torch.get_default_device())
 
 
 slopes = torch.exp2(-8.0 * torch.arange(1, HEADS + 1) / HEADS)
@@ -327,7 +328,7 @@ q_rope, k_rope = _floats(BATCH, HEADS, LENGTH, 5), _floats(BATCH, LENGTH, 5)
 chosen = _integers(3, BATCH, HEADS, 3, 2)
 is_global = _integers(2, BATCH, LENGTH) > 0
 hashes = _integers(4, BATCH, HEADS, LENGTH)
-reaches, rates = [3, 6, 9, 12], torch.rand(HEADS, 2, generator=_generator)
+reaches, rates = [3, 6, 9, 12], torch.rand(HEADS, 2, generator=_generator, device="cpu").to(torch.get_default_device())
 q_lengths, positions = torch.tensor([20, 11]), torch.arange(LENGTH).flip(0)
 
 MODS = [
