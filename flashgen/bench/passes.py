@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -59,16 +59,21 @@ def run_of(step: str, forward: Forward, variant: Variant, call: Call) -> Run:
 
     What the backward pass alone needs of the forward pass is computed here, once.
     """
+    named = {"q": call.q, "k": call.k, "v": call.v, **call.inputs}
+    wanted = [named[name] for name in leaves(variant, call)]
+    return gradients_run(step, forward, wanted, (*call.q.shape[:-1], call.v.shape[-1]))
+
+
+def gradients_run(step: str, forward: Forward, wanted: Sequence[Tensor], shape: Sequence[int]) -> Run:
+    """The same for the gradients of `wanted`, q the first; `shape` is the output's."""
     import torch
     from torch._functorch import config as compilation
 
     if step == FORWARD:
         return lambda: (forward(),)
-    named = {"q": call.q, "k": call.k, "v": call.v, **call.inputs}
-    wanted = [named[name] for name in leaves(variant, call)]
-    generator = torch.Generator(call.q.device).manual_seed(0)
-    shape = (*call.q.shape[:-1], call.v.shape[-1])
-    d_out = torch.randn(shape, generator=generator, device=call.q.device).to(call.q.dtype)
+    q = wanted[0]
+    generator = torch.Generator(q.device).manual_seed(0)
+    d_out = torch.randn(shape, generator=generator, device=q.device).to(q.dtype)
     if step == BOTH:
         return lambda: torch.autograd.grad(forward(), wanted, d_out)
     # Compiled code would else reuse what the forward pass kept for the backward pass, which here runs many times. Both
