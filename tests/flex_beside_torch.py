@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flex_mods import BATCH, HEADS, LENGTH, Mod
+from flex_mods import APPROXIMATE_TANH, BATCH, HEADS, LENGTH, Mod
 from torch._higher_order_ops.flex_attention import math_attention
 from torch.nn.attention import flex_attention as of_torch
+from torch.overrides import TorchFunctionMode
 
 from flashgen.codegen import generate, load_module
 from flashgen.flex import flex_attention, to_spec
@@ -69,6 +70,20 @@ def _ways(mod: Mod, folder: Path, device: str) -> dict[str, Attend]:
     return {"as it is": as_it_is, "through YAML": as_yaml}
 
 
+class Plain(TorchFunctionMode):
+    """Within it, functions that have no rule of their own for torch.vmap on a GPU, or that a budget does not know, are
+    those that they amount to.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is torch.nn.functional.logsigmoid:
+            x = args[0]
+            return x.clamp(max=0) - torch.log1p(torch.exp(-x.abs()))
+        if func is APPROXIMATE_TANH:
+            return torch.tanh(args[0])
+        return func(*args, **kwargs or {})
+
+
 def _by_torch(mod: Mod) -> Callable[..., Any]:
     """torch's eager FlexAttention, in the dtype of what it is given."""
     mask = of_torch.noop_mask if mod.mask is None else lambda *at: mod.mask(*at).bool()
@@ -79,7 +94,7 @@ def _by_torch(mod: Mod) -> Callable[..., Any]:
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, *, scale: float | None = None, return_lse: bool = False
     ) -> Any:
         # What mods make themselves is made where q is.
-        with torch.device(q.device):
+        with torch.device(q.device), Plain():
             out, lse, _ = math_attention(q, k, v, score, whole, q.shape[3] ** -0.5 if scale is None else scale, {})
         # A row that sees nothing passes no gradient on; through a logarithm of 0 it would be no number.
         lse = torch.where(lse == -math.inf, lse.detach(), lse) * math.log(2)
