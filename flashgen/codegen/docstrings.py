@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 
 from flashgen.lang.nodes import TRUE
 from flashgen.printable import printable
@@ -54,30 +54,9 @@ def input_table(variant: Variant) -> str:
     return "\n".join(["Inputs:", *(f"    {t.name} {shape_text(t)} {t.dtype}" for t in variant.inputs)])
 
 
-def contents(files: Collection[str], learned: Sequence[str]) -> str:
-    """What the files of the package compute; `learned` are the inputs whose gradients have a kernel."""
-    lines = [f"    {f'{name}.py':26}{what}" for name, what in titles(learned).items() if name in files]
-    return "\n".join(["Beside this file:", *lines])
-
-
-def titles(learned: Sequence[str]) -> Mapping[str, str]:
-    """What each file computes that a variant may have, in the order in which they are best read."""
-    of_inputs = f"the gradient{'s' * (len(learned) > 1)} of {', '.join(learned)}"
-    return {
-        "pair": "what several kernels compute of a pair of query and key",
-        "forward": "out and lse",
-        "forward_sm90": "out and lse, for Hopper",
-        "decode": "out and lse of few queries over many keys",
-        "decode_paged": "out and lse of new queries over keys in a paged cache",
-        "schedule": "which tiles of queries and keys the mask leaves out, mixes or leaves whole",
-        "delta": "what the backward kernels need of each row",
-        "backward_q": "dq",
-        "backward_q_sm90": "dq, for Hopper",
-        "backward_kv": "dk and dv, and dq where a config fuses it",
-        "backward_kv_sm90": "dk and dv, and dq where a config fuses it, for Hopper",
-        "backward_kv_wide_sm90": "dk and dv of wide heads, for Hopper",
-        "backward_inputs": of_inputs,
-    }
+def contents(titles: Mapping[str, str]) -> str:
+    """What the files of the package compute, by their names."""
+    return "\n".join(["Beside this file:", *(f"    {f'{name}.py':26}{what}" for name, what in titles.items())])
 
 
 def differentiable(variant: Variant) -> str:

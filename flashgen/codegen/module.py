@@ -55,12 +55,12 @@ class ModuleView:
     @property
     def scheduled(self) -> bool:
         """Whether attention() takes a plan."""
-        return self.kernels.forward.scheduled
+        return bool(self.kernels.views["forward"].scheduled)
 
     @property
     def plans_keys(self) -> bool:
         """Whether a plan has a part for the backward pass: which tiles of queries a tile of keys needs."""
-        return self.scheduled and self.kernels.backward_kv.scheduled
+        return self.scheduled and bool(self.kernels.views["backward_kv"].scheduled)
 
 
 def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> ModuleView:
@@ -70,7 +70,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
     """
     public, names = variant, inner_names(variant)
     variant = inner(variant)
-    inputs = kernels.backward_inputs
+    inputs = kernels.views["backward_inputs"]
     declared = declaration(
         variant,
         {inside: name for name, inside in names.items()},

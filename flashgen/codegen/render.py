@@ -8,12 +8,13 @@ from functools import lru_cache
 
 from flashgen import spec as specs
 from flashgen.codegen.digests import kernel_digests
-from flashgen.codegen.docstrings import contents, formula, input_table, quoted, titles
+from flashgen.codegen.docstrings import contents, formula, input_table, quoted
 from flashgen.codegen.imports import defined_names, import_block
+from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.layout import formatted
-from flashgen.codegen.learned import learned_inputs
 from flashgen.codegen.module import module_view
 from flashgen.codegen.naming import inner
+from flashgen.codegen.registry import TEXTS
 from flashgen.codegen.templates import environment
 from flashgen.codegen.texts import PAIR, Kernels, render_kernels
 from flashgen.runtime.identity import Identity
@@ -25,14 +26,14 @@ MODULE = "__init__.py"
 def render(variant: Variant) -> dict[str, str]:
     """The text of each file of the variant's package by its path there, `__init__.py` first."""
     kernels = _kernels(variant)
-    own, learned = _owners(kernels.texts), learned_inputs(variant)
+    own, titles = _owners(kernels.texts), _titles(variant, kernels)
     view = module_view(variant, kernels, _identity(variant, kernels))
     body = environment().get_template("module.py.jinja").render(v=view).strip()
-    parts = (formula(variant), input_table(variant), contents(kernels.texts, learned))
+    parts = (formula(variant), input_table(variant), contents(titles))
     files = {MODULE: _file(variant, quoted(variant.description), parts, body, own)}
     for name, text in kernels.texts.items():
         named = f": {', '.join(defined_names(text))}" if name == PAIR else ""
-        title = f"{variant.name}: {titles(learned)[name]}{named}."
+        title = f"{variant.name}: {titles[name]}{named}."
         files[f"{name}.py"] = _file(variant, title, (), text, own)
     return formatted(files)
 
@@ -48,8 +49,19 @@ def _identity(variant: Variant, kernels: Kernels) -> Identity:
     return Identity(variant.name, specs.digest(variant), digests, variant.source, arguments)
 
 
-@lru_cache(maxsize=16)
+def _titles(variant: Variant, kernels: Kernels) -> dict[str, str]:
+    """What each file computes."""
+    found = {text.name: text.what(variant) for text in TEXTS if text.name in kernels.texts}
+    found[PAIR] = "what several kernels compute of a pair of query and key"
+    return {name: found[name] for name in kernels.texts}
+
+
 def _kernels(variant: Variant) -> Kernels:
+    return _kernels_by(variant, tuple(TEXTS))
+
+
+@lru_cache(maxsize=16)
+def _kernels_by(variant: Variant, _: tuple[KernelText, ...]) -> Kernels:
     return render_kernels(inner(variant))
 
 

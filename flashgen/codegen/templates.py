@@ -20,9 +20,24 @@ def templates_folder() -> Path:
 
 
 @lru_cache(maxsize=1)
+def _loader() -> jinja2.FileSystemLoader:
+    return jinja2.FileSystemLoader([str(templates_folder())])
+
+
+def add_templates(folder: Path) -> None:
+    """Look for templates there too."""
+    _loader().searchpath.append(str(folder))
+
+
+def remove_templates(folder: Path) -> None:
+    """Look there no longer."""
+    _loader().searchpath.remove(str(folder))
+
+
+@lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates_folder()),
+        loader=_loader(),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen.imports import free_names
-from flashgen.codegen.kernels.backward_kv import BackwardKvView, backward_kv_view
-from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
-from flashgen.codegen.kernels.backward_q import BackwardQView, backward_q_view
-from flashgen.codegen.kernels.backward_q_sm90 import BackwardQSm90View, backward_q_sm90_view
-from flashgen.codegen.kernels.decode import DecodeView, decode_view
-from flashgen.codegen.kernels.delta import DeltaView, delta_view
-from flashgen.codegen.kernels.forward import ForwardView, forward_view
-from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View, forward_sm90_view
-from flashgen.codegen.kernels.learned import backward_inputs_view
-from flashgen.codegen.kernels.schedule import ScheduleView, schedule_view
+from flashgen.codegen.kernel_text import Views
 from flashgen.codegen.pairs import Function
+from flashgen.codegen.registry import TEXTS, as_read
 from flashgen.codegen.templates import environment
 from flashgen.spec.variant import Variant
 
@@ -28,75 +19,24 @@ PAIR = "pair"
 
 @dataclass(frozen=True)
 class Kernels:
-    """The views, None for a kernel that a variant does not have; `texts` has that of each file by its name."""
+    """The views by the names of their files, None for a kernel that a variant does not have; `texts` has that of each
+    file. `launched` has what the runtime launches: by the name that it knows the name of the function.
+    """
 
-    forward: ForwardView
-    forward_sm90: ForwardSm90View
-    schedule: ScheduleView | None
-    delta: DeltaView
-    backward_q: BackwardQView
-    backward_q_sm90: BackwardQSm90View
-    backward_kv: BackwardKvView
-    backward_kv_sm90: BackwardKvSm90View
-    backward_inputs: BackwardQView | None
-    decode: DecodeView
+    views: Views
     texts: Mapping[str, str]
+    launched: Mapping[str, str]
 
 
 def render_kernels(variant: Variant) -> Kernels:
     """Work out the views and render a text for each kernel, and one for what several of them share."""
-    facts = facts_of(variant)
-    forward = forward_view(facts)
-    sm90 = forward_sm90_view(facts, forward)
-    known = _Known([*forward.functions, *sm90.functions])
-    schedule = schedule_view(facts, known.functions) if facts.uses_schedule or facts.rows_scheduled else None
-    known.add(schedule)
-    for_q = known.add(backward_q_view(facts, forward))
-    for_q_sm90 = known.add(backward_q_sm90_view(facts, sm90, known.functions))
-    for_kv = known.add(backward_kv_view(facts, forward, known.functions))
-    for_kv_sm90 = known.add(backward_kv_sm90_view(facts, known.functions))
-    for_inputs = known.add(backward_inputs_view(facts, forward, known.functions))
-    delta = delta_view(facts)
-    decode, decode_paged = (known.add(decode_view(variant, known.functions, paged)) for paged in (False, True))
-    # A kernel stands after those whose functions it calls.
-    views = {
-        "forward": ("forward", forward),
-        "forward_sm90": ("forward_sm90", sm90),
-        "decode": ("decode", decode),
-        "decode_paged": ("decode", decode_paged),
-        "schedule": ("schedule", schedule),
-        "delta": ("delta", delta),
-        "backward_q": ("backward_q", for_q),
-        "backward_q_sm90": ("backward_q_sm90", for_q_sm90),
-        "backward_kv": ("backward_kv", for_kv),
-        "backward_kv_sm90": ("backward_kv_sm90", for_kv_sm90),
-        "backward_kv_wide_sm90": ("backward_kv_wide_sm90", for_kv_sm90.wide),
-        "backward_inputs": ("backward_q", for_inputs),
-    }
-    present = {name: (template, view) for name, (template, view) in views.items() if view is not None}
-    pieces = tuple(map(_function, known.functions))
-    texts = {name: _macro(template, "text", view) for name, (template, view) in present.items()}
-    return Kernels(
-        forward, sm90, schedule, delta, for_q, for_q_sm90, for_kv, for_kv_sm90, for_inputs, decode,
-        placed(texts, pieces),
-    )  # fmt: skip
-
-
-class _Known:
-    """The functions of the views so far, by whose names no others go."""
-
-    def __init__(self, functions: Iterable[Function]) -> None:
-        self._functions = {function.name: function for function in functions}
-
-    @property
-    def functions(self) -> tuple[Function, ...]:
-        return tuple(self._functions.values())
-
-    def add(self, view: Any) -> Any:
-        """Know a view's functions too; returns the view."""
-        for function in view.functions if view is not None else ():
-            self._functions.setdefault(function.name, function)
-        return view
+    views = Views(facts_of(variant))
+    for kernel in TEXTS:
+        views.add(kernel)
+    present = [kernel for kernel in as_read() if views[kernel.name] is not None]
+    texts = {kernel.name: _macro(kernel.source, "text", views[kernel.name]) for kernel in present}
+    launched = {name: function for kernel in present for name, function in kernel.functions}
+    return Kernels(views, placed(texts, tuple(map(_function, views.functions))), launched)
 
 
 @dataclass(frozen=True)
@@ -134,9 +74,9 @@ def _called(text: str, pieces: Iterable[Piece]) -> set[Piece]:
 
 
 def _function(function: Function) -> Piece:
-    return Piece((function.name,), _macro("forward", "function", function))
+    return Piece((function.name,), _macro("forward.py.jinja", "function", function))
 
 
 def _macro(template: str, name: str, *arguments: object) -> str:
     """What a macro of a template writes."""
-    return str(getattr(environment().get_template(f"{template}.py.jinja").module, name)(*arguments)).strip()
+    return str(getattr(environment().get_template(template).module, name)(*arguments)).strip()

@@ -1,30 +1,50 @@
 """A kernel of its own, registered by a test: forward in square tiles, for float32 and narrow heads.
 
-It is launched as the portable kernel is, whose text it has.
+Its template lies beside this file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from flashgen import compiling
+from flashgen.codegen.kernel_text import KernelText
+from flashgen.codegen.kernels.forward import forward_view
+from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.forward import launch_forward
-from flashgen.runtime.kernels.kernel import Kernel
+from flashgen.runtime.kernels.kernel import Kernel, query_tiles
 from flashgen.runtime.kernels.portable import key_bytes, portable_constants, portable_options
+from flashgen.runtime.launching import relaunch
 from flashgen.runtime.registry import register
+from flashgen.runtime.variant import Variant
+
+SQUARE_TEXT = KernelText(
+    "forward_square",
+    "out and lse, in square tiles",
+    lambda views: replace(forward_view(views.facts), name="_forward_square"),
+    folder=Path(__file__).parent,
+)
 
 
 def square(size: int, order: int = 0) -> Config:
     return Config(size, size, 4, 1, "square", order=order)
 
 
+def _launch(variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any]) -> None:
+    relaunch(
+        variant.kernels["forward_square"], (call.layout, call.own, config), tensors,
+        lambda: SQUARE.rest(call, config, query_tiles(call, config)),
+    )  # fmt: skip
+
+
 SQUARE = Kernel(
     name="forward_square",
     family="forward",
     backend="square",
-    function="_forward",
+    function="_forward_square",
     serves="float32 with heads of at most 64",
     refuses=lambda capability, dtype, head_dim, v_head_dim: (
         "" if dtype == "float32" and max(head_dim, v_head_dim) <= 64 else "it takes float32 with heads of at most 64"
@@ -38,7 +58,7 @@ SQUARE = Kernel(
     shared_bytes=key_bytes,
     constants=portable_constants,
     options=portable_options,
-    launch=launch_forward,
+    launch=_launch,
 )
 
 

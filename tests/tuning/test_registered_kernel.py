@@ -1,4 +1,6 @@
-"""A kernel that is registered and nowhere else named goes all the way: no other file says that it exists."""
+"""A kernel that is registered and nowhere else named goes all the way, from its template to its record: no other file
+says that it exists.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from square_kernel import SQUARE, square
+from square_kernel import SQUARE, SQUARE_TEXT, square
 from test_tune import PretendedMachine, pretended  # noqa: F401 - a fixture
 
-from flashgen.codegen import default_of, generate, load_module
+from flashgen.codegen import default_of, generate, load_module, render
+from flashgen.codegen.registry import register_text, unregister_text
 from flashgen.compiling import Job, jobs_for
 from flashgen.explain import explain
 from flashgen.problems import Problem
@@ -34,9 +37,11 @@ SPEC = {
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
+    register_text(SQUARE_TEXT)
     register(SQUARE)
     yield
     unregister(SQUARE)
+    unregister_text(SQUARE_TEXT)
 
 
 @pytest.fixture
@@ -51,6 +56,23 @@ def test_it_is_the_default_of_what_it_serves_alone(variant: Variant) -> None:
     assert kernel_of("forward", square(16)) is SQUARE
     with pytest.raises(ValueError, match="config BM is 128; expected 16, 32 or 64 for forward_square"):
         kernel_of("forward", square(128))
+
+
+def test_it_is_rendered_from_its_own_template(variant: Variant) -> None:
+    files = render(variant)
+    assert "# Tiles are squares.\n@triton.jit" in files["forward_square.py"]
+    assert files["forward_square.py"].startswith('"""squared: out and lse, in square tiles.')
+    assert "    forward_square.py         out and lse, in square tiles\n" in files["__init__.py"]
+    assert '"forward_square": _forward_square,' in files["__init__.py"]
+    with pytest.raises(ValueError, match="'forward_square' is registered already"):
+        register_text(SQUARE_TEXT)
+    unregister_text(SQUARE_TEXT)
+    try:
+        others = render(variant)
+    finally:
+        register_text(SQUARE_TEXT)
+    assert others.keys() == files.keys() - {"forward_square.py"}
+    assert all(text == files[name] for name, text in others.items() if name != "__init__.py")
 
 
 def test_it_is_compiled_offline(variant: Variant, tmp_path: Path) -> None:

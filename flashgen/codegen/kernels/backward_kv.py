@@ -18,6 +18,7 @@ from flashgen.codegen.backward import (
     shown_by_key,
     spread,
 )
+from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.limits import Limits, row_limits, scheduled_tiles
 from flashgen.codegen.pairs import Function, mask_function, named_apart
@@ -76,3 +77,10 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
 
 
 _SCHEDULED = Fragment(results=("i < num_mixed",), reads=("i", "num_mixed"))
+
+
+BACKWARD_KV = KernelText(
+    "backward_kv",
+    "dk and dv, and dq where a config fuses it",
+    lambda views: backward_kv_view(views.facts, views["forward"], views.functions),
+)

@@ -21,6 +21,7 @@ from flashgen.codegen.arguments import (
     unspecialized,
 )
 from flashgen.codegen.backward import Q_START, score_function
+from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
 from flashgen.codegen.sm90.keys import of_roles
@@ -231,3 +232,17 @@ def _sizes(used: set[str]) -> tuple[str, ...]:
         "scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows", "head_group",
     )  # fmt: skip
     return tuple(name for name in names if name in used or not name.endswith("head_dim"))
+
+
+BACKWARD_KV_SM90 = KernelText(
+    "backward_kv_sm90",
+    "dk and dv, and dq where a config fuses it, for Hopper",
+    lambda views: backward_kv_sm90_view(views.facts, views.functions),
+)
+BACKWARD_KV_WIDE_SM90 = KernelText(
+    "backward_kv_wide_sm90",
+    "dk and dv of wide heads, for Hopper",
+    lambda views: views["backward_kv_sm90"].wide,
+    # What brings the sums of dQ that kernels add to into their order.
+    launched=(("backward_kv_wide_sm90", "_backward_kv_wide_sm90"), ("collect_dq", "collect_dq")),
+)

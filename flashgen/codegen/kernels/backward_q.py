@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flashgen.analysis.facts import Facts
 from flashgen.codegen.arguments import PACKED_SIZES, SCHEDULE, dropout_reads, new_prologue, q_offset, unspecialized
 from flashgen.codegen.backward import BackwardView, arguments_of, reads_of, score_function, spread
+from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.learned import LearnedView, learned_view
 from flashgen.codegen.limits import loop_limits, scheduled_tiles
@@ -96,3 +97,6 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
         clamps_k=found.clamps_k,
         learned=learned,
     )
+
+
+BACKWARD_Q = KernelText("backward_q", "dq", lambda views: backward_q_view(views.facts, views["forward"]))

@@ -21,6 +21,7 @@ from flashgen.codegen.arguments import (
     unspecialized,
 )
 from flashgen.codegen.backward import score_function
+from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
 from flashgen.codegen.pairs import Function, named_apart, pairs
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, of_roles
@@ -158,3 +159,10 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
         ),
         uniform=uniform,
     )
+
+
+BACKWARD_Q_SM90 = KernelText(
+    "backward_q_sm90",
+    "dq, for Hopper",
+    lambda views: backward_q_sm90_view(views.facts, views["forward_sm90"], views.functions),
+)

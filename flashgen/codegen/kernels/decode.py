@@ -12,6 +12,7 @@ from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import level
 from flashgen.analysis.rows import row_facts
 from flashgen.codegen.arguments import extra_arguments, new_prologue, own_integers, q_offset
+from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.limits import extreme, loop_limits
 from flashgen.codegen.online import OnlineSoftmax
 from flashgen.codegen.packed import with_packed_queries
@@ -180,3 +181,16 @@ def _span(facts: Facts) -> int | None:
 def _row_shift(row: Expr, epilogue: Prologue) -> str:
     text = epilogue.inline(row)
     return f"tl.reshape({text}, [BM])" if level(row) else text
+
+
+DECODE = KernelText(
+    "decode",
+    "out and lse of few queries over many keys",
+    lambda views: decode_view(views.facts.variant, views.functions, paged=False),
+)
+DECODE_PAGED = KernelText(
+    "decode_paged",
+    "out and lse of new queries over keys in a paged cache",
+    lambda views: decode_view(views.facts.variant, views.functions, paged=True),
+    template="decode",
+)

@@ -12,6 +12,7 @@ from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
 from flashgen.codegen.arguments import PACKED_SIZES, extra_arguments, new_prologue, own_integers, q_offset
 from flashgen.codegen.backward import row_step
+from flashgen.codegen.kernel_text import KernelText
 
 _SIZES = ("kv_heads", "kv_len", "head_dim")
 
@@ -69,3 +70,6 @@ def delta_view(facts: Facts) -> DeltaView:
         ),
         dropout=dropout,
     )
+
+
+DELTA = KernelText("delta", "what the backward kernels need of each row", lambda views: delta_view(views.facts))

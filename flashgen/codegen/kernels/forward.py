@@ -15,6 +15,7 @@ from flashgen.codegen.arguments import (
     q_offset,
     unspecialized,
 )
+from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.limits import loop_limits, scheduled_tiles
 from flashgen.codegen.online import OnlineSoftmax
 from flashgen.codegen.pairs import Function, pairs
@@ -124,3 +125,6 @@ def default_name(facts: Facts) -> str:
 def _row_shift(row: Expr, epilogue: Prologue) -> str:
     text = epilogue.inline(row)
     return f"tl.reshape({text}, [BM])" if level(row) else text
+
+
+FORWARD = KernelText("forward", "out and lse", lambda views: forward_view(views.facts))

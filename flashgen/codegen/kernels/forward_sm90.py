@@ -18,6 +18,7 @@ from flashgen.codegen.arguments import (
     q_offset,
     unspecialized,
 )
+from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.pairs import Function, Given, Pairs, pairs
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, of_roles, work_of
@@ -274,3 +275,8 @@ def _sizes(used: set[str]) -> tuple[str, ...]:
     """Scalars in the order in which the kernel takes them: those that it always reads, and those that are used."""
     names = ("scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "head_group")
     return tuple(name for name in names if name in used or name in ("batch", "heads", "q_len"))
+
+
+FORWARD_SM90 = KernelText(
+    "forward_sm90", "out and lse, for Hopper", lambda views: forward_sm90_view(views.facts, views["forward"])
+)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
 from flashgen.codegen.arguments import PACKED_SIZES, extra_arguments, new_prologue, q_offset, unspecialized
+from flashgen.codegen.kernel_text import KernelText, Views
 from flashgen.codegen.pairs import Function, mask_function, named_apart
 from flashgen.emit.fragments import Fragment
 from flashgen.lang.nodes import FALSE, TRUE, Const, variables
@@ -106,3 +107,14 @@ def _state(truth: TileTruth, body: Fragment) -> tuple[str, ...]:
             lines.append(f"{name} = {text}")
             terms.append(f"{name}.to(tl.int32)")
     return (*lines, f"state = {' + '.join(terms)}")
+
+
+def _view(views: Views) -> ScheduleView | None:
+    needed = views.facts.uses_schedule or views.facts.rows_scheduled
+    return schedule_view(views.facts, views.functions) if needed else None
+
+
+SCHEDULE = KernelText(
+    "schedule", "which tiles of queries and keys the mask leaves out, mixes or leaves whole", _view,
+    launched=(("schedule", "_classify"),),
+)  # fmt: skip
