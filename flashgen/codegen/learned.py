@@ -56,10 +56,9 @@ class SiteView:
 class LearnedView:
     """All places. `functions` are the helpers of this variant, `epilogue` statements between the loop and the sums.
 
-    `pointers` and `ways` are the arguments that the kernel has
-    for them; `reads` all names that the text reads. `by_key`: where the Hopper kernel for dK and dV runs, it adds up
-    what is one sum for all pairs or for those of a tile; `rest` is what it leaves to this kernel. `loads` counts the
-    values that are read for each pair.
+    `pointers` and `ways` are the arguments that the kernel has for them; `reads` all names that the text reads.
+    `by_key`: a kernel for dK and dV may add up what is one sum for all pairs or for those of a tile; `rest` is what it
+    leaves to this kernel. `loads` counts the values that are read for each pair.
     """
 
     sites: tuple[SiteView, ...]
@@ -110,7 +109,7 @@ def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:
 
 
 def summed_by_key(facts: Facts) -> bool:
-    """Whether the Hopper kernel for dK and dV adds up these gradients, but for tiles of more than one element.
+    """Whether a kernel for dK and dV that can adds these gradients up, but for tiles of more than one element.
 
     It has ds_out, if that is ds or a multiple, and walks along the same tiles, if these need no schedule.
     """

@@ -13,7 +13,7 @@ Definitions = Mapping[str, tuple[str, tuple[str, ...]]]
 def joined_negations(ptx: str) -> tuple[str, ...]:
     """The registers of maxima of maxima, or minima of minima, of integers of which one operand is negated.
 
-    ptxas 12.8 and 12.9 make one instruction of such a pair for sm_90 and sm_100, VIMNMX3, and lose the minus. Those of
+    ptxas 12.8 and 12.9 make one instruction of such a pair, VIMNMX3, where the GPU has it, and lose the minus. Those of
     floats are right: FMNMX and FMNMX3 keep it.
     """
     defined = {register: (name, operands) for name, register, operands in _instructions(ptx)}

@@ -27,7 +27,7 @@ def disassembled(cubin: bytes) -> str:
 def doubled_words(sass: str) -> tuple[str, ...]:
     """The second halves of sums of 64 bits that take both words of an operand from the same register.
 
-    ptxas 12.8 writes such for sm_90 where two tiles of different layout have one place in shared memory, and one of
+    ptxas 12.8 writes such where two tiles of different layout have one place in shared memory, and one of
     them is an operand of WGMMA: its address is wrong, the product reads whatever lies there, or beyond the end. A
     kernel without WGMMA has no such operands.
     """

@@ -1,7 +1,7 @@
 """Integer minima and maxima without a negated operand.
 
-NVIDIA's assembler up to CUDA 12.9 joins two signed maxima, or two minima, into one instruction for sm_90 and sm_100 and
-loses a minus in front of an operand: max(max(t, -u), v) becomes max(t, u, v), silently. So no kernel asks for it: a
+NVIDIA's assembler up to CUDA 12.9 joins two signed maxima, or two minima, into one instruction of newer GPUs and loses
+a minus in front of an operand: max(max(t, -u), v) becomes max(t, u, v), silently. So no kernel asks for it: a
 comparison is asked of each operand, and what is left is written as a sum, which has no minus to lose. Minima and maxima
 of floats keep theirs.
 """

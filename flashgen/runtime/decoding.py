@@ -54,8 +54,8 @@ def worth_trying(rows: int) -> tuple[int, ...]:
 def shared_bytes(config: Config, widths: tuple[int, int], itemsize: int, of_key: int) -> int:
     """The shared memory of a decode kernel: its pipeline of K and V, and what it hands over between threads.
 
-    `widths` are those of a tile of K and of V, `itemsize` is that of q and `of_key` that of the keys. The kernel
-    compiled for sm_90 takes as much, to the byte, for tiles of 16 and 32 rows (Triton 3.6).
+    `widths` are those of a tile of K and of V, `itemsize` is that of q and `of_key` that of the keys. A kernel
+    compiled for compute capability 9.0 takes as much, to the byte, for tiles of 16 and 32 rows (Triton 3.6).
     """
     pipeline = max(1, config.num_stages - 1) * config.BN * sum(widths) * of_key
     handed_over = config.BM * (widths[0] + config.BN) * itemsize

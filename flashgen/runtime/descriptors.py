@@ -9,7 +9,8 @@ from typing import Protocol
 
 import torch
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from flashgen.runtime.gluon import TensorDescriptor
 
 
 @dataclass(frozen=True, eq=False)

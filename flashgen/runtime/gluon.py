@@ -6,6 +6,7 @@ from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon.language._core import builtin, shared_memory_descriptor
 from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as TensorDescriptor
 from triton.language import core
 
 # Classes of values of a kernel, with methods that are functions of the kernel.

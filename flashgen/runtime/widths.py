@@ -18,7 +18,7 @@ def tile_widths(head_dim: int, v_head_dim: int) -> tuple[int, int]:
     """Columns of the tiles of Q and K, and of V: powers of two, at least 16.
 
     Both are laid out alike in shared memory, the narrower one with columns of zeros where need be: where the last tiles
-    of K and V, laid out in different ways, have one place, ptxas 12.8 works out the address of V wrong on sm_90.
+    of K and V, laid out in different ways, have one place, ptxas 12.8 works out the address of V wrong.
     """
     width, v_width = padded(head_dim), padded(v_head_dim)
     alike = min(WIDEST_SWIZZLE, max(width, v_width))

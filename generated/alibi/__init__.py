@@ -54,7 +54,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "6ce7c635762f",
         "backward_kv": "353e2a168c19",
         "decode": "43e85253a8f4",
-        "decode_paged": "3322e83f5c73",
+        "decode_paged": "2748466112cb",
     },
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},

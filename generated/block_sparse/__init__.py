@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "012be6dde145",
         "backward_kv": "b69a03b1a556",
         "decode": "34b5b711c2cd",
-        "decode_paged": "a3a958f785cd",
+        "decode_paged": "94fbfe2dc0e1",
     },
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},

@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "78ae65f4e639",
         "backward_kv": "4d02e51243b5",
         "decode": "60116d4bc834",
-        "decode_paged": "56a14d84effd",
+        "decode_paged": "87ce347be254",
     },
     source="variants/causal.yaml",
     arguments={},

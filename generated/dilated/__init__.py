@@ -48,7 +48,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "b08f9e64435f",
         "backward_kv": "5ae27dfe1463",
         "decode": "a3b1a47ab8c8",
-        "decode_paged": "60bcbe2ba5ba",
+        "decode_paged": "2014f86d87db",
     },
     source="variants/dilated.yaml",
     arguments={},

@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "a9ebbf2dc4e4",
         "backward_kv": "5726932f366f",
         "decode": "b0cc41787a9b",
-        "decode_paged": "7f7ca2b8a0c3",
+        "decode_paged": "3fbc5e7b06ec",
     },
     source="variants/document.yaml",
     arguments={"doc": "int32"},

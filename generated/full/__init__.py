@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "3ed601cf21f9",
         "backward_kv": "513c097b00cf",
         "decode": "5eff500d2418",
-        "decode_paged": "352285141a8c",
+        "decode_paged": "43649e17e971",
     },
     source="variants/full.yaml",
     arguments={},

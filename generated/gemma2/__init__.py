@@ -49,7 +49,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "be25bb176281",
         "backward_kv": "2b6451fffed2",
         "decode": "38f870b6113d",
-        "decode_paged": "4505ebab76c1",
+        "decode_paged": "8296bb5fa794",
     },
     source="variants/gemma2.yaml",
     arguments={},

@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "d50246764a7b",
         "backward_kv": "42729e86deed",
         "decode": "2d0310d2ef0e",
-        "decode_paged": "1a743cb8e1ed",
+        "decode_paged": "70ee9ee61867",
     },
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},

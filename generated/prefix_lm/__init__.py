@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "6fbd066a5c12",
         "backward_kv": "1ebaefbd154e",
         "decode": "36d3b936f32b",
-        "decode_paged": "43de9575cb41",
+        "decode_paged": "58c50d58fb67",
     },
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},

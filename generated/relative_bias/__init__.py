@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "df13525415c0",
         "backward_kv": "63783f538e57",
         "decode": "051d5ebe1301",
-        "decode_paged": "a8157187fde3",
+        "decode_paged": "409b5855d782",
     },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},

@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "c7fadff6441d",
         "backward_kv": "4d02e51243b5",
         "decode": "36f18a66d276",
-        "decode_paged": "316f75ecd511",
+        "decode_paged": "db00cc471568",
     },
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},

@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "bda82dfc0553",
         "backward_kv": "d9a2bbe655fc",
         "decode": "eed91d12f5ed",
-        "decode_paged": "7f2779181b6b",
+        "decode_paged": "becb38efc742",
     },
     source="variants/sliding_window.yaml",
     arguments={},

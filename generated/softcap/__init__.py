@@ -49,7 +49,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "17f9a992f6b4",
         "backward_kv": "c54d9f8ae8b9",
         "decode": "196d012f6e02",
-        "decode_paged": "6cfa134f7ad9",
+        "decode_paged": "9a63c8e8ad14",
     },
     source="variants/softcap.yaml",
     arguments={},

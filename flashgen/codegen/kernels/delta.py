@@ -1,7 +1,7 @@
 """What the kernel `_delta` computes of each row beside delta: what the logits of a variant leave out of their tiles.
 
-A term of the logits that is constant along a row, such as that of ALiBi, belongs to the row's log-sum-exp. The Hopper
-kernel that makes dK and dV reads log-sum-exps that have it off already: it has no registers for it.
+A term of the logits that is constant along a row, such as that of ALiBi, belongs to the row's log-sum-exp. A kernel
+that makes dK and dV in warps with few registers to spare reads log-sum-exps that have it off already.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def page_of(pages_ptr, keys, num_blocks, BLOCK_SIZE: tl.constexpr):
 def as_factor(tile, like):
     """A tile of a cache as a product with `like` takes it; of 8 bits, each number is one of float16's too.
 
-    On sm_90 one instruction makes two of them; to bfloat16 it takes several.
+    From compute capability 8.9 on one instruction makes two of them; to bfloat16 it takes several.
     """
     if tile.dtype.primitive_bitwidth == 8:
         return tile.to(tl.float32 if like.dtype == tl.float32 else tl.float16)
