@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,3 +85,14 @@ def test_no_text_of_a_kernel_is_searched_or_edited(part: str) -> None:
         methods = {function.attr for function in called if isinstance(function, ast.Attribute)}
         assert not methods & {"replace", "sub", "partition", "search", "findall", "finditer"}, path
         assert "re" not in {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}, path
+
+
+# Beside the files that have its name: the kinds of GPU, the shim over Gluon, where names of Gluon are imported from,
+# and the comparison of its forward kernel's techniques.
+OF_ONE_GPU = {"runtime/gpus.py", "runtime/gluon.py", "codegen/imports.py", "bench/ablation.py", "bench/techniques.py"}
+
+
+def test_one_kind_of_gpu_is_named_in_its_own_files_alone() -> None:
+    texts = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
+    named = {path for path, text in texts.items() if re.search("hopper|sm_90", text, re.IGNORECASE)}
+    assert {path for path in named if "sm90" not in path} == OF_ONE_GPU
