@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,8 @@ TIMED = 100
 
 HEADER = ("variant", "attention", "step, ms", "peak memory, MiB")
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+# Of q, k and v [batch, heads, context, head_dim], and whatever else a model passes on to each layer.
+Attend = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -130,15 +132,18 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *more: Any) -> Tensor:
         qkv = self.qkv(self.before_attention(x)).unflatten(-1, (3, self.heads, -1))
         q, k, v = (tensor.transpose(1, 2) for tensor in qkv.unbind(2))  # [batch, heads, context, head_dim]
-        x = x + self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
+        x = x + self.out(self.attend(q, k, v, *more).transpose(1, 2).flatten(2))
         return x + self.mlp(self.before_mlp(x))
 
 
 class GPT(nn.Module):
-    """Logits of the next byte, [batch, context, 256]."""
+    """Logits of the next byte, [batch, context, 256].
+
+    `positions` [batch, context] are those of the bytes, 0, 1, 2, ... by default; attention gets `more` in each layer.
+    """
 
     def __init__(self, settings: Settings, attend: Attend) -> None:
         super().__init__()
@@ -147,8 +152,12 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*(Block(settings, attend) for _ in range(settings.layers)))
         self.head = nn.Sequential(nn.LayerNorm(settings.width), nn.Linear(settings.width, 256, bias=False))
 
-    def forward(self, text: Tensor) -> Tensor:
-        return self.head(self.blocks(self.bytes(text) + self.positions[: text.shape[1]]))
+    def forward(self, text: Tensor, positions: Tensor | None = None, *more: Any) -> Tensor:
+        places = self.positions[: text.shape[1]] if positions is None else self.positions[positions]
+        x = self.bytes(text) + places
+        for block in self.blocks:
+            x = block(x, *more)
+        return self.head(x)
 
 
 def corpus() -> Tensor:

@@ -1,0 +1,226 @@
+"""Train a GPT of 12 layers, 768 wide, on documents packed into rows of 4096 bytes, with several kinds of attention.
+
+    python examples/gpt_packed.py [--steps 300] [ATTENTION ...]
+    torchrun --nproc-per-node 2 examples/gpt_packed.py
+
+On each GPU that torchrun starts it on it has a share of the batch, by DistributedDataParallel; the model is compiled.
+The text is this repository's own, a file a document; a token sees the tokens before it in its own document. The
+attentions: `generated` is variants/document.yaml with a plan a step, `packed` variants/causal.yaml through
+attention_varlen, `sdpa` torch's with a mask, `flex` compiled FlexAttention with a block mask. Prints for each the loss,
+tokens a second over all GPUs and the most memory of one, and how far its curve is from sdpa's beside how far sdpa's own
+is where q, k and v are rounded at random; exit status 1 where a curve strays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+import flashgen
+from gpt import GPT, NOISE, ROOT, Run, Settings, row
+
+HEADER = ("attention", "loss", "tokens/s", "peak memory, MiB", "from sdpa's curve")
+LARGE = Settings(layers=12, width=768, heads=12, context=4096, batch=4, steps=300, learning_rate=6e-4)
+# Steps that compile, and are not timed.
+WARM_UP = 5
+
+
+@dataclass(frozen=True)
+class Attention:
+    """`prepare(doc)` makes once a step what `attend(q, k, v, *prepared)` takes in each layer.
+
+    doc [batch, context] int32: the document of each token. q, k, v [batch, heads, context, head_dim].
+    """
+
+    prepare: Callable[[Tensor], tuple[Any, ...]]
+    attend: Callable[..., Tensor]
+
+
+def documents() -> list[Tensor]:
+    """The repository's documents and source, a row of bytes for each file."""
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "flashgen").rglob("*.py"))]
+    texts = [path.read_bytes() for path in paths]
+    return [torch.frombuffer(bytearray(text), dtype=torch.uint8).long() for text in texts if len(text) > 1]
+
+
+def packed_rows(files: Sequence[Tensor], batch: int, context: int, draw: torch.Generator) -> tuple[Tensor, ...]:
+    """Rows of documents from random places on: text [batch, context + 1], doc and positions [batch, context]."""
+    text = torch.zeros(batch, context + 1, dtype=torch.int64)
+    doc, positions = torch.zeros_like(text), torch.zeros_like(text)
+    for one in range(batch):
+        filled = number = 0
+        while filled <= context:
+            file = files[int(torch.randint(len(files), (), generator=draw))]
+            piece = file[int(torch.randint(len(file), (), generator=draw)) :][: context + 1 - filled]
+            end = filled + len(piece)
+            text[one, filled:end], doc[one, filled:end] = piece, number
+            positions[one, filled:end] = torch.arange(len(piece))
+            filled, number = end, number + 1
+    return text, doc[:, :-1].int(), positions[:, :-1]
+
+
+def begins(doc: Tensor) -> Tensor:
+    """Where each packed document begins, and the end of all: cu_seqlens [batch * context + 1] int32, as many in every
+    step; what there are no documents for are empty ones at the end.
+    """
+    first = torch.ones_like(doc, dtype=torch.bool)
+    first[:, 1:] = doc[:, 1:] != doc[:, :-1]
+    places = torch.where(first.flatten(), torch.arange(doc.numel(), device=doc.device), doc.numel())
+    end = torch.full((1,), doc.numel(), device=doc.device)
+    return torch.cat([places.sort().values, end])[: doc.numel() + 1].int()
+
+
+def attentions(settings: Settings, folder: str) -> dict[str, Attention]:
+    """Each kind by its name."""
+    document, causal = (
+        flashgen.build(
+            os.path.relpath(ROOT / f"variants/{name}.yaml"), out=folder, verify=False, compile=False, tune=False
+        )
+        for name in ("document", "causal")
+    )
+    shape = (settings.batch, settings.heads, settings.context, settings.width // settings.heads)
+    like = torch.empty(shape, dtype=settings.dtype, device=settings.device, requires_grad=True)
+    most = settings.context
+
+    def of_tokens(x: Tensor) -> Tensor:
+        return x.transpose(1, 2).flatten(0, 1)
+
+    def packed(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
+        out = causal.attention_varlen(*map(of_tokens, (q, k, v)), ends, ends, most, most)
+        return out.unflatten(0, (q.shape[0], -1)).transpose(1, 2)
+
+    def visible(doc: Tensor) -> tuple[Tensor]:
+        return (((doc[:, :, None] == doc[:, None]).tril())[:, None],)
+
+    return {
+        "generated": Attention(
+            lambda doc: (doc, document.plan(like, like, like, doc=doc)),
+            lambda q, k, v, doc, plan: document.attention(q, k, v, doc=doc, plan=plan),
+        ),
+        "packed": Attention(lambda doc: (begins(doc),), packed),
+        "sdpa": Attention(visible, lambda q, k, v, mask: scaled_dot_product_attention(q, k, v, attn_mask=mask)),
+        "flex": _flex(settings),
+    }
+
+
+def _flex(settings: Settings) -> Attention:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    # One mask_mod for all steps: the model is compiled for what it is.
+    held = torch.zeros(settings.batch, settings.context, dtype=torch.int32, device=settings.device)
+
+    def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (q >= k) & (held[b, q] == held[b, k])
+
+    def prepare(doc: Tensor) -> tuple[Any, ...]:
+        held.copy_(doc)
+        return (create_block_mask(seen, settings.batch, None, settings.context, settings.context, settings.device),)
+
+    return Attention(prepare, lambda q, k, v, mask: flex_attention(q, k, v, block_mask=mask))
+
+
+def rounded(attention: Attention) -> Attention:
+    """The same of q, k and v with a rounding more, at random."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *prepared: Any) -> Tensor:
+        ulp = torch.finfo(q.dtype).eps
+        return attention.attend(*(x * (1 + ulp * (torch.rand_like(x) - 0.5)) for x in (q, k, v)), *prepared)
+
+    return replace(attention, attend=attend)
+
+
+def train(attention: Attention, settings: Settings, backend: str = "inductor") -> tuple[Run, float]:
+    """Train from the seed, each process with rows of its own; the run, and tokens a second over all of them."""
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    torch.manual_seed(settings.seed)
+    torch._dynamo.reset()
+    model: nn.Module = GPT(settings, attention.attend).to(settings.device)
+    step = torch.compile(nn.parallel.DistributedDataParallel(model) if world > 1 else model, backend=backend)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95))
+    files, draw = documents(), torch.Generator().manual_seed(settings.seed * world + rank)
+    on_gpu = settings.device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    losses, times = [], []
+    for number in range(settings.steps):
+        text, doc, positions = (
+            tensor.to(settings.device) for tensor in packed_rows(files, settings.batch, settings.context, draw)
+        )
+        start = perf_counter()
+        optimizer.param_groups[0]["lr"] = settings.learning_rate * min(1.0, (number + 1) / settings.warm_up)
+        with torch.autocast(settings.device, settings.dtype, enabled=settings.dtype != torch.float32):
+            logits = step(text[:, :-1], positions, *attention.prepare(doc))
+        loss = cross_entropy(logits.float().flatten(0, 1), text[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(_mean(loss.detach(), world))  # waits for the GPU
+        times.append(perf_counter() - start)
+    timed = sorted(times[WARM_UP:] or times)
+    median = timed[len(timed) // 2]
+    peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else float("nan")
+    run = Run(torch.tensor(losses, dtype=torch.float64), 1e3 * median, peak)
+    return run, world * settings.batch * settings.context / median
+
+
+def _mean(loss: Tensor, world: int) -> float:
+    """The mean over all processes."""
+    if world > 1:
+        dist.all_reduce(loss)
+    return loss.item() / world
+
+
+def report(names: Sequence[str], settings: Settings, folder: str, backend: str = "inductor") -> bool:
+    """Train with each and print the table; whether all curves are as near to sdpa's as rounding brings its own."""
+    kinds, first = attentions(settings, folder), not dist.is_initialized() or dist.get_rank() == 0
+    eager, _ = train(kinds["sdpa"], settings, backend)
+    # A loss itself is a float32.
+    resolved = torch.finfo(torch.float32).eps * eager.losses.abs().max().item()
+    noise = max(resolved, eager.distance(train(rounded(kinds["sdpa"]), settings, backend)[0]))
+    lines = [row(HEADER), row(["---"] * len(HEADER))]
+    agree = True
+    for name in names:
+        run, speed = train(kinds[name], settings, backend)
+        distance = run.distance(eager)
+        agree &= distance <= NOISE * noise
+        loss = f"{run.losses[0]:.3f} to {run.losses[-1]:.3f}"
+        lines.append(row((name, loss, f"{speed:,.0f}", f"{run.peak_mib:.0f}", f"{distance:.1e}")))
+    if first:
+        print("\n".join(lines), f"\nsdpa, rounded at random, is {noise:.1e} from itself", flush=True)
+    return agree
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    kinds = ("generated", "packed", "sdpa", "flex")
+    parser.add_argument("attentions", nargs="*", metavar="ATTENTION", help=f"of {', '.join(kinds)}; all by default")
+    parser.add_argument("--out", default="generated", help="folder of the generated modules")
+    parser.add_argument("--steps", type=int, default=LARGE.steps)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.attentions) - {*kinds}:
+        parser.error(f"unknown attentions {sorted(unknown)}; expected some of {', '.join(kinds)}")
+    if not torch.cuda.is_available():
+        parser.error("found no GPU; expected one that torch can use: `flashgen doctor` says what is missing")
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if "RANK" in os.environ:
+        dist.init_process_group("nccl")
+    try:
+        agree = report(arguments.attentions or kinds, replace(LARGE, steps=arguments.steps), arguments.out)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return 0 if agree else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
