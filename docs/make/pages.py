@@ -10,9 +10,9 @@ import mkdocs_gen_files
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import flex_mods
 import gallery
 import links
+import mods_page
 import reference
 
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".md": "markdown", ".jinja": "jinja", ".json": "json"}
@@ -56,7 +56,7 @@ def source(path: Path) -> str:
 
 make_gallery()
 make_sources()
-write("flex_mods.md", flex_mods.page())
+write("flex_mods.md", mods_page.page())
 write("reference/spec.md", reference.keys())
 write("reference/functions.md", reference.functions())
 write("reference/commands.md", reference.commands())
