@@ -54,7 +54,7 @@ def inner_name(name: str) -> str:
 def _of_templates() -> Iterator[str]:
     engine = environment()
     assert engine.loader is not None
-    for name in engine.list_templates():
+    for name in engine.list_templates(extensions=["jinja"]):
         source, _, _ = engine.loader.get_source(engine, name)
         # Code that several pieces of text make is read as one.
         yield from _words("".join(_texts(engine.parse(source))))
