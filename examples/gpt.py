@@ -88,6 +88,11 @@ class Run:
     def cost(self) -> tuple[str, str]:
         return f"{self.step_ms:.1f}", f"{self.peak_mib:.0f}"
 
+    @property
+    def resolution(self) -> float:
+        """Of a loss itself, a float32."""
+        return torch.finfo(torch.float32).eps * self.losses.abs().max().item()
+
     def distance(self, other: Run) -> float:
         """The root mean square difference of two loss curves."""
         return (self.losses - other.losses).square().mean().sqrt().item()
@@ -107,9 +112,7 @@ class Comparison:
     def agree(self) -> bool:
         distance = self.generated.distance(self.exact)
         noise = max(run.distance(self.exact) for run in (self.eager, *self.rounded))
-        # A loss itself is a float32.
-        resolved = torch.finfo(torch.float32).eps * self.exact.losses.abs().max().item()
-        return math.isfinite(distance) and distance <= NOISE * max(noise, resolved)
+        return math.isfinite(distance) and distance <= NOISE * max(noise, self.exact.resolution)
 
     def __str__(self) -> str:
         lines = [f"{self.name}: the curves {'agree' if self.agree else 'DO NOT AGREE'}"]
@@ -193,6 +196,16 @@ def train(attend: Attend, text: Tensor, settings: Settings) -> Run:
     return Run(torch.tensor(losses, dtype=torch.float64), 1e3 * statistics.median(times), peak)
 
 
+def rounded(attend: Attend) -> Attend:
+    """The same of q, k and v with a rounding more, at random."""
+
+    def attend_rounded(q: Tensor, k: Tensor, v: Tensor, *more: Any) -> Tensor:
+        ulp = torch.finfo(q.dtype).eps
+        return attend(*(tensor * (1 + ulp * (torch.rand_like(tensor) - 0.5)) for tensor in (q, k, v)), *more)
+
+    return attend_rounded
+
+
 def compare(module: ModuleType, settings: Settings) -> Comparison:
     """Train with the module's attention, with its reference, and with its reference in a wider dtype."""
 
@@ -200,12 +213,8 @@ def compare(module: ModuleType, settings: Settings) -> Comparison:
         with torch.autocast(settings.device, enabled=False):
             return module.reference(*(tensor.to(WIDER[q.dtype]) for tensor in (q, k, v))).to(q.dtype)
 
-    def rounded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ulp = torch.finfo(q.dtype).eps
-        return module.reference(*(tensor * (1 + ulp * (torch.rand_like(tensor) - 0.5)) for tensor in (q, k, v)))
-
     text = corpus()
-    attends = (module.attention, module.reference, exact, *[rounded] * ROUNDED)
+    attends = (module.attention, module.reference, exact, *[rounded(module.reference)] * ROUNDED)
     generated, eager, wide, *others = (train(attend, text, settings) for attend in attends)
     return Comparison(module.IDENTITY.variant, generated, eager, wide, tuple(others))
 

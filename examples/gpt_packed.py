@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from torch import distributed as dist
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import flashgen
-from gpt import GPT, NOISE, ROOT, Run, Settings, row
+from gpt import GPT, NOISE, ROOT, Attend, Run, Settings, rounded, row
 
 HEADER = ("attention", "loss", "tokens/s", "peak memory, MiB", "from sdpa's curve")
 LARGE = Settings(layers=12, width=768, heads=12, context=4096, batch=4, steps=300, learning_rate=6e-4)
@@ -43,7 +44,7 @@ class Attention:
     """
 
     prepare: Callable[[Tensor], tuple[Any, ...]]
-    attend: Callable[..., Tensor]
+    attend: Attend
 
 
 def documents() -> list[Tensor]:
@@ -129,16 +130,6 @@ def _flex(settings: Settings) -> Attention:
     return Attention(prepare, lambda q, k, v, mask: flex_attention(q, k, v, block_mask=mask))
 
 
-def rounded(attention: Attention) -> Attention:
-    """The same of q, k and v with a rounding more, at random."""
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, *prepared: Any) -> Tensor:
-        ulp = torch.finfo(q.dtype).eps
-        return attention.attend(*(x * (1 + ulp * (torch.rand_like(x) - 0.5)) for x in (q, k, v)), *prepared)
-
-    return replace(attention, attend=attend)
-
-
 def train(attention: Attention, settings: Settings, backend: str = "inductor") -> tuple[Run, float]:
     """Train from the seed, each process with rows of its own; the run, and tokens a second over all of them."""
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -166,8 +157,7 @@ def train(attention: Attention, settings: Settings, backend: str = "inductor") -
         optimizer.step()
         losses.append(_mean(loss.detach(), world))  # waits for the GPU
         times.append(perf_counter() - start)
-    timed = sorted(times[WARM_UP:] or times)
-    median = timed[len(timed) // 2]
+    median = statistics.median(times[WARM_UP:] or times)
     peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else float("nan")
     run = Run(torch.tensor(losses, dtype=torch.float64), 1e3 * median, peak)
     return run, world * settings.batch * settings.context / median
@@ -184,9 +174,8 @@ def report(names: Sequence[str], settings: Settings, folder: str, backend: str =
     """Train with each and print the table; whether all curves are as near to sdpa's as rounding brings its own."""
     kinds, first = attentions(settings, folder), not dist.is_initialized() or dist.get_rank() == 0
     eager, _ = train(kinds["sdpa"], settings, backend)
-    # A loss itself is a float32.
-    resolved = torch.finfo(torch.float32).eps * eager.losses.abs().max().item()
-    noise = max(resolved, eager.distance(train(rounded(kinds["sdpa"]), settings, backend)[0]))
+    again = replace(kinds["sdpa"], attend=rounded(kinds["sdpa"].attend))
+    noise = max(eager.resolution, eager.distance(train(again, settings, backend)[0]))
     lines = [row(HEADER), row(["---"] * len(HEADER))]
     agree = True
     for name in names:

@@ -84,18 +84,18 @@ class Plain(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
-def _by_torch(mod: Mod) -> Callable[..., Any]:
-    """torch's eager FlexAttention, in the dtype of what it is given."""
-    mask = of_torch.noop_mask if mod.mask is None else lambda *at: mod.mask(*at).bool()
-    whole = (LENGTH, LENGTH, *[None] * 10, mask)
-    score = of_torch._identity if mod.score is None else mod.score
+def by_torch(score: Callable[..., Any] | None, mask: Callable[..., Any] | None) -> Callable[..., Any]:
+    """torch's eager FlexAttention, in the dtype of what it is given, differentiable on a CPU too."""
+    seen = of_torch.noop_mask if mask is None else lambda *at: mask(*at).bool()
+    modified = of_torch._identity if score is None else score
 
     def reference(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, *, scale: float | None = None, return_lse: bool = False
     ) -> Any:
+        whole = (q.shape[2], k.shape[2], *[None] * 10, seen)
         # What mods make themselves is made where q is.
         with torch.device(q.device), Plain():
-            out, lse, _ = math_attention(q, k, v, score, whole, q.shape[3] ** -0.5 if scale is None else scale, {})
+            out, lse, _ = math_attention(q, k, v, modified, whole, q.shape[3] ** -0.5 if scale is None else scale, {})
         # A row that sees nothing passes no gradient on; through a logarithm of 0 it would be no number.
         lse = torch.where(lse == -math.inf, lse.detach(), lse) * math.log(2)
         return (out, lse) if return_lse else out
@@ -107,7 +107,7 @@ def _judged(
     mod: Mod, qkv: tuple[torch.Tensor, ...], results: tuple[torch.Tensor, torch.Tensor],
     gradients: tuple[torch.Tensor, ...], d_out: torch.Tensor,
 ) -> Iterator[Any]:  # fmt: skip
-    call, reference = Call(*(tensor.detach() for tensor in qkv), {}), _by_torch(mod)
+    call, reference = Call(*(tensor.detach() for tensor in qkv), {}), by_torch(mod.score, mod.mask)
     yield judge(*(each.detach() for each in results), call, reference)
     yield judge_gradients(dict(zip("qkv", gradients, strict=True)), call, Loss(d_out, None), reference)
 
@@ -117,7 +117,9 @@ def _of_captured(
 ) -> Iterator[str]:
     """The gradient of a captured tensor may lose twice what torch's own loses in the kernel's dtype, and a rounding."""
     truth, own = (
-        torch.autograd.grad(_by_torch(mod)(*(each.detach().to(dtype) for each in qkv)), tensor, d_out.to(dtype))[0]
+        torch.autograd.grad(
+            by_torch(mod.score, mod.mask)(*(each.detach().to(dtype) for each in qkv)), tensor, d_out.to(dtype)
+        )[0]
         for dtype in (torch.float64, qkv[0].dtype)
     )
     error, allowed = float((found - truth).norm()), 2 * float((own - truth).norm())

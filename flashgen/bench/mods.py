@@ -17,16 +17,16 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from math import exp, log
 from pathlib import Path
+from statistics import geometric_mean
 
 from flashgen import processes
+from flashgen.bench.candidates import FLASHGEN, FLEX
 from flashgen.bench.passes import BACKWARD, FORWARD, gradients_run
 from flashgen.bench.timing import cuda_timer, interleave
 from flashgen.problems import Problem
 
 PROBLEM = Problem(2, 16, 16, 8192, 8192, 128, 128, "bfloat16")
-OURS, TORCH = "flashgen", "FlexAttention"
 MODS = ("causal", "sliding_window", "prefix", "documents", "neighbourhood", "alibi", "softcap", "relative")
 # Of one mod, both compiled, in seconds.
 LIMIT = 240.0
@@ -41,7 +41,7 @@ class Measured:
 
     def ratio(self, step: str) -> float:
         """How many times as fast as FlexAttention a pass is."""
-        return self.passes[f"{TORCH} {step}"] / self.passes[f"{OURS} {step}"]
+        return self.passes[f"{FLEX} {step}"] / self.passes[f"{FLASHGEN} {step}"]
 
 
 def mod_named(name: str, problem: Problem, device: str) -> tuple[Callable | None, Callable | None]:
@@ -110,7 +110,7 @@ def measure(name: str, problem: Problem, rounds: int) -> Measured:
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
     compiled: Callable = torch.compile(of_torch.flex_attention, dynamic=False)
     first, runs, outs = {}, {}, {}
-    for who, attend in ((OURS, flex_attention), (TORCH, compiled)):
+    for who, attend in ((FLASHGEN, flex_attention), (FLEX, compiled)):
         run = _call(attend, (q, k, v), score, blocks)
         for step in (FORWARD, BACKWARD):
             start = time.perf_counter()
@@ -119,7 +119,7 @@ def measure(name: str, problem: Problem, rounds: int) -> Measured:
             torch.cuda.synchronize()
             first[f"{who} {step}"] = time.perf_counter() - start
     for step in (FORWARD, BACKWARD):
-        for one, other in zip(outs[OURS, step], outs[TORCH, step], strict=True):
+        for one, other in zip(outs[FLASHGEN, step], outs[FLEX, step], strict=True):
             error = float((one.float() - other.float()).norm() / other.float().norm())
             if not error < 0.02:
                 raise RuntimeError(f"{name}, {step}: they differ by {error:.2g} in norm")
@@ -149,10 +149,6 @@ def in_a_process_of_its_own(name: str, rounds: int) -> Measured | str:
     if ran.returncode:
         return (ran.stderr.strip().splitlines() or ["no message"])[-1]
     return Measured(**json.loads(ran.stdout.splitlines()[-1]))
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return exp(sum(map(log, values)) / len(values))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -186,10 +182,10 @@ def _row(name: str, measured: Measured | str) -> str:
         return f"| {name} | {measured} |"
     cells = [name]
     for step in (FORWARD, BACKWARD):
-        both = (f"{measured.passes[f'{who} {step}']:.0f}" for who in (OURS, TORCH))
+        both = (f"{measured.passes[f'{who} {step}']:.0f}" for who in (FLASHGEN, FLEX))
         cells += [*both, f"{measured.ratio(step):.2f}"]
     cells += [
-        " + ".join(f"{measured.first[f'{who} {step}']:.1f}" for step in (FORWARD, BACKWARD)) for who in (OURS, TORCH)
+        " + ".join(f"{measured.first[f'{who} {step}']:.1f}" for step in (FORWARD, BACKWARD)) for who in (FLASHGEN, FLEX)
     ]
     return f"| {' | '.join(cells)} |"
 

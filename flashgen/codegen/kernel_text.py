@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,6 @@ class Views:
 
     def __getitem__(self, name: str) -> Any:
         return self._views[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._views)
 
     @property
     def functions(self) -> tuple[Function, ...]:

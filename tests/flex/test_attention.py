@@ -10,6 +10,7 @@ from typing import Any
 import flex_mods as mods
 import pytest
 import torch
+from flex_beside_torch import by_torch
 from torch.nn.attention import flex_attention as of_torch
 
 from flashgen.flex import flex_attention, kernels
@@ -37,15 +38,8 @@ def block_mask(mask: Callable[..., Any] | None, q_len: int = LENGTH, kv_len: int
 def expected(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score: Any, mask: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What torch's eager flex_attention computes, differentiable on a CPU too."""
-    from torch._higher_order_ops.flex_attention import math_attention
-
-    sizes = (q.shape[2], k.shape[2])
-    mask = of_torch.noop_mask if mask is None else mask
-    whole = (*sizes, *[None] * 10, mask)
-    score = of_torch._identity if score is None else score
-    out, lse, _ = math_attention(q.double(), k.double(), v.double(), score, whole, q.shape[3] ** -0.5, {})
-    return out, lse * torch.log(torch.tensor(2.0))
+    """What torch's eager flex_attention computes in float64."""
+    return by_torch(score, mask)(q.double(), k.double(), v.double(), return_lse=True)
 
 
 def compare(score: Any, mask: Any, given: list[torch.Tensor], learned: tuple[torch.Tensor, ...] = ()) -> None:
