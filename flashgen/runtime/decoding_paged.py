@@ -12,9 +12,16 @@ from flashgen.runtime.choosing import choose_paged, config_text
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import Partials, merge_partials, programs_at_once, row_tile, sinks_of
 from flashgen.runtime.device.plan import plan_splits
+from flashgen.runtime.extending_paged import (
+    MOST_DECODED,
+    Extension,
+    extension_of,
+    launch_extension,
+    of_few_queries,
+    reaches,
+)
 from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL, converts_in_place
 from flashgen.runtime.launching import Rest, launch, relaunch
-from flashgen.runtime.lookup import Lookup
 from flashgen.runtime.operator import operator
 from flashgen.runtime.paged import PagedCall, PagedLayout, prepare_paged
 from flashgen.runtime.variant import Variant
@@ -39,7 +46,8 @@ class PagedPlan:
     """How the keys of a batch are split, for attention_paged(..., plan=plan): one plan serves all layers of a step.
 
     `items` int32 [room, 4]: a sequence, a tile of its rows, a split of its keys and how many of these there are;
-    `count` int32 [1]: how many items are in use. `config` and `batch_invariant` are what it was made with.
+    `count` int32 [1]: how many items are in use. Where sequences of many queries are the forward kernel's its items lie
+    behind these, and count is [2]. `config` and `batch_invariant` are what it was made with.
     """
 
     items: torch.Tensor
@@ -63,13 +71,32 @@ class Shape(NamedTuple):
     chunk: int
 
 
-# What finds the configs of each variant that there is: the operator that plans has these by its name.
-_configs: dict[str, Lookup] = {}
+class Work(NamedTuple):
+    """What the kernels have of a call: it is as the decode kernel has it, a query sees `span` keys at most."""
+
+    call: PagedCall
+    shape: Shape
+    extension: Extension | None
+    span: int | None
+
+    @property
+    def room(self) -> int:
+        """For how many items a plan has room."""
+        return self.shape.room + (0 if self.extension is None else self.extension.room)
+
+    @property
+    def counts(self) -> int:
+        """For how many kernels it has items."""
+        return 1 if self.extension is None else 2
+
+
+# Each variant that there is: the operator that plans has it by its name.
+_variants: dict[str, Variant] = {}
 
 
 def know(variant: Variant) -> None:
     """Have plans found for a variant."""
-    _configs[known_by(variant)] = variant.configs["decode_paged"]
+    _variants[known_by(variant)] = variant
 
 
 def known_by(variant: Variant) -> str:
@@ -92,21 +119,21 @@ def paged_plan(
 
 
 def _plan(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    call, span, shape = _asked(*given)
-    return _planned(call, shape, span)
+    call, work = _asked(*given)
+    return _planned(call, work)
 
 
 def _plan_shapes(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    call, _, shape = _asked(*given)
-    return _empty_plan(call.q, shape)
+    call, work = _asked(*given)
+    return _empty_plan(call.q, work)
 
 
 def _asked(
     q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, v_head_dim: int | None,
     batch_invariant: bool, config: str | None, span: int | None, variant: str,
-) -> tuple[PagedCall, int | None, Shape]:  # fmt: skip
-    """The call that a plan is for, what a query sees at most, and what follows from the sizes."""
+) -> tuple[PagedCall, Work]:  # fmt: skip
+    """The call that a plan is for, and what follows from its sizes."""
     values = k_cache
     if v_head_dim not in (None, k_cache.shape[-1]):
         # Of v_cache the width alone is looked at.
@@ -114,8 +141,9 @@ def _asked(
     call = prepare_paged(
         q, k_cache, values, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
     )
-    chosen = choose_paged(config, _configs[variant], call, batch_invariant)
-    return call, span, _shape_of(call, span, batch_invariant, chosen)
+    found = _variants[variant]
+    extension = extension_of(found, call, config)
+    return call, _work_of(found, call, extension, batch_invariant, config)._replace(span=span)
 
 
 _PLAN = operator(
@@ -129,27 +157,36 @@ _PLAN = operator(
 )
 
 
-def _empty_plan(q: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
-    items = torch.empty((shape.room, 4), dtype=torch.int32, device=q.device)
-    return items, torch.empty(1, dtype=torch.int32, device=q.device)
+def _empty_plan(q: torch.Tensor, work: Work) -> tuple[torch.Tensor, torch.Tensor]:
+    items = torch.empty((work.room, 4), dtype=torch.int32, device=q.device)
+    return items, torch.empty(work.counts, dtype=torch.int32, device=q.device)
 
 
-def _planned(call: PagedCall, shape: Shape, span: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    s, q = call.layout.sizes, call.q
-    items, count = _empty_plan(q, shape)
+def _planned(call: PagedCall, work: Work) -> tuple[torch.Tensor, torch.Tensor]:
+    s, shape, extension = call.layout.sizes, work.shape, work.extension
+    items, count = _empty_plan(call.q, work)
+    apart = {} if extension is None else {"MOST_Q": MOST_DECODED, "Q_BM": extension.config.BM}
     launch(
         plan_splits, s.batch,
         items, count, call.seq_lens, call.cu_seqlens_q,
         (s.batch, s.total_q, s.q_len, s.heads // s.kv_heads, call.layout.max_keys),
-        _NO_WINDOW if span is None else span, shape.room, shape.at_once, shape.chunk,
-        BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())), num_warps=8,
+        _NO_WINDOW if work.span is None else work.span, shape.room, shape.at_once, shape.chunk, work.room - shape.room,
+        BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())),
+        **{"MOST_Q": None, "Q_BM": None, **apart}, num_warps=8,
     )  # fmt: skip
     return items, count
 
 
-def _shape_of(call: PagedCall, span: int | None, batch_invariant: bool, config: Config) -> Shape:
-    q, single = call.q, call.cu_seqlens_q is None
-    return _shape(call.layout, q.get_device(), single, span, batch_invariant, config)
+def _work_of(
+    variant: Variant, call: PagedCall, extension: Extension | None, batch_invariant: bool, config: str | None
+) -> Work:  # fmt: skip
+    """What each kernel has of a call; with an extension the decode kernel has sequences of few queries alone."""
+    if extension is not None:
+        call = call._replace(layout=of_few_queries(call.layout))
+    chosen = choose_paged(config, variant.configs["decode_paged"], call, batch_invariant)
+    gpu, single = call.q.get_device(), call.cu_seqlens_q is None
+    shape = _shape(call.layout, gpu, single, variant.span, batch_invariant, chosen)
+    return Work(call, shape, extension, variant.span)
 
 
 @lru_cache(maxsize=1024)
@@ -180,19 +217,39 @@ def launch_paged(
     plan: tuple[torch.Tensor | None, torch.Tensor | None], batch_invariant: bool, config: str | None,
 ) -> None:  # fmt: skip
     """Run the plan, unless there is one, the kernel and the merge: write out and lse."""
-    s, span = call.sizes, variant.span
-    if not s.total_q:
+    if not call.sizes.total_q:
         return
-    chosen = choose_paged(config, variant.configs["decode_paged"], call, batch_invariant)
-    shape = _shape_of(call, span, batch_invariant, chosen)
     items, count = plan
+    extension = extension_of(variant, call, config)
+    if extension is not None and not reaches(call, out):
+        # A plan with work for the forward kernel knew neither v_cache nor out: another one is made.
+        extension, items = None, None if count is None or count.shape[0] > 1 else items
+    work = _work_of(variant, call, extension, batch_invariant, config)
     if items is None or count is None:
-        items, count = _planned(call, shape, span)
-    elif items.shape[0] != shape.room or items.device != call.q.device:
+        items, count = _planned(call, work)
+    else:
+        _check_plan(items, count, work)
+    _launch_decode(variant, work, out, lse, items, count)
+    if extension is not None:
+        launch_extension(variant, call, extension, out, lse, items[work.shape.room :], count)
+
+
+def _check_plan(items: torch.Tensor, count: torch.Tensor, work: Work) -> None:
+    """ValueError where a plan is not one for this call."""
+    gpu = work.call.q.device
+    if items.shape[0] != work.room or count.shape[0] != work.counts or items.device != gpu:
         raise ValueError(
-            f"plan has room for {items.shape[0]} items on {items.device}; expected {shape.room} on {call.q.device}, as "
+            f"plan has room for {items.shape[0]} items on {items.device}; expected {work.room} on {gpu}, as "
             "plan_paged makes it for tensors and lengths of these sizes and this v_head_dim"
         )
+
+
+def _launch_decode(
+    variant: Variant, work: Work, out: torch.Tensor, lse: torch.Tensor, items: torch.Tensor, count: torch.Tensor
+) -> None:  # fmt: skip
+    """The decode kernel and the merge, for the items that come first."""
+    call, shape = work.call, work.shape
+    s = call.sizes
     programs, (_, width) = shape.room * s.kv_heads, tile_widths(s.head_dim, s.v_head_dim)
     parts = Partials.room(call.q, programs * shape.BM, width, variant.takes("decode_paged", "shift_ptr"))
     tensors = {**_tensors(call), **parts.named, "out_ptr": out, "lse_ptr": lse, "items_ptr": items, "count_ptr": count}

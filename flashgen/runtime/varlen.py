@@ -44,8 +44,12 @@ def packed_variant(variant: Variant) -> Variant:
 
 
 def _packed(dense: Input) -> Input:
-    """An input as packed sequences have it; batch strides are those of a token then."""
-    packed = dense.varlen or dense.packed
+    """An input as packed sequences have it."""
+    return by_tokens(dense, dense.varlen or dense.packed)
+
+
+def by_tokens(dense: Input, packed: Input | None) -> Input:
+    """An input as it is `packed`, if it is, for kernels of dense ones: batch strides are those of a token then."""
     if packed is None:
         return dense
     token = next(axis for axis, dim in enumerate(packed.dims) if dim in ("total_q", "total_k"))

@@ -50,11 +50,11 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "e1411cc90b0e",
-        "backward_q": "6ce7c635762f",
+        "forward": "6c2d6bacd54a",
+        "backward_q": "01b46ab5066e",
         "backward_kv": "353e2a168c19",
         "decode": "43e85253a8f4",
-        "decode_paged": "2748466112cb",
+        "decode_paged": "757facaf8595",
     },
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
@@ -183,7 +183,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

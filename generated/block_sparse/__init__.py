@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "062901d7732b",
-        "backward_q": "012be6dde145",
+        "forward": "e900d1b3eda1",
+        "backward_q": "420b3a334fcc",
         "backward_kv": "b69a03b1a556",
         "decode": "34b5b711c2cd",
-        "decode_paged": "94fbfe2dc0e1",
+        "decode_paged": "95dd692d5a72",
     },
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
@@ -196,7 +196,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

@@ -42,11 +42,11 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "4f03399e262e",
-        "backward_q": "78ae65f4e639",
+        "forward": "163285e38bff",
+        "backward_q": "6db1f00801dd",
         "backward_kv": "4d02e51243b5",
         "decode": "60116d4bc834",
-        "decode_paged": "87ce347be254",
+        "decode_paged": "b07722db7c0a",
     },
     source="variants/causal.yaml",
     arguments={},
@@ -159,7 +159,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

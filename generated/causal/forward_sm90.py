@@ -15,29 +15,32 @@ from flashgen.runtime.device.sm90.barriers import make_channel, ping_pong_arrive
 from flashgen.runtime.device.sm90.forward_steps import (
     ForwardShape, allocate_forward, describe_output, finish_product, load_queries, start_step, store_output, zero_acc,
 )
+from flashgen.runtime.device.sm90.paged_keys import (
+    bring_keys, bring_values, count_query_tiles, describe_keys, find_keys, find_queries, find_tile, next_query_tile,
+    no_keys,
+)
 from flashgen.runtime.device.sm90.positions import masked_keys
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, request_tile, reset_counter
 from flashgen.runtime.device.sm90.sequences import (
-    count_tiles, describe_sequences, first_stat, hide_if_none, last_row, next_tile, other_side, query_tile, some_keys,
-    tma_place,
+    describe_sequences, first_stat, hide_if_none, last_row, some_keys, tma_place,
 )
 from flashgen.runtime.device.sm90.softmax import packed, softmax_step_scaled
-from flashgen.runtime.device.sm90.tiles import load_keys, load_values, tile_at
+from flashgen.runtime.device.sm90.tiles import tile_at
 
 from .pair import _visible
 
 
 @gluon.jit
 def _work(index, batch, heads, q_len, kv_len, head_group, sequences, BM: gl.constexpr, BN: gl.constexpr):
-    """What `query_tile` says of tile `index` of queries, its first row; how many tiles of keys it sees, and which.
+    """What `find_queries` says of tile `index` of queries, its first row; how many tiles of keys it sees, and which.
 
     Of num_tiles tiles of keys, the first num_mixed need the mask; see _key_tile.
     """
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
-    b, h, tile, begin_q, q_len = query_tile(
-        index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, head_group, BM
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, pages = sequences
+    b, h, tile, begin_q, q_len = find_queries(
+        pages, index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, head_group, BM
     )
-    b, begin_k, num_keys = other_side(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
+    b, begin_k, num_keys = find_keys(pages, cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
     row0 = tile * BM
     kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
     q_first = row0 + (kv_len - q_len)
@@ -66,22 +69,25 @@ def _producer(
     q_ptr, k_ptr, v_ptr = tensors
     q_strides, k_strides, v_strides = strides
     batch, heads, kv_heads, longest_q, longest_k, head_dim, v_head_dim, head_group = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, pages = sequences
     q_s, k_s, v_s = shared[:3]
     q_channel, k_channel, v_channel = channels
-    SPLIT: gl.constexpr = shape.SPLIT
-    k_descs = describe_sequences(cu_seqlens_k_ptr, k_ptr, batch, kv_heads, longest_k, head_dim, k_strides, k_s, SPLIT)
-    q_descs = describe_sequences(cu_seqlens_q_ptr, q_ptr, batch, heads, longest_q, head_dim, q_strides, q_s, SPLIT)
-    v_descs = describe_sequences(cu_seqlens_k_ptr, v_ptr, batch, kv_heads, longest_k, v_head_dim, v_strides, v_s, SPLIT)
-    num_q_tiles = count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
-    index = next_tile(gl.program_id(0), counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
+    k_descs = describe_keys(pages, cu_seqlens_k_ptr, k_ptr, batch, kv_heads, longest_k, head_dim, k_strides, k_s, shape)
+    q_descs = describe_sequences(
+        cu_seqlens_q_ptr, q_ptr, batch, heads, longest_q, head_dim, q_strides, q_s, shape.SPLIT
+    )
+    v_descs = describe_keys(
+        pages, cu_seqlens_k_ptr, v_ptr, batch, kv_heads, longest_k, v_head_dim, v_strides, v_s, shape
+    )
+    num_q_tiles = count_query_tiles(pages, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
+    index = next_query_tile(
+        pages, gl.program_id(0), counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM
+    )
     ticket = 0  # tiles of queries so far
     # Tiles of keys so far. V comes after K of the tile that follows, also
     # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
-    v_b = 0
-    v_head = 0
-    v_row = 0
+    v_b, v_head, v_row = no_keys(pages)
     answer = gl.zeros([32], gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
     while index < num_q_tiles:
         scheduler.announce(ticket, index)
@@ -93,10 +99,10 @@ def _producer(
             if i == gl.maximum(num_tiles - 2, 0):
                 # Tiles differ in length: whoever is nearly done takes the next one.
                 answer = request_tile(counter_ptr)
-            k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, num_keys, _key_tile(i, num_tiles, BN))
-            load_keys(k_descs, k_b, kv_h, k_row, n, k_s, k_channel, v_channel, SPLIT)
+            k_b, k_row = find_tile(pages, cu_seqlens_k_ptr, begin_k, num_keys, _key_tile(i, num_tiles, BN), shape)
+            bring_keys(pages, k_descs, k_b, kv_h, k_row, n, k_s, k_channel, v_channel, shape)
             if n > 0:
-                load_values(v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, SPLIT)
+                bring_values(pages, v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, shape)
             v_b, v_head, v_row = k_b, kv_h, k_row
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
@@ -104,10 +110,10 @@ def _producer(
             n += 1
         ticket += 1
         index = gl.num_programs(0) + gl.sum(answer, 0)
-        index = next_tile(index, counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
+        index = next_query_tile(pages, index, counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
     scheduler.announce(ticket, index)
     if cu_seqlens_q_ptr is None or n > 0:
-        load_values(v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, SPLIT)
+        bring_values(pages, v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, shape)
     reset_counter(counter_ptr)
 
 
@@ -121,7 +127,7 @@ def _consumer(
     # acc: the sums for the columns of V, in one part or two, see ForwardShape.
     out_desc, lse_ptr, max_ptr = outputs
     scale, batch, heads, longest_q, longest_k, head_group = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, pages = sequences
     q_s, out_s = shared[0], shared[3]
     q_channel, k_channel, v_channel = channels
     ROWS: gl.constexpr = shape.ROWS
@@ -129,7 +135,7 @@ def _consumer(
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
-    num_q_tiles = count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
+    num_q_tiles = count_query_tiles(pages, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
     # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
     # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
     ticket = 0  # tiles of queries so far
@@ -247,22 +253,25 @@ def _consumer(
 
 @gluon.jit(do_not_specialize=[
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "head_group", "num_seqs", "total_q",
-    "total_k",
+    "total_k", "stride_table", "num_blocks", "step_page", "step_slot",
 ])
 def _forward_sm90(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, counter_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group,
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
+    block_table_ptr, stride_table, items_ptr, count_ptr, num_blocks, step_page, step_slot,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
-    # Packed sequences are where cu_seqlens are not None; see query_tile for both.
+    # Packed sequences are where cu_seqlens are not None; see query_tile for both. Keys lie in pages of BLOCK_SIZE slots
+    # where block_table is not None, see paged_keys.py.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
     # when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
-    shape = ForwardShape(BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT)
+    shape = ForwardShape(BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT, BLOCK_SIZE)
     shared = allocate_forward(q_ptr.dtype.element_ty, shape, cu_seqlens_q_ptr is not None)
     out_desc = describe_output(cu_seqlens_q_ptr, out_ptr, batch, heads, q_len, v_head_dim, shared[3])
     scheduler = make_scheduler(CONSUMERS)
@@ -270,25 +279,26 @@ def _forward_sm90(
     k_channel = make_channel(STAGES, CONSUMERS)
     v_channel = make_channel(STAGES, CONSUMERS)
     channels = (q_channel, k_channel, v_channel)
-    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k)
+    pages = (block_table_ptr, stride_table, items_ptr, count_ptr, num_blocks, step_page, step_slot)
+    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, pages)
     tensors = (q_ptr, k_ptr, v_ptr)
     strides = ((stride_qb, stride_qh, stride_qm), (stride_kb, stride_kh, stride_kn), (stride_vb, stride_vh, stride_vn))
     outputs = (out_desc, lse_ptr, max_ptr)
     loads = (batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim, head_group)
     computes = (scale, batch, heads, q_len, kv_len, head_group)
-    # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
+    # A thread has as many registers as ForwardShape says; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_consumer, (0, shared, scheduler, channels, outputs, computes, sequences, shape, BM, BN)),
             (_consumer, (1, shared, scheduler, channels, outputs, computes, sequences, shape, BM, BN)),
             (_producer, (tensors, strides, shared, scheduler, channels, counter_ptr, loads, sequences, shape, BM, BN)),
-        ], [4, 1], [240, 24])
+        ], [4, 1], [shape.REGISTERS, shape.PRODUCER_REGISTERS])
     else:
         gl.warp_specialize([
             (_consumer, (0, shared, scheduler, channels, outputs, computes, sequences, shape, BM, BN)),
             (_consumer, (1, shared, scheduler, channels, outputs, computes, sequences, shape, BM, BN)),
             (_consumer, (2, shared, scheduler, channels, outputs, computes, sequences, shape, BM, BN)),
             (_producer, (tensors, strides, shared, scheduler, channels, counter_ptr, loads, sequences, shape, BM, BN)),
-        ], [4, 4, 1], [160, 160, 24])
+        ], [4, 4, 1], [shape.REGISTERS, shape.REGISTERS, shape.PRODUCER_REGISTERS])
     # fmt: on

@@ -44,11 +44,11 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "51d146547d7e",
-        "backward_q": "b08f9e64435f",
+        "forward": "2b7bba73848e",
+        "backward_q": "0cba4a46df1f",
         "backward_kv": "5ae27dfe1463",
         "decode": "a3b1a47ab8c8",
-        "decode_paged": "2014f86d87db",
+        "decode_paged": "3f33ef1929e9",
     },
     source="variants/dilated.yaml",
     arguments={},
@@ -173,7 +173,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

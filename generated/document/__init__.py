@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "3a8abc5aa18e",
-        "backward_q": "a9ebbf2dc4e4",
+        "forward": "b21190b39483",
+        "backward_q": "b396056cd900",
         "backward_kv": "5726932f366f",
         "decode": "b0cc41787a9b",
-        "decode_paged": "3fbc5e7b06ec",
+        "decode_paged": "56144c2265a2",
     },
     source="variants/document.yaml",
     arguments={"doc": "int32"},
@@ -194,7 +194,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

@@ -40,11 +40,11 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "9b7e7688e4f4",
-        "backward_q": "3ed601cf21f9",
+        "forward": "7aeb3946e032",
+        "backward_q": "b854dd2b8be4",
         "backward_kv": "513c097b00cf",
         "decode": "5eff500d2418",
-        "decode_paged": "43649e17e971",
+        "decode_paged": "dbf65caf6c86",
     },
     source="variants/full.yaml",
     arguments={},
@@ -157,7 +157,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

@@ -31,7 +31,7 @@ def _dq_producer(
     # One warp: brings the tile of Q and dO into shared memory by TMA, then the tiles of K and V that it sees as soon as
     # the consumers make room.
     batch, heads, kv_heads, longest_q, longest_k, num_rows = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, _ = sequences
     q_s, do_s, k_s, v_s = shared
     q_full, do_full, k_channel, v_channel = barriers
     _, h, row0, begin_q, q_len, begin_k, num_keys = _work(
@@ -64,7 +64,7 @@ def _dq_consumer(
     # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for its columns, in one part or
     # two, see DqShape.
     scale, batch, heads, longest_q, longest_k, num_rows = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, _ = sequences
     q_s, do_s, k_s, v_s = shared
     q_full, do_full, k_channel, v_channel = barriers
     qk_layout: gl.constexpr = shape.qk_layout
@@ -164,7 +164,7 @@ def _backward_q_sm90(
     shape = DqShape(BN, HEAD_DIM, V_HEAD_DIM, V_STAGES, CONSUMERS, PING_PONG)
     shared = (q_s, do_s, k_s, v_s)
     barriers = (q_full, do_full, k_channel, v_channel)
-    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k)
+    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, (None,))  # no pages
     loads = (batch, heads, kv_heads, q_len, kv_len, num_rows)
     computes = (scale, batch, heads, q_len, kv_len, num_rows)
     # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.

@@ -15,20 +15,24 @@ from flashgen.runtime.device.sm90.barriers import make_channel, ping_pong_arrive
 from flashgen.runtime.device.sm90.forward_steps import (
     ForwardShape, allocate_forward, describe_output, finish_product, load_queries, start_step, store_output, zero_acc,
 )
-from flashgen.runtime.device.sm90.positions import masked_keys
-from flashgen.runtime.device.sm90.sequences import (
-    count_tiles, describe_sequences, first_stat, hide_if_none, next_tile, other_side, query_tile, some_keys, tma_place,
+from flashgen.runtime.device.sm90.paged_keys import (
+    bring_keys, bring_values, count_query_tiles, describe_keys, find_keys, find_queries, find_tile, next_query_tile,
+    no_keys,
 )
+from flashgen.runtime.device.sm90.positions import masked_keys
+from flashgen.runtime.device.sm90.sequences import describe_sequences, first_stat, hide_if_none, some_keys, tma_place
 from flashgen.runtime.device.sm90.softmax import packed, softmax_step_scaled
-from flashgen.runtime.device.sm90.tiles import load_keys, load_values, tile_at
+from flashgen.runtime.device.sm90.tiles import tile_at
 
 
 @gluon.jit
 def _work(index, batch, heads, q_len, kv_len, sequences, BM: gl.constexpr):
-    """What `query_tile` says of tile `index` of queries, its first row."""
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
-    b, h, tile, begin_q, q_len = query_tile(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, None, BM)
-    b, begin_k, num_keys = other_side(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
+    """What `find_queries` says of tile `index` of queries, its first row."""
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, pages = sequences
+    b, h, tile, begin_q, q_len = find_queries(
+        pages, index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, None, BM
+    )
+    b, begin_k, num_keys = find_keys(pages, cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
     row0 = tile * BM
     return b, h, row0, begin_q, q_len, begin_k, num_keys
 
@@ -39,42 +43,45 @@ def _producer(tensors, strides, shared, channels, sizes, sequences, shape, BM: g
     q_ptr, k_ptr, v_ptr = tensors
     q_strides, k_strides, v_strides = strides
     batch, heads, kv_heads, longest_q, longest_k, head_dim, v_head_dim = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, pages = sequences
     q_s, k_s, v_s = shared[:3]
     q_channel, k_channel, v_channel = channels
-    SPLIT: gl.constexpr = shape.SPLIT
-    k_descs = describe_sequences(cu_seqlens_k_ptr, k_ptr, batch, kv_heads, longest_k, head_dim, k_strides, k_s, SPLIT)
-    q_descs = describe_sequences(cu_seqlens_q_ptr, q_ptr, batch, heads, longest_q, head_dim, q_strides, q_s, SPLIT)
-    v_descs = describe_sequences(cu_seqlens_k_ptr, v_ptr, batch, kv_heads, longest_k, v_head_dim, v_strides, v_s, SPLIT)
-    num_q_tiles = count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
+    k_descs = describe_keys(pages, cu_seqlens_k_ptr, k_ptr, batch, kv_heads, longest_k, head_dim, k_strides, k_s, shape)
+    q_descs = describe_sequences(
+        cu_seqlens_q_ptr, q_ptr, batch, heads, longest_q, head_dim, q_strides, q_s, shape.SPLIT
+    )
+    v_descs = describe_keys(
+        pages, cu_seqlens_k_ptr, v_ptr, batch, kv_heads, longest_k, v_head_dim, v_strides, v_s, shape
+    )
+    num_q_tiles = count_query_tiles(pages, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
     num_tiles = gl.cdiv(longest_k, BN)
-    index = next_tile(gl.program_id(0), None, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
+    index = next_query_tile(pages, gl.program_id(0), None, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
     ticket = 0  # tiles of queries so far
     # Tiles of keys so far. V comes after K of the tile that follows, also
     # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
-    v_b = 0
-    v_head = 0
-    v_row = 0
+    v_b, v_head, v_row = no_keys(pages)
     while index < num_q_tiles:
         _, h, row0, begin_q, q_len, begin_k, num_keys = _work(index, batch, heads, longest_q, longest_k, sequences, BM)
         kv_h = h // (heads // kv_heads)
         if cu_seqlens_k_ptr is not None:
             num_tiles = gl.cdiv(some_keys(cu_seqlens_k_ptr, num_keys), BN)
         for i in range(num_tiles):
-            k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, num_keys, (num_tiles - 1 - i) * BN)
-            load_keys(k_descs, k_b, kv_h, k_row, n, k_s, k_channel, v_channel, SPLIT)
+            k_b, k_row = find_tile(pages, cu_seqlens_k_ptr, begin_k, num_keys, (num_tiles - 1 - i) * BN, shape)
+            bring_keys(pages, k_descs, k_b, kv_h, k_row, n, k_s, k_channel, v_channel, shape)
             if n > 0:
-                load_values(v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, SPLIT)
+                bring_values(pages, v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, shape)
             v_b, v_head, v_row = k_b, kv_h, k_row
             if i == 0:
                 # An earlier tile may still read Q when there is room for keys already.
                 load_queries(q_descs, cu_seqlens_q_ptr, begin_q, q_len, h, row0, ticket, q_s, q_channel, shape)
             n += 1
         ticket += 1
-        index = next_tile(index + gl.num_programs(0), None, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
+        index = next_query_tile(
+            pages, index + gl.num_programs(0), None, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM
+        )
     if cu_seqlens_q_ptr is None or n > 0:
-        load_values(v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, SPLIT)
+        bring_values(pages, v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, shape)
 
 
 @gluon.jit
@@ -86,7 +93,7 @@ def _consumer(
     # acc: the sums for the columns of V, in one part or two, see ForwardShape.
     out_desc, lse_ptr, max_ptr = outputs
     scale, batch, heads, longest_q, longest_k = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, pages = sequences
     q_s, out_s = shared[0], shared[3]
     q_channel, k_channel, v_channel = channels
     ROWS: gl.constexpr = shape.ROWS
@@ -94,7 +101,7 @@ def _consumer(
     row_layout: gl.constexpr = gl.SliceLayout(1, qk_layout)
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
     zero = gl.zeros([ROWS, BN], gl.float32, qk_layout)
-    num_q_tiles = count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
+    num_q_tiles = count_query_tiles(pages, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
     num_tiles = gl.cdiv(longest_k, BN)
     # A round begins a tile of queries and finishes that of the round before. The first one has nothing to finish, the
     # last one nothing to begin: their products are of what lies in shared memory, and nobody reads them.
@@ -113,7 +120,9 @@ def _consumer(
         ping_pong_arrive(CONSUMER, shape.CONSUMERS, shape.PING_PONG)
     index = gl.program_id(0) - gl.num_programs(0)
     while index < num_q_tiles:
-        index = next_tile(index + gl.num_programs(0), None, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
+        index = next_query_tile(
+            pages, index + gl.num_programs(0), None, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM
+        )
         begins = index < num_q_tiles
         finishes = ticket > 0
 
@@ -193,46 +202,51 @@ def _consumer(
 
 @gluon.jit(do_not_specialize=[
     "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "batch", "num_seqs", "total_q", "total_k",
+    "stride_table", "num_blocks", "step_page", "step_slot",
 ])
 def _forward_sm90(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr,
     stride_qb, stride_qh, stride_qm, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     scale, batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim,
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
+    block_table_ptr, stride_table, items_ptr, count_ptr, num_blocks, step_page, step_slot,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PING_PONG: gl.constexpr, SPLIT: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
-    # Packed sequences are where cu_seqlens are not None; see query_tile for both.
+    # Packed sequences are where cu_seqlens are not None; see query_tile for both. Keys lie in pages of BLOCK_SIZE slots
+    # where block_table is not None, see paged_keys.py.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
     # when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
-    shape = ForwardShape(BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT)
+    shape = ForwardShape(BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT, BLOCK_SIZE)
     shared = allocate_forward(q_ptr.dtype.element_ty, shape, cu_seqlens_q_ptr is not None)
     out_desc = describe_output(cu_seqlens_q_ptr, out_ptr, batch, heads, q_len, v_head_dim, shared[3])
     q_channel = make_channel(shape.Q_SLOTS, 1, CONSUMERS)
     k_channel = make_channel(STAGES, CONSUMERS)
     v_channel = make_channel(STAGES, CONSUMERS)
     channels = (q_channel, k_channel, v_channel)
-    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k)
+    pages = (block_table_ptr, stride_table, items_ptr, count_ptr, num_blocks, step_page, step_slot)
+    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, pages)
     tensors = (q_ptr, k_ptr, v_ptr)
     strides = ((stride_qb, stride_qh, stride_qm), (stride_kb, stride_kh, stride_kn), (stride_vb, stride_vh, stride_vn))
     outputs = (out_desc, lse_ptr, max_ptr)
     loads = (batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim)
     computes = (scale, batch, heads, q_len, kv_len)
-    # Registers a thread: 240 for two consumers, 160 for three, 24 for the producer; the launch gives their mean.
+    # A thread has as many registers as ForwardShape says; the launch gives their mean.
     # fmt: off
     if CONSUMERS == 2:
         gl.warp_specialize([
             (_consumer, (0, shared, channels, outputs, computes, sequences, shape, BM, BN)),
             (_consumer, (1, shared, channels, outputs, computes, sequences, shape, BM, BN)),
             (_producer, (tensors, strides, shared, channels, loads, sequences, shape, BM, BN)),
-        ], [4, 1], [240, 24])
+        ], [4, 1], [shape.REGISTERS, shape.PRODUCER_REGISTERS])
     else:
         gl.warp_specialize([
             (_consumer, (0, shared, channels, outputs, computes, sequences, shape, BM, BN)),
             (_consumer, (1, shared, channels, outputs, computes, sequences, shape, BM, BN)),
             (_consumer, (2, shared, channels, outputs, computes, sequences, shape, BM, BN)),
             (_producer, (tensors, strides, shared, channels, loads, sequences, shape, BM, BN)),
-        ], [4, 4, 1], [160, 160, 24])
+        ], [4, 4, 1], [shape.REGISTERS, shape.REGISTERS, shape.PRODUCER_REGISTERS])
     # fmt: on

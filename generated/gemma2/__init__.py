@@ -45,11 +45,11 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "3c195d92c335",
-        "backward_q": "be25bb176281",
+        "forward": "5aaa09bcbbe5",
+        "backward_q": "97ab202e124f",
         "backward_kv": "2b6451fffed2",
         "decode": "38f870b6113d",
-        "decode_paged": "8296bb5fa794",
+        "decode_paged": "94f29ec0757f",
     },
     source="variants/gemma2.yaml",
     arguments={},
@@ -163,7 +163,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

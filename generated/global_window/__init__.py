@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "d18595bc9542",
-        "backward_q": "d50246764a7b",
+        "forward": "0cec89d62ee8",
+        "backward_q": "5be6d5d42145",
         "backward_kv": "42729e86deed",
         "decode": "2d0310d2ef0e",
-        "decode_paged": "70ee9ee61867",
+        "decode_paged": "93063aa220a7",
     },
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
@@ -195,7 +195,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

@@ -42,11 +42,11 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "2cc9c7e40c8d",
-        "backward_q": "6fbd066a5c12",
+        "forward": "dead13568b9c",
+        "backward_q": "e462ff2542c7",
         "backward_kv": "1ebaefbd154e",
         "decode": "36d3b936f32b",
-        "decode_paged": "58c50d58fb67",
+        "decode_paged": "8966dad786ee",
     },
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
@@ -167,7 +167,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

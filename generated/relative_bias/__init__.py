@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "e85411cee4fb",
-        "backward_q": "df13525415c0",
+        "forward": "704d97e517a8",
+        "backward_q": "cdcd05c709ed",
         "backward_kv": "63783f538e57",
         "decode": "051d5ebe1301",
-        "decode_paged": "409b5855d782",
+        "decode_paged": "9a047eda6d06",
     },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
@@ -178,7 +178,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

@@ -48,11 +48,11 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "391d3123aa30",
-        "backward_q": "c7fadff6441d",
+        "forward": "c537cd442fea",
+        "backward_q": "61bc59723f88",
         "backward_kv": "4d02e51243b5",
         "decode": "36f18a66d276",
-        "decode_paged": "db00cc471568",
+        "decode_paged": "be7d31af4649",
     },
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
@@ -176,7 +176,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

@@ -42,11 +42,11 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "f082a941107e",
-        "backward_q": "bda82dfc0553",
+        "forward": "3eec98d1a099",
+        "backward_q": "d2cedd3558a8",
         "backward_kv": "d9a2bbe655fc",
         "decode": "eed91d12f5ed",
-        "decode_paged": "becb38efc742",
+        "decode_paged": "b638c032ecf2",
     },
     source="variants/sliding_window.yaml",
     arguments={},
@@ -160,7 +160,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

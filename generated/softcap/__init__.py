@@ -45,11 +45,11 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "89879cfd959c",
-        "backward_q": "17f9a992f6b4",
+        "forward": "0264097777aa",
+        "backward_q": "881bf4af161e",
         "backward_kv": "c54d9f8ae8b9",
         "decode": "196d012f6e02",
-        "decode_paged": "9a63c8e8ad14",
+        "decode_paged": "a34c8dc9265b",
     },
     source="variants/softcap.yaml",
     arguments={},
@@ -162,7 +162,8 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones.
+    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,
     seq_lens and cu_seqlens_q nothing is read or written out of bounds, and flashgen.runtime.serving.check says what

@@ -108,7 +108,7 @@ def plan_of(lengths: tuple[int, ...], at_once: int, room: int, BN: int = 16) -> 
     items = torch.full((room, 4), -1, dtype=torch.int32)
     count = torch.zeros(1, dtype=torch.int32)
     seq_lens = torch.tensor(lengths, dtype=torch.int32)
-    sizes = (len(lengths), len(lengths), 1, 1, max(lengths), 2**30, room, at_once, 0)
+    sizes = (len(lengths), len(lengths), 1, 1, max(lengths), 2**30, room, at_once, 0, 0)
     plan_splits[(len(lengths),)](items, count, seq_lens, None, *sizes, BM=16, BN=BN, BLOCK=16)
     return [tuple(item) for item in items[: int(count)].tolist()]
 

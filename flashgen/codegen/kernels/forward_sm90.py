@@ -11,6 +11,7 @@ from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import COL, level
 from flashgen.codegen.arguments import (
     PACKED_SIZES,
+    PAGE_SIZES,
     SCHEDULE,
     dropout_reads,
     extra_arguments,
@@ -208,7 +209,13 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
         producer=producer,
         unspecialized=tuple(
             dict.fromkeys(
-                (*unspecialized(variant, computes, scheduled), "batch", *(asked & {"head_group"}), *PACKED_SIZES)
+                (
+                    *unspecialized(variant, computes, scheduled),
+                    "batch",
+                    *(asked & {"head_group"}),
+                    *PACKED_SIZES,
+                    *PAGE_SIZES,
+                )
             )
         ),
     )

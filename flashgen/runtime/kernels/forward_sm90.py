@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -22,7 +22,7 @@ from flashgen.runtime.kernels.sm90 import (
     never_on,
     product_width,
 )
-from flashgen.runtime.launching import relaunch
+from flashgen.runtime.launching import Rest, relaunch
 from flashgen.runtime.streams import tile_counter
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
@@ -42,6 +42,9 @@ _BY_FORM: dict[str, Row] = {
     # A mask of what is loaded for each key takes registers, and its mixed tiles are many.
     "by key": (_DEFAULTS[0], Config(128, 64, 4, 4, "hopper", ping_pong=1), _DEFAULTS[2]),
 }
+# What there is of keys in pages alone.
+_PAGES = ("block_table_ptr", "stride_table", "items_ptr", "count_ptr", "num_blocks", "step_page", "step_slot")
+NO_PAGES: Mapping[str, None] = dict.fromkeys(_PAGES)
 # Where V takes the place of its K there is room for three tiles of 128 keys. The many mixed tiles of schedules lack
 # registers there.
 _SHARED = Config(128, 128, 4, 3, "hopper", ping_pong=1)
@@ -110,6 +113,8 @@ def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int 
         "CONSUMERS": consumers_of_rows(config),
         "PING_PONG": config.ping_pong,
         "SPLIT": shares_places(config.BN, head_dim, v_head_dim),
+        "BLOCK_SIZE": 0,
+        **NO_PAGES,
     }
 
 
@@ -155,9 +160,31 @@ def _launch(variant: Variant, call: Call, config: Config, tensors: Mapping[str, 
         variant.kernels["forward_sm90"], (call.layout, call.own, config),
         tensors,
         lambda: FORWARD_SM90_KERNEL.rest(
-            call, config, _programs(call, config), {"head_group": _heads_together(call, config)}
+            call, config, _programs(call, config), {"head_group": _heads_together(call, config), **NO_PAGES}
         ),
     )  # fmt: skip
+
+
+def launch_over_pages(
+    variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any], tiles: int,
+    numbers: Callable[[], Mapping[str, Any]],
+) -> None:  # fmt: skip
+    """Launch it for at most so many `tiles` of queries of a head over keys in pages: `call` has caches as k and v.
+
+    `numbers` are what a call over pages has beside that one, and follow from the same layout.
+    """
+    if variant.takes("forward_sm90", "counter_ptr"):
+        tensors = {**tensors, "counter_ptr": tile_counter(call)}
+    # There are more of these than in a launch for dense or packed sequences: launches are told apart by their number.
+    tensors = {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, **tensors}
+    programs = min(tiles * call.sizes.heads, multiprocessors(call.q.get_device()))
+
+    def rest() -> Rest:
+        over_pages = dict(numbers())
+        block_size = {"BLOCK_SIZE": over_pages.pop("BLOCK_SIZE")}
+        return FORWARD_SM90_KERNEL.rest(call, config, programs, {"head_group": 1, **over_pages}, block_size)
+
+    relaunch(variant.kernels["forward_sm90"], (call.layout, call.own, config), tensors, rest)
 
 
 def _heads_together(call: Call, config: Config) -> int:

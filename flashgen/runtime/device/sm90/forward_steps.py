@@ -25,7 +25,10 @@ class ForwardShape:
     Tiles of Q, K and V lie in WIDTH columns, a power of two, or SPLIT in two parts, and then V of a tile takes the place
     of its K. Products take powers of two, MAIN and REST, those with V at most 128 columns at a time, V_MAIN and V_REST.
     The output leaves through shared memory of OUT_WIDTH columns. Q of the next tile waits beside that of this one where
-    there is room for two. Where there are registers for Q, HOLD_Q, products read only K and V from shared memory.
+    there is room for two. Where there are registers for Q, HOLD_Q, products read only K and V from shared memory. Of
+    keys in pages of BLOCK_SIZE slots PAGE_ROWS come at a time, all of one page; both are 0 without pages. A thread of a
+    consumer has REGISTERS, 240 where there are two and 160 where there are three, one of the producer 24; where it has
+    pages to look up it takes what three leave, or 8 from each of two.
     """
 
     ROWS: gl.constexpr
@@ -34,6 +37,10 @@ class ForwardShape:
     STAGES: gl.constexpr
     PING_PONG: gl.constexpr
     SPLIT: gl.constexpr
+    BLOCK_SIZE: gl.constexpr
+    PAGE_ROWS: gl.constexpr
+    REGISTERS: gl.constexpr
+    PRODUCER_REGISTERS: gl.constexpr
     Q_SLOTS: gl.constexpr
     WIDTH: gl.constexpr
     MAIN: gl.constexpr
@@ -52,7 +59,7 @@ class ForwardShape:
     rest_layout: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT):
+    def __init__(self, BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT, BLOCK_SIZE):
         width, v_width = triton.next_power_of_2(HEAD_DIM), triton.next_power_of_2(V_HEAD_DIM)
         main = width if width == HEAD_DIM else width // 2
         v_main = min(v_width, 128)
@@ -61,6 +68,10 @@ class ForwardShape:
         self.ROWS, self.BN = gl.constexpr(BM // CONSUMERS), gl.constexpr(BN)
         self.CONSUMERS, self.STAGES = gl.constexpr(CONSUMERS), gl.constexpr(STAGES)
         self.PING_PONG, self.SPLIT = gl.constexpr(PING_PONG), gl.constexpr(SPLIT)
+        self.BLOCK_SIZE = gl.constexpr(BLOCK_SIZE)
+        self.PAGE_ROWS = gl.constexpr(min(BN, BLOCK_SIZE & -BLOCK_SIZE))
+        computes, loads = (160, 32 if BLOCK_SIZE else 24) if CONSUMERS == 3 else (232, 40) if BLOCK_SIZE else (240, 24)
+        self.REGISTERS, self.PRODUCER_REGISTERS = gl.constexpr(computes), gl.constexpr(loads)
         self.Q_SLOTS = gl.constexpr(2 if width <= 128 else 1)
         self.WIDTH, self.MAIN, self.REST = gl.constexpr(width), gl.constexpr(main), gl.constexpr(HEAD_DIM - main)
         self.V_WIDTH, self.OUT_WIDTH = gl.constexpr(v_width), gl.constexpr(v_main)
