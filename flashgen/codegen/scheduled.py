@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from flashgen.analysis.facts import facts_of
+from flashgen.analysis.rows import row_facts
 from flashgen.codegen.kernels.forward import default_name
 from flashgen.codegen.naming import inner
 from flashgen.runtime import defaults
@@ -13,6 +14,8 @@ from flashgen.spec.variant import Variant
 
 # Of values that are read for each pair: one of float32 fits beside the tiles of every built-in config.
 _MOST_BYTES = 4
+# Where rows of one tile are of several heads: what these have for each key is read for each pair.
+_HEADS_IN_ROWS = ("decode", "decode_paged")
 
 
 def uses_schedule(variant: Variant) -> bool:
@@ -35,17 +38,17 @@ def default_of(variant: Variant, kernel: str, packed: bool = False) -> Default:
     if packed:
         return defaults.packed_default(kernel, kernel in scheduled_kernels(variant))
     default: Default = getattr(defaults, _default_name(variant, kernel))
-    if _reads_much(variant):
+    if _reads_much(variant, kernel):
         return defaults.unpipelined(default)
-    return defaults.beside_pairs(default, _pair_bytes(variant)) if _pairs_matter(variant, kernel) else default
+    return defaults.beside_pairs(default, _pair_bytes(variant, kernel)) if _pairs_matter(variant, kernel) else default
 
 
 def default_text(variant: Variant, kernel: str) -> str:
     """The same as a module says it."""
     name = f"runtime.{_default_name(variant, kernel)}"
-    if _reads_much(variant):
+    if _reads_much(variant, kernel):
         return f"runtime.unpipelined({name})"
-    return f"runtime.beside_pairs({name}, {_pair_bytes(variant)})" if _pairs_matter(variant, kernel) else name
+    return f"runtime.beside_pairs({name}, {_pair_bytes(variant, kernel)})" if _pairs_matter(variant, kernel) else name
 
 
 def _default_name(variant: Variant, kernel: str) -> str:
@@ -57,16 +60,18 @@ def _default_name(variant: Variant, kernel: str) -> str:
     return f"default_{'scheduled_' if kernel in scheduled_kernels(variant) else ''}{kernel}_config"
 
 
-def _reads_much(variant: Variant) -> bool:
+def _reads_much(variant: Variant, kernel: str) -> bool:
     """Whether what is read for each pair leaves a pipeline no shared memory: it holds a tile of each value a stage."""
-    return _pair_bytes(variant) > _MOST_BYTES
+    return _pair_bytes(variant, kernel) > _MOST_BYTES
 
 
 def _pairs_matter(variant: Variant, kernel: str) -> bool:
     """Whether a default must leave room for what is read for each pair: where it pipelines on every GPU."""
-    return kernel in ("decode", "decode_paged") and _pair_bytes(variant) > 0
+    return kernel in _HEADS_IN_ROWS and _pair_bytes(variant, kernel) > 0
 
 
-def _pair_bytes(variant: Variant) -> int:
-    dtypes = {tensor.name: tensor.dtype for tensor in inner(variant).inputs}
-    return sum(getattr(torch, dtypes[node.input]).itemsize for node in facts_of(inner(variant)).gathers_of_pairs)
+def _pair_bytes(variant: Variant, kernel: str) -> int:
+    found = inner(variant)
+    facts = row_facts(found) if kernel in _HEADS_IN_ROWS else facts_of(found)
+    dtypes = {tensor.name: tensor.dtype for tensor in found.inputs}
+    return sum(getattr(torch, dtypes[node.input]).itemsize for node in facts.gathers_of_pairs)

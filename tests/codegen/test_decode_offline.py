@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import triton
+from hard_specs import SPECS
 from packaging.version import Version
 
 from flashgen.codegen import generate
@@ -84,14 +85,16 @@ def test_what_suits_a_cache_and_many_rows_fits_a_gpu(
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_100", "gfx942"])
-@pytest.mark.parametrize("name", ["relative_bias", "block_sparse"])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", ["relative_bias", "block_sparse", "logarithms of gates"])
 def test_what_is_read_for_each_pair_has_its_place_in_shared_memory(
-    compiled: Callable[..., object], name: str, target: str, tmp_path: Path
+    compiled: Callable[..., object], name: str, dim: int, target: str, tmp_path: Path
 ) -> None:
-    variant = load(VARIANTS / f"{name}.yaml")
+    """Of a tile of rows of several heads, what each head has for a key is read for each pair."""
+    variant = load(SPECS[name] if name in SPECS else VARIANTS / f"{name}.yaml")
     path = generate(variant, tmp_path)
     for kernel, types in (("decode", {}), ("decode_paged", {"cu_seqlens_q_ptr": "*i32"})):
-        chosen = default_of(variant, kernel)(target, "bfloat16", 128, 128, Bucket.of(32, 4, 512, 8192, 16))
-        found = compiled(path, kernel, target, "bfloat16", 128, 128, chosen, False, (), False, False, types)
+        chosen = default_of(variant, kernel)(target, "bfloat16", dim, dim, Bucket.of(32, 4, 512, 8192, 16))
+        found = compiled(path, kernel, target, "bfloat16", dim, dim, chosen, False, (), False, False, types)
         assert found.error is None, found.error
         assert found.shared <= shared_limit(target)
