@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -183,17 +184,25 @@ def train(attend: Attend, text: Tensor, settings: Settings) -> Run:
         starts = torch.randint(len(text) - settings.context, (settings.batch, 1), generator=draw)
         rows = text[starts + torch.arange(settings.context + 1)].to(settings.device)
         start = time.perf_counter()
-        optimizer.param_groups[0]["lr"] = settings.learning_rate * min(1.0, (step + 1) / settings.warm_up)
-        with torch.autocast(settings.device, settings.dtype, enabled=settings.dtype != torch.float32):
-            logits = model(rows[:, :-1])
-        loss = functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        loss = train_step(partial(model, rows[:, :-1]), rows[:, 1:], optimizer, settings, step)
         losses.append(loss.item())  # waits for the GPU
         times.append(time.perf_counter() - start)
     peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else math.nan
     return Run(torch.tensor(losses, dtype=torch.float64), 1e3 * statistics.median(times), peak)
+
+
+def train_step(
+    forward: Callable[[], Tensor], targets: Tensor, optimizer: torch.optim.Optimizer, settings: Settings, number: int
+) -> Tensor:
+    """Step `number` from the logits of `forward` to new weights, at a rate that grows in the first ones; the loss."""
+    optimizer.param_groups[0]["lr"] = settings.learning_rate * min(1.0, (number + 1) / settings.warm_up)
+    with torch.autocast(settings.device, settings.dtype, enabled=settings.dtype != torch.float32):
+        logits = forward()
+    loss = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
 
 
 def rounded(attend: Attend) -> Attend:

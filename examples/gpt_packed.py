@@ -19,16 +19,17 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 import flashgen
-from gpt import GPT, NOISE, ROOT, Attend, Run, Settings, rounded, row
+from gpt import GPT, NOISE, ROOT, Attend, Run, Settings, rounded, row, train_step
 
 HEADER = ("attention", "loss", "tokens/s", "peak memory, MiB", "from sdpa's curve")
 LARGE = Settings(layers=12, width=768, heads=12, context=4096, batch=4, steps=300, learning_rate=6e-4)
@@ -148,14 +149,8 @@ def train(attention: Attention, settings: Settings, backend: str = "inductor") -
             tensor.to(settings.device) for tensor in packed_rows(files, settings.batch, settings.context, draw)
         )
         start = perf_counter()
-        optimizer.param_groups[0]["lr"] = settings.learning_rate * min(1.0, (number + 1) / settings.warm_up)
-        with torch.autocast(settings.device, settings.dtype, enabled=settings.dtype != torch.float32):
-            logits = step(text[:, :-1], positions, *attention.prepare(doc))
-        loss = cross_entropy(logits.float().flatten(0, 1), text[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(_mean(loss.detach(), world))  # waits for the GPU
+        forward = partial(step, text[:, :-1], positions, *attention.prepare(doc))
+        losses.append(_mean(train_step(forward, text[:, 1:], optimizer, settings, number), world))  # waits for the GPU
         times.append(perf_counter() - start)
     median = statistics.median(times[WARM_UP:] or times)
     peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else float("nan")
