@@ -6,7 +6,8 @@ import ast
 import importlib
 from pathlib import Path
 
-PORTABLE = [f"flashgen.runtime.device.{name}" for name in ("arithmetic", "dropout", "learned", "softmax", "waves")]
+MODULES = ("arithmetic", "dropout", "learned", "reciprocals", "softmax", "waves")
+PORTABLE = [f"flashgen.runtime.device.{name}" for name in MODULES]
 
 
 def written_out(source: str) -> str:

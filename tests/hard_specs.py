@@ -52,6 +52,16 @@ STEEP: dict[str, dict[str, Any]] = {
 
 # What is computed in front of one kernel's loop, and of another's.
 HOISTED: dict[str, dict[str, Any]] = {
+    "neighbourhoods of a grid whose width a call decides": {
+        "params": {"W": _runtime(5)},
+        "mask": "(abs(q // W - k // W) <= 1) & (abs(q % W - k % W) <= 1)",
+    },
+    "a table of quotients by what a call decides": {
+        "inputs": {**_TABLE, **_OFFSETS},
+        "params": {"s": _runtime(-3)},
+        "mask": "(k // s >= q // s) | (k % off[b] == 1)",
+        "score": "score + rpb[h, clamp((q - k) // s, -4, 4) + 4] + 0.1 * (q % lo[h])",
+    },
     "dilated neighbourhoods with a table": {
         "inputs": _TABLE,
         "let": {"n": "(kv_len - q % 3 + 2) // 3", "centre": "min(max(q // 3, 2), n - 3)"},

@@ -42,6 +42,8 @@ def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:
         inner = expr.args[0]
         if is_reduction(expr):
             return f"{suggest(inner, lets)}_{expr.name.removeprefix('tile_')}"
+        if expr.name == "reciprocal_of":
+            return f"{suggest(inner, lets).rstrip('_')}_reciprocal"
         if expr.name == "to_float":
             return f"{suggest(inner, lets)}_f"
         if expr.name == "mul" and "scale" in variables(inner) and isinstance(expr.args[1], Const):

@@ -124,6 +124,14 @@ class Operators:
             return binary(">>" if is_quotient else "&", operands[0], self.literal(right))
         return call(("floor_div" if is_quotient else "floor_mod") + ("" if known else "_or_zero"), *operands)
 
+    def _remainder(self, node: Op, operands: Sequence[Text]) -> Text:
+        """mod, from the quotient."""
+        dividend, divisor, quotient = operands
+        divisors = self.ranges.of(node.args[1])
+        if divisors.low > 0 or divisors.high < 0:
+            return binary("-", dividend, binary("*", quotient, divisor))
+        return call("remainder_or_zero", dividend, quotient, divisor)
+
     def _shift(self, node: Op, operands: Sequence[Text]) -> Text:
         if self.ranges.of(node.args[1]).within(0, 31):
             return binary(SYMBOLS[node.name], *operands)
@@ -157,6 +165,9 @@ _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
     "floor": Operators._floor,
     "floordiv": Operators._division,
     "mod": Operators._division,
+    "reciprocal_of": lambda operators, node, operands: call("reciprocal_of", *operands),
+    "floordiv_by": lambda operators, node, operands: call("floor_div_by", *operands),
+    "remainder_of": Operators._remainder,
     "shl": Operators._shift,
     "shr": Operators._shift,
     "pow": Operators._pow,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from flashgen.analysis.levels import COL, Level, floats_at_leaves, shared
+from flashgen.analysis.reciprocals import with_reciprocals
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.names import EMITTED, SPELLED, Statements
@@ -49,7 +50,7 @@ class Prologue:
             ranges,
             tensors,
             dialect,
-            lets=tuple((name, ranges.plain(expr)) for name, expr in lets),
+            lets=tuple((name, _as_computed(expr, ranges)) for name, expr in lets),
             walked=walked,
             approximate=approximate,
             words=frozenset(words) - EMITTED,
@@ -86,11 +87,11 @@ class Prologue:
 
     def name(self, expr: Expr, preferred: str | None = None) -> str:
         """The name under which an expression that the loop does not change is at hand; computes it first if need be."""
-        return self._writer.name(self.ranges.plain(expr), preferred)
+        return self._writer.name(_as_computed(expr, self.ranges), preferred)
 
     def inline(self, expr: Expr, spelled: Mapping[str, str] = _NOTHING) -> str:
         """An expression that the loop does not change as text of its own, its loads and reductions computed before."""
-        expr, writer = self.ranges.plain(expr), self._writer
+        expr, writer = _as_computed(expr, self.ranges), self._writer
         if spelled:
             writer = PrologueWriter(self._spelling(spelled), self._statements)
         writer.take_apart(expr)
@@ -110,8 +111,8 @@ class Prologue:
         statements made.
         """
         setting = self._setting if inlined else _of_functions(self._setting)
-        roots = tuple(floats_at_leaves(self.ranges.plain(root), self.ranges) for root in roots)
-        given = {self.ranges.plain(expr): name for expr, name in given.items()}
+        roots = tuple(floats_at_leaves(_as_computed(root, self.ranges), self.ranges) for root in roots)
+        given = {_as_computed(expr, self.ranges): name for expr, name in given.items()}
         # Written twice: once all that the body takes from the prologue has a name, none of its own may hide it.
         avoid = {*self._written(setting, roots, given).reads, *hidden}
         avoid |= self.reads | self._statements.taken if inlined else set()
@@ -144,6 +145,11 @@ class Prologue:
             tuple(sorted(statements.reads)),
             tuple(statements.defines),
         )
+
+
+def _as_computed(expr: Expr, ranges: Ranges) -> Expr:
+    """An expression as kernels compute it."""
+    return with_reciprocals(ranges.plain(expr), ranges)
 
 
 def _of_functions(setting: Setting) -> Setting:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from flashgen.analysis.levels import COL, LONGEST, is_reduction, level, places_of, shared_by_turn
 from flashgen.analysis.packed import BATCH, PACKED, along_batch
+from flashgen.analysis.reciprocals import is_reciprocal
 from flashgen.emit.names import IS_PACKED, Statements, suggest
 from flashgen.emit.operators import Operators
 from flashgen.emit.setting import Setting
@@ -136,7 +137,7 @@ class Writer(ABC):
 
 
 class PrologueWriter(Writer):
-    """Writes what the loop does not change, in front of it; loads and reductions get lines of their own."""
+    """Writes what the loop does not change, in front of it; loads, reductions, reciprocals get their own lines."""
 
     def name(self, expr: Expr, preferred: str | None = None) -> str:
         """The name under which an expression is at hand; computes it first if need be."""
@@ -164,7 +165,7 @@ class PrologueWriter(Writer):
         return self.statements.names.get(text) or self.statements.assign(text, preferred, text)
 
     def _name_at_hand(self, expr: Expr) -> str | None:
-        if isinstance(expr, Gather) or is_reduction(expr):
+        if isinstance(expr, Gather) or is_reduction(expr) or is_reciprocal(expr):
             return self.name(expr)
         return self.statements.names.get(expr)
 

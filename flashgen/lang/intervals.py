@@ -168,7 +168,10 @@ class Ranges:
             most, term = max(self.of(expr.index.length).high, 0), self.of(expr.term)
             return Interval(min(term.low * most, 0), max(term.high * most, 0))
         rule = _RULES.get(expr.name)
-        return rule(*(self.of(arg) for arg in expr.args)) if rule else INT64
+        found = rule(*(self.of(arg) for arg in expr.args)) if rule else INT64
+        if expr.name == "sub" and _are_remainders_of_one_divisor(*expr.args):
+            return _between_remainders(found, self.of(expr.args[0].children[1]))
+        return found
 
 
 def assumed() -> Ranges:
@@ -196,6 +199,17 @@ def _mod(a: Interval, b: Interval) -> Interval:
     if b.low > 0:
         return Interval(0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1)
     return Interval(min(b.low + 1, 0), max(b.high - 1, 0))
+
+
+def _are_remainders_of_one_divisor(a: Expr, b: Expr) -> bool:
+    both = all(isinstance(x, Op) and x.name in ("mod", "remainder_of") for x in (a, b))
+    return both and a.children[1] is b.children[1]
+
+
+def _between_remainders(found: Interval, divisor: Interval) -> Interval:
+    """Remainders have the sign of their divisor: one less another is nearer to 0 than that is."""
+    most = max(abs(divisor.low), abs(divisor.high), 1) - 1
+    return Interval(max(found.low, -most), min(found.high, most))
 
 
 def _absolute(a: Interval) -> Interval:
@@ -235,5 +249,8 @@ _RULES: dict[str, Callable[..., Interval]] = {
     "not": lambda a: Interval(-a.high - 1, -a.low - 1),
     "shl": _corners(lambda x, n: x << min(max(n, 0), 63)),
     "shr": lambda a, b: Interval(min(a.low, 0), max(a.high, 0)),
-    **dict.fromkeys(("to_int", "tile_min", "tile_max"), lambda a: a),
+    # Of a reciprocal, what it is of is known.
+    **dict.fromkeys(("to_int", "tile_min", "tile_max", "reciprocal_of"), lambda a: a),
+    "floordiv_by": _floordiv,
+    "remainder_of": lambda a, b, quotient: _mod(a, b),
 }

@@ -21,7 +21,7 @@ from flashgen.emit.torch import emit
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.log2 import of_qk
 from flashgen.lang.nodes import Expr, Type, var
-from flashgen.runtime.device import arithmetic, loops, waves
+from flashgen.runtime.device import arithmetic, loops, reciprocals, waves
 
 TENSORS = {
     "doc": Tensor((var("batch", Type.INT), var("kv_len", Type.INT)), "int32"),
@@ -35,7 +35,9 @@ DTYPES = {name: tensor.dtype for name, tensor in TENSORS.items()}
 # Of a kernel, not of the caller: what Triton and Python have.
 BUILT_IN = {"tl", "gl", "float", "min", "max", "abs", "int", "range"}
 # Functions of the device.
-CALLED = {name for module in (arithmetic, loops, waves) for name in defined_names(inspect.getsource(module))}
+CALLED = {
+    name for module in (arithmetic, loops, reciprocals, waves) for name in defined_names(inspect.getsource(module))
+}
 
 
 def prologue(dialect: Dialect = TRITON, walked: Level = COL, **spelled: str) -> Prologue:
@@ -81,6 +83,15 @@ def test_gluon_is_triton_by_other_names(data: st.DataObject) -> None:
 
 def text_of(expr: Expr, dialect: Dialect) -> str:
     return prologue(dialect).body(expr, inlined=True).results[0]
+
+
+def test_a_divisor_that_is_one_number_has_its_reciprocal_in_front_of_the_loop() -> None:
+    here = prologue()
+    body = here.body(compile("(k // n == q // n) & (k % n == 1)"), inlined=True)
+    assert here.lines == ("n_reciprocal = reciprocal_of(n)", "r = floor_div_by(q, n_reciprocal)")
+    assert body.lines == ("t = floor_div_by(k, n_reciprocal)",)
+    assert body.results == ("(t == r) & (remainder_or_zero(k, t, n) == 1)",)
+    assert text_of(compile("k % heads"), TRITON) == "k - floor_div_by(k, heads_reciprocal) * heads"
 
 
 def test_gluon_takes_from_triton_what_it_has_not() -> None:

@@ -171,6 +171,9 @@ def test_what_the_machine_can_hold(text: str, fits: bool, exact: bool) -> None:
         ("(n % 7 - 3) ** 3", -27, 27),
         ("(n % 7) << (h % 3)", 0, 24),
         ("(n % 7) ^ (h % 9)", 0, 15),
+        ("q % n - k % n", 1 - 2**31, 2**31 - 1),
+        ("q % h - k % h", -(2**20 - 2), 2**20 - 2),
+        ("n % 7 - h % 7", -6, 6),
     ],
 )
 def test_intervals_are_tight(text: str, low: int, high: int) -> None:
