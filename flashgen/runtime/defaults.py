@@ -29,7 +29,7 @@ def default_of_form(family: str, form: str = "") -> Default:
         config = kernel.default(form, *sizes)
         if bucket is None:
             return config
-        return kernel.suited(config, bucket.group * bucket.q_len, bucket.cache, pair_bytes, *sizes)
+        return kernel.suited(config, bucket, pair_bytes, *sizes)
 
     return default
 

@@ -64,6 +64,16 @@ class Bucket:
     def sizes(self) -> tuple[int, ...]:
         return self.batch_heads, self.group, self.q_len, self.kv_len, self.block_size, self.tokens
 
+    @property
+    def rows(self) -> int:
+        """Of all heads that share a KV head."""
+        return self.group * self.q_len
+
+    @property
+    def keys(self) -> int:
+        """Of all KV heads."""
+        return self.batch_heads // self.group * self.kv_len
+
     def distance(self, other: Bucket) -> int:
         """How many doublings apart the sizes are, summed over all of them; a cache of another dtype is further."""
         apart = sum(abs(_exponent(one) - _exponent(two)) for one, two in zip(self.sizes, other.sizes, strict=True))

@@ -98,3 +98,20 @@ def test_what_is_read_for_each_pair_has_its_place_in_shared_memory(
         found = compiled(path, kernel, target, "bfloat16", dim, dim, chosen, False, (), False, False, types)
         assert found.error is None, found.error
         assert found.shared <= shared_limit(target)
+
+
+@pytest.mark.parametrize("name", ["full", "alibi", "sink"])
+def test_tiles_for_many_keys_of_narrow_heads_fit_and_read_all_of_them_ahead(
+    compiled: Callable[..., object], name: str, tmp_path: Path
+) -> None:
+    variant = load(VARIANTS / f"{name}.yaml")
+    few, many = (Bucket.of(1024, 8, 1, kv_len) for kv_len in (512, 8192))
+    default = default_of(variant, "decode")
+    assert default("sm_90", "bfloat16", 64, 64, few) == default("sm_90", "bfloat16", 64, 64)
+    config = default("sm_90", "bfloat16", 64, 64, many)
+    assert (config.BN, config.num_stages) == (256, 3)
+    config = config.but(BM=row_tile(config, many.rows))
+    found = compiled(generate(variant, tmp_path), "decode", "sm_90", "bfloat16", 64, 64, config)
+    assert found.error is None, found.error
+    assert not found.spills
+    assert found.shared == shared_bytes(config, (64, 64), 2, 2)

@@ -31,6 +31,7 @@ from flashgen.runtime.kernels.portable import (
     tile_shapes,
 )
 from flashgen.runtime.launching import relaunch
+from flashgen.runtime.records import Bucket
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
 
@@ -47,6 +48,11 @@ DECODE_DEFAULTS: Table = {
     "float32 by TMA": (Config(32, 32, 4, 2), Config(16, 32, 4, 2), Config(16, 16, 4, 2), Config(16, 16, 8, 1)),
 }
 
+# From so many keys of all KV heads on, tiles of 256 are several for each program that a GPU runs at once.
+_MANY_KEYS = 1 << 19
+# Where heads are narrow, tiles are small: of twice as many keys as much is under way as of wide heads.
+_for_many_keys = default_from({**DECODE_DEFAULTS, "sm90": (Config(64, 256, 4, 3), *DECODE_DEFAULTS["sm90"][1:])})
+
 
 def _space(task: Task) -> Iterator[Config]:
     shapes = dict.fromkeys(shape[1:] for shape in tile_shapes(task))
@@ -54,12 +60,14 @@ def _space(task: Task) -> Iterator[Config]:
 
 
 def _suited(
-    config: Config, rows: int, cache: str, pair_bytes: int, capability: str, dtype: str, head_dim: int, v_head_dim: int
+    config: Config, bucket: Bucket, pair_bytes: int, capability: str, dtype: str, head_dim: int, v_head_dim: int
 ) -> Config:
-    """As many stages as have room."""
+    """Tiles for many keys where there are so many; as many stages as have room."""
     itemsize, widths = getattr(torch, dtype).itemsize, tile_widths(head_dim, v_head_dim)
-    sizes = (widths, itemsize, itemsize, pair_bytes)
-    while pair_bytes and config.num_stages > 1 and shared_bytes_beside(config, rows, *sizes) > shared_limit(capability):
+    sizes = (bucket.rows, widths, itemsize, itemsize, pair_bytes)
+    if not pair_bytes and bucket.keys >= _MANY_KEYS:
+        config = _for_many_keys("", capability, dtype, head_dim, v_head_dim)
+    while pair_bytes and config.num_stages > 1 and shared_bytes_beside(config, *sizes) > shared_limit(capability):
         config = config.but(num_stages=config.num_stages - 1)
     return config
 

@@ -13,6 +13,7 @@ from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.decode import DECODE_DEFAULTS, DECODE_KERNEL
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.kernels.portable import Table, default_from, key_bytes
+from flashgen.runtime.records import Bucket
 from flashgen.runtime.widths import tile_widths
 
 _DEFAULTS: Table = {
@@ -42,7 +43,7 @@ def converts_in_place(BM: int, of_key: int, device: torch.device) -> bool:
 
 
 def _suited(
-    config: Config, rows: int, cache: str, pair_bytes: int, capability: str, dtype: str, head_dim: int, v_head_dim: int
+    config: Config, bucket: Bucket, pair_bytes: int, capability: str, dtype: str, head_dim: int, v_head_dim: int
 ) -> Config:
     """As many bytes in flight where a cache has 8 bits, by wider tiles up to 128 keys, else by a further stage.
 
@@ -50,6 +51,7 @@ def _suited(
     they fit.
     """
     widths, chosen = tile_widths(head_dim, v_head_dim), config
+    rows, cache = bucket.rows, bucket.cache
     if rows >= _MANY_ROWS and max(widths) <= 128:
         chosen = config.but(BM=_MANY_ROWS, num_warps=8, num_stages=3)
     elif cache and rows < _ROWS_BY_WARPGROUP:

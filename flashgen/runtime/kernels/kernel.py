@@ -12,6 +12,7 @@ from flashgen.runtime.call import Call
 from flashgen.runtime.config import NEEDED, Config, know_axes
 from flashgen.runtime.descriptors import Tiling
 from flashgen.runtime.launching import Rest
+from flashgen.runtime.records import Bucket
 
 # Bytes of spills a thread beyond which a config is dropped. Spilled registers outside the inner loop cost little: on
 # recorded tables of whole spaces a kernel that spills 1000 bytes a thread came within 2 % of the best, and none beyond
@@ -97,13 +98,13 @@ class Kernel:
     that each entry of its configs may have; `misfit` says what is wrong with one of them for (head_dim, v_head_dim).
 
     `default` is the built-in config for a form of variant ("", "plain", "masked", "scheduled", "by key") and
-    (capability, dtype, head_dim, v_head_dim), `suited` the same as it suits so many rows of a KV head and the dtype of
-    a cache, "" for that of q, and so many bytes that are read for each pair, of (config, rows, cache, pair_bytes,
-    capability, dtype, head_dim, v_head_dim). `space` has what is worth trying for a task, `starts` where a search
-    begins after the configs that are known, `tried_at_once` the axes
-    whose values are tried of the default itself: what they do to one config they do to most. `shared_bytes` is what a
-    config needs of shared memory at least, `as_launched` is the config as it is compiled for a KV head of so many rows,
-    `accumulators` how many float32 values a thread holds, `spill_limit` the bytes of spills from which on it is slow.
+    (capability, dtype, head_dim, v_head_dim), `suited` the same as it suits the sizes of a call and so many bytes that
+    are read for each pair, of (config, bucket, pair_bytes, capability, dtype, head_dim, v_head_dim). `space` has what
+    is worth trying for a task, `starts` where a search begins after the configs that are known, `tried_at_once` the
+    axes whose values are tried of the default itself: what they do to one config they do to most. `shared_bytes` is
+    what a config needs of shared memory at least, `as_launched` is the config as it is compiled for a KV head of so
+    many rows, `accumulators` how many float32 values a thread holds, `spill_limit` the bytes of spills from which on it
+    is slow.
 
     `constants` are the compile-time arguments of (config, head_dim, v_head_dim), and None for arguments that are not
     there; `types` the types of arguments that do not follow from their names, of (dtype, config, head_dim,
@@ -139,7 +140,7 @@ class Kernel:
     starts: tuple[Config, ...] = ()
     tried_at_once: Mapping[str, int] = field(default_factory=dict)
     accumulators: Callable[[Config, Task], int] = lambda config, task: 0
-    suited: Callable[[Config, int, str, int, str, str, int, int], Config] = lambda config, *_: config
+    suited: Callable[[Config, Bucket, int, str, str, int, int], Config] = lambda config, *_: config
     as_launched: Callable[[Config, int], Config] = lambda config, rows: config
     spill_limit: Callable[[Config], int] = lambda config: SPILL_LIMIT
     types: Callable[[torch.dtype, Config, int, int, bool, bool], Mapping[str, str]] = lambda *_: {}
