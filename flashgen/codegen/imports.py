@@ -72,12 +72,16 @@ def importable_names() -> frozenset[str]:
     return frozenset(_homes())
 
 
+# What every module has; and what Python itself reads wherever a function reads the name `super`.
+_OF_PYTHON = frozenset({"__file__", "__name__", "__class__"})
+
+
 @lru_cache(maxsize=256)
 def free_names(source: str) -> frozenset[str]:
     """The names that a text reads and neither defines nor has from Python itself."""
     top = symtable.symtable(source, "generated", "exec")
     defined = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() and not symbol.is_imported()}
-    return frozenset({*_read(top)} - defined - {*dir(builtins)} - {"__file__", "__name__"})
+    return frozenset({*_read(top)} - defined - {*dir(builtins)} - _OF_PYTHON)
 
 
 @lru_cache(maxsize=256)

@@ -21,8 +21,9 @@ and let u be the unit roundoff of the dtype of q, u32 that of float32. Relative 
   the scores that weigh anything end near lse).
 
 float16 also underflows: a weight below 2^-14 carries an absolute error of up to 2^-25, which kv_len of them times the
-largest |v| can add up. The other dtypes have float32's range: there a weight below 2^-126, as a sink may leave it, may
-be off by as much.
+largest |v| can add up, and an output carries one too. The other dtypes have float32's range: there a weight below
+2^-126, as a sink may leave it, may be off by as much. With dropout all weights that count may be such small ones; what
+they add up is divided by the share of weights that is kept, and so is what they are off by.
 
 lse is compared absolutely: 2 E' + u32 (4 + 2 steps + 4 (S + T)); so is the largest logit of a row, with what eager
 loses of it and itself in the place of lse. T, which the caller knows, is what a bias that is
@@ -79,12 +80,12 @@ class _Truth:
 def judge(
     out: torch.Tensor, lse: torch.Tensor, call: Call, reference: Reference, scale: float | None = None,
     counted_apart: torch.Tensor | float = 0.0, rows: torch.Tensor | None = None,
-    largest: torch.Tensor | None = None,
+    largest: torch.Tensor | None = None, kept: float = 1.0,
 ) -> Verdict:  # fmt: skip
     """Compare a kernel's out and lse, and what it says are the `largest` logits, with the formula on the same call.
 
     `counted_apart` is T. `rows`, bool [batch, heads, q_len], are those that are held to the budget, and that it is
-    derived from; all where it is None.
+    derived from; all where it is None. `kept` is the share of weights that dropout keeps.
     """
     of_rows = {"lse": lse} | ({} if largest is None else {"max": largest})
     malformed = _malformed(out, of_rows, call)
@@ -104,7 +105,9 @@ def judge(
     steps = math.ceil(call.k.shape[2] / KEYS_PER_STEP)
     products = score_magnitude(call, scale)
     scores = {name: products + each.abs().where(full, 0.0) for name, each in truth.of_rows.items()}
-    relative = 2 * roundoff(call.q) + U32 * (4 + 4 * steps + 4 * scores["lse"]) + _underflow(call) / truth.magnitude
+    relative = (
+        2 * roundoff(call.q) + U32 * (4 + 4 * steps + 4 * scores["lse"]) + _underflow(call, kept) / truth.magnitude
+    )
 
     def beside(lost: _Lost) -> Verdict:
         verdicts = [_worst("out", _row_error(out, truth.out) / truth.magnitude, relative + 2 * lost.out, full)]
@@ -228,9 +231,9 @@ def as_stored(found: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return (found.to(torch.float32).view(torch.int32) & -(2**16)).view(torch.float32).to(found.dtype)
 
 
-def _underflow(call: Call) -> float:
+def _underflow(call: Call, kept: float) -> float:
     least = 2.0**-25 if call.q.dtype == torch.float16 else 2.0**-126
-    return call.k.shape[2] * least * float(call.v.abs().max())
+    return least * (call.k.shape[2] * float(call.v.abs().max()) / kept + 1)
 
 
 def _worst(what: str, error: torch.Tensor, budget: torch.Tensor, rows: torch.Tensor) -> Verdict:

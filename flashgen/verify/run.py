@@ -180,10 +180,11 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
         with _products(variant.allow_tf32):
             return prove_gradients(given, variant, case, case.backward, call)
     out, lse, *largest = _poisoned_answer(given, case, call)
+    dropout = case.dropout(variant)
     with _products(variant.allow_tf32):
         return judge(
             out, lse, call, given.reference, case.scale, counted_apart(variant, call),
-            largest=largest[0] if largest else None,
+            largest=largest[0] if largest else None, kept=1.0 if dropout is None else 1 - dropout.p,
         )  # fmt: skip
 
 

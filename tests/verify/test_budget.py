@@ -109,6 +109,25 @@ def test_a_score_scale_rounded_to_16_bits_is_found(dtype: torch.dtype) -> None:
     assert not judge(wrong[0].to(dtype), wrong[1], call, reference).ok
 
 
+@pytest.mark.parametrize("kept", [1.0, 0.1])
+def test_small_weights_may_be_all_that_dropout_keeps(kept: float) -> None:
+    """Those below 2^-14 are rounded to multiples of 2^-24, and what they add up grows with what is dropped."""
+    call = a_call(torch.float16, 1, 2, gain=0.0)
+    call.k[:], call.k[:, :, 0], call.q[:] = 0, -10, 64**-0.5
+
+    def dropped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
+        out, lse = reference(q, k, v * torch.tensor([1.0, 0.0]).to(v.dtype)[:, None], return_lse=True)
+        return (out / kept, lse) if keywords.pop("return_lse", False) else out / kept
+
+    _, lse = dropped(call.q, call.k, call.v, return_lse=True)
+    weight = (call.q.double() @ call.k.double().transpose(-1, -2) * 64**-0.5 - lse[..., None]).exp()[..., :1]
+    assert float(weight.max()) < 2**-14
+    off = ((weight + 0.4 * 2**-24) * call.v[:, :, :1].double() / kept).to(torch.float16)
+    assert judge(off, lse, call, dropped, kept=kept).ok
+    far = ((weight + 4 * 2**-24) * call.v[:, :, :1].double() / kept).to(torch.float16)
+    assert not judge(far, lse, call, dropped, kept=kept).ok
+
+
 def test_lse_in_log2_is_found() -> None:
     call = a_call(torch.bfloat16)
     out, lse = honest(call)

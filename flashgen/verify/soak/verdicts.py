@@ -100,7 +100,8 @@ def of_outputs(out: torch.Tensor, lse: torch.Tensor, truth: Truth, oracle: Oracl
 
     def judged(noisy: bool) -> Finding:
         patched = _Patched(oracle, truth, noisy=noisy)
-        return _finding(judge(out, lse, truth.call, patched.reference, case.scale, apart, ~huge))
+        kept = 1 - truth.dropout_p
+        return _finding(judge(out, lse, truth.call, patched.reference, case.scale, apart, ~huge, kept=kept))
 
     finding = _lucky(judged)
     if finding.failed or not bool(huge.any()):
