@@ -9,7 +9,6 @@ from flashgen.runtime.call import Call, prepare
 from flashgen.runtime.config import Config
 from flashgen.runtime.conversions import as_dtype
 from flashgen.runtime.declared import Input, Param, Sums
-from flashgen.runtime.decoding_paged import paged_plan
 from flashgen.runtime.defaults import (
     beside_pairs,
     built_in,
@@ -33,6 +32,7 @@ from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import Lookup, lookups, shipped_root
 from flashgen.runtime.operator import operator
 from flashgen.runtime.paged_operator import paged_operator
+from flashgen.runtime.planning_paged import paged_plan
 from flashgen.runtime.schedule import Plan
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.varlen import packed_variant

@@ -9,8 +9,8 @@ import torch
 
 from flashgen.runtime.attend import inputs_of, scalars_of
 from flashgen.runtime.choosing import config_text
-from flashgen.runtime.decoding_paged import PagedPlan
 from flashgen.runtime.operator import Operator
+from flashgen.runtime.planning_paged import PagedPlan
 from flashgen.runtime.variant import Variant
 
 

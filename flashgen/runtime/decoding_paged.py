@@ -2,214 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from flashgen.runtime.choosing import choose_paged, config_text
-from flashgen.runtime.config import Config
-from flashgen.runtime.decoding import Partials, merge_partials, programs_at_once, row_tile, sinks_of
-from flashgen.runtime.device.plan import plan_splits
-from flashgen.runtime.extending_paged import (
-    MOST_DECODED,
-    Extension,
-    extension_of,
-    launch_extension,
-    of_few_queries,
-    reaches,
-)
+from flashgen.runtime.decoding import Partials, merge_partials, sinks_of
+from flashgen.runtime.extending_paged import extension_of, launch_extension, reaches
 from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL, converts_in_place
-from flashgen.runtime.launching import Rest, launch, relaunch
-from flashgen.runtime.operator import operator
-from flashgen.runtime.paged import PagedCall, PagedLayout, prepare_paged
+from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.paged import PagedCall
+from flashgen.runtime.planning_paged import Shape, Work, planned, work_of
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
-
-# Keys of a split where a sequence's bits are not to depend on the batch.
-FIXED_SPLIT = 2048
-# How many rounds of programs at most the splits of a batch are shared out in, beside one for each tile.
-_ROUNDS = 3
-# Sequences that a program of the plan looks at at a time.
-_BLOCK = 256
-_NO_WINDOW = 2**30
 
 _STRIDES = (
     "stride_qm", "stride_qh", "stride_kp", "stride_kn", "stride_kh", "stride_vp", "stride_vn", "stride_vh",
     "stride_ksp", "stride_ksn", "stride_ksh", "stride_vsp", "stride_vsn", "stride_vsh", "stride_table",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class PagedPlan:
-    """How the keys of a batch are split, for attention_paged(..., plan=plan): one plan serves all layers of a step.
-
-    `items` int32 [room, 4]: a sequence, a tile of its rows, a split of its keys and how many of these there are;
-    `count` int32 [1]: how many items are in use. Where sequences of many queries are the forward kernel's its items lie
-    behind these, and count is [2]. `config` and `batch_invariant` are what it was made with.
-    """
-
-    items: torch.Tensor
-    count: torch.Tensor
-    config: str | None
-    batch_invariant: bool
-
-
-class Shape(NamedTuple):
-    """What follows from a call's sizes: its config, the rows of a tile, the room for items, a split's tiles of keys.
-
-    `at_once` is how many items the GPU works at at a time. `chunk` is 0 where the plan is to choose it. `rows` are
-    those of a KV head in the longest sequence.
-    """
-
-    config: Config
-    BM: int
-    rows: int
-    room: int
-    at_once: int
-    chunk: int
-
-
-class Work(NamedTuple):
-    """What the kernels have of a call: it is as the decode kernel has it, a query sees `span` keys at most."""
-
-    call: PagedCall
-    shape: Shape
-    extension: Extension | None
-    span: int | None
-
-    @property
-    def room(self) -> int:
-        """For how many items a plan has room."""
-        return self.shape.room + (0 if self.extension is None else self.extension.room)
-
-    @property
-    def counts(self) -> int:
-        """For how many kernels it has items."""
-        return 1 if self.extension is None else 2
-
-
-# Each variant that there is: the operator that plans has it by its name.
-_variants: dict[str, Variant] = {}
-
-
-def know(variant: Variant) -> None:
-    """Have plans found for a variant."""
-    _variants[known_by(variant)] = variant
-
-
-def known_by(variant: Variant) -> str:
-    """The name of a variant and of its kernels' texts."""
-    return "_".join([variant.identity.variant, variant.identity.spec, *variant.identity.templates.values()])
-
-
-def paged_plan(
-    variant: Variant, q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor, *,
-    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, v_head_dim: int | None,
-    batch_invariant: bool, config: Any,
-) -> PagedPlan:  # fmt: skip
-    """plan_paged() of a variant: the plan of a call with these tensors, made on the device."""
-    text = config_text(config, "decode_paged")
-    items, count = _PLAN(
-        q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, v_head_dim,
-        batch_invariant, text, variant.span, known_by(variant),
-    )  # fmt: skip
-    return PagedPlan(items, count, text, batch_invariant)
-
-
-def _plan(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    call, work = _asked(*given)
-    return _planned(call, work)
-
-
-def _plan_shapes(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    call, work = _asked(*given)
-    return _empty_plan(call.q, work)
-
-
-def _asked(
-    q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, v_head_dim: int | None,
-    batch_invariant: bool, config: str | None, span: int | None, variant: str,
-) -> tuple[PagedCall, Work]:  # fmt: skip
-    """The call that a plan is for, and what follows from its sizes."""
-    values = k_cache
-    if v_head_dim not in (None, k_cache.shape[-1]):
-        # Of v_cache the width alone is looked at.
-        values = k_cache.new_empty(v_head_dim).expand(*k_cache.shape[:-1], v_head_dim)
-    call = prepare_paged(
-        q, k_cache, values, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
-    )
-    found = _variants[variant]
-    extension = extension_of(found, call, config)
-    return call, _work_of(found, call, extension, batch_invariant, config)._replace(span=span)
-
-
-_PLAN = operator(
-    "plan_paged",
-    "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, int max_seqlen_q, "
-    "int? max_seqlen_k, int? v_head_dim, bool batch_invariant, str? config, int? span, str variant) "
-    "-> (Tensor, Tensor)",
-    _plan,
-    _plan_shapes,
-    shared=True,
-)
-
-
-def _empty_plan(q: torch.Tensor, work: Work) -> tuple[torch.Tensor, torch.Tensor]:
-    items = torch.empty((work.room, 4), dtype=torch.int32, device=q.device)
-    return items, torch.empty(work.counts, dtype=torch.int32, device=q.device)
-
-
-def _planned(call: PagedCall, work: Work) -> tuple[torch.Tensor, torch.Tensor]:
-    s, shape, extension = call.layout.sizes, work.shape, work.extension
-    items, count = _empty_plan(call.q, work)
-    apart = {} if extension is None else {"MOST_Q": MOST_DECODED, "Q_BM": extension.config.BM}
-    launch(
-        plan_splits, s.batch,
-        items, count, call.seq_lens, call.cu_seqlens_q,
-        (s.batch, s.total_q, s.q_len, s.heads // s.kv_heads, call.layout.max_keys),
-        _NO_WINDOW if work.span is None else work.span, shape.room, shape.at_once, shape.chunk, work.room - shape.room,
-        BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())),
-        **{"MOST_Q": None, "Q_BM": None, **apart}, num_warps=8,
-    )  # fmt: skip
-    return items, count
-
-
-def _work_of(
-    variant: Variant, call: PagedCall, extension: Extension | None, batch_invariant: bool, config: str | None
-) -> Work:  # fmt: skip
-    """What each kernel has of a call; with an extension the decode kernel has sequences of few queries alone."""
-    if extension is not None:
-        call = call._replace(layout=of_few_queries(call.layout))
-    chosen = choose_paged(config, variant.configs["decode_paged"], call, batch_invariant)
-    gpu, single = call.q.get_device(), call.cu_seqlens_q is None
-    shape = _shape(call.layout, gpu, single, variant.span, batch_invariant, chosen)
-    return Work(call, shape, extension, variant.span)
-
-
-@lru_cache(maxsize=1024)
-def _shape(
-    layout: PagedLayout, gpu: int, single: bool, span: int | None, batch_invariant: bool, chosen: Config,
-) -> Shape:  # fmt: skip
-    s = layout.sizes
-    group = s.heads // s.kv_heads
-    rows = group if single else group * s.q_len
-    if batch_invariant:
-        # The rows of a tile follow from the model alone, not from the longest sequence.
-        BM = row_tile(chosen, group)
-        keys = layout.max_keys if span is None else min(layout.max_keys, span + BM)
-        chunk = FIXED_SPLIT // chosen.BN
-        splits = -(-keys // FIXED_SPLIT)
-    else:
-        BM, chunk, splits = row_tile(chosen, rows), 0, 1
-    most = s.batch * -(-rows // BM)
-    tiles = most if single else min(most, s.total_q * group // BM + s.batch)
-    widths = tile_widths(s.head_dim, s.v_head_dim)
-    at_once = max(1, programs_at_once(gpu, chosen.but(BM=BM), widths, *layout.itemsizes) // s.kv_heads)
-    room = tiles * splits if batch_invariant else tiles + _ROUNDS * at_once
-    return Shape(chosen, BM, rows, max(room, 1), at_once, chunk)
 
 
 def launch_paged(
@@ -224,9 +33,9 @@ def launch_paged(
     if extension is not None and not reaches(call, out):
         # A plan with work for the forward kernel knew neither v_cache nor out: another one is made.
         extension, items = None, None if count is None or count.shape[0] > 1 else items
-    work = _work_of(variant, call, extension, batch_invariant, config)
+    work = work_of(variant, call, extension, batch_invariant, config)
     if items is None or count is None:
-        items, count = _planned(call, work)
+        items, count = planned(call, work)
     else:
         _check_plan(items, count, work)
     _launch_decode(variant, work, out, lse, items, count)

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.decoding_paged import know, known_by, launch_paged
+from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import given_own
 from flashgen.runtime.paged import prepare_paged
+from flashgen.runtime.planning_paged import know, known_by
 from flashgen.runtime.variant import Variant
 
 _BEFORE = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, "

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flashgen.paged import Batch, dense_inputs, make_batch, packed_keywords
-from flashgen.runtime import decoding_paged, extending_paged
+from flashgen.runtime import decoding_paged, extending_paged, planning_paged
 from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.device.sm90.tiles import FAR_ROWS
 from flashgen.runtime.extending_paged import MOST_DECODED, Extension, reaches, stays, steps_of
@@ -145,7 +145,8 @@ def test_what_is_launched(gallery_module: Gallery, name: str, planned: bool, mon
     variant, launched = module.VARIANT, list[tuple[str, int, dict[str, Any]]]()
     config = forward_sm90.FORWARD_SM90_KERNEL.default("", "sm_90", "bfloat16", 64, 64)
     extension = Extension(config, 7)
-    monkeypatch.setattr(decoding_paged, "extension_of", lambda variant, call, config: extension)
+    for asking in (decoding_paged, planning_paged):
+        monkeypatch.setattr(asking, "extension_of", lambda variant, call, config: extension)
     monkeypatch.setattr(forward_sm90, "multiprocessors", lambda gpu: 132)
     monkeypatch.setattr(forward_sm90, "tile_counter", lambda call: call.q.new_zeros(2, dtype=torch.int32))
 

@@ -26,7 +26,7 @@ FIRST = 4
 # Whose functions find out what follows from how tensors lie.
 OF_LAYOUTS = (
     "backward_pass", "call", "declared", "decoding", "decoding_paged", "descriptors", "described", "forward_pass",
-    "kernels", "lookup", "own", "packed_sizes", "paged", "streams",
+    "kernels", "lookup", "own", "packed_sizes", "paged", "planning_paged", "streams",
 )  # fmt: skip
 OF_VIEWS = {"as_strided", "squeeze", "transpose", "unsqueeze", "view", "split"}
 FORMS = ["forward", "forward+backward", "varlen", "varlen, forward+backward", "decode", "paged", "paged with a plan"]

@@ -17,7 +17,7 @@ from flashgen.codegen import generate, load_module
 from flashgen.errors import SpecError, UsageError
 from flashgen.paged import make_batch, make_paged
 from flashgen.problems import Problem, make_inputs
-from flashgen.runtime import Config, choosing, decoding_paged
+from flashgen.runtime import Config, choosing, planning_paged
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.paged import prepare_paged
 from flashgen.runtime.records import Bucket
@@ -169,10 +169,10 @@ def test_what_is_launched_is_the_kernel_in_that_config(gallery_module: Callable[
 @pytest.fixture
 def by_widths(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """How many programs run at once depends on the widths of tiles, as it does on a GPU."""
-    monkeypatch.setattr(decoding_paged, "programs_at_once", lambda gpu, config, widths, *sizes: sum(widths))
-    decoding_paged._shape.cache_clear()
+    monkeypatch.setattr(planning_paged, "programs_at_once", lambda gpu, config, widths, *sizes: sum(widths))
+    planning_paged._shape.cache_clear()
     yield
-    decoding_paged._shape.cache_clear()
+    planning_paged._shape.cache_clear()
 
 
 @pytest.mark.usefixtures("by_widths")
