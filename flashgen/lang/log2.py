@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from flashgen.lang.bounds import always
 from flashgen.lang.fold import fold
 from flashgen.lang.linear import Linear, expression, linear
-from flashgen.lang.magnitudes import magnitude
+from flashgen.lang.magnitudes import LARGEST_FLOAT32, LEAST_FLOAT32, magnitude
 from flashgen.lang.nodes import (
     Const,
     Expr,
@@ -247,30 +247,45 @@ class _Scaling:
 
 
 def _may_meet(one: Expr, other: Expr) -> bool:
-    """Whether two factors may be multiplied before the third: not a huge constant and what is known in a call alone.
+    """Whether two factors may be multiplied before the third: not a huge constant and what is known in a call alone, or
+    constants whose product float32 does not hold.
 
     Their product may be infinite where that with the third, which may be 0, is not.
     """
+    if isinstance(one, Const) and isinstance(other, Const):
+        return _joined(one, other) is not None
     pairs = ((one, other), (other, one))
     return not any(_is_beyond(_LARGEST_FACTOR, a) and not isinstance(b, Const) for a, b in pairs)
 
 
+def _joined(one: Const, other: Const) -> Expr | None:
+    """The product of two constants; None where it is no normal float32, though both are."""
+    found = float(one.value) * float(other.value)
+    return const(found) if _is_held(found) or not (_is_held(one.value) and _is_held(other.value)) else None
+
+
+def _is_held(number: float) -> bool:
+    """Whether it is a normal number of float32."""
+    return LEAST_FLOAT32 <= abs(number) <= LARGEST_FLOAT32
+
+
 def _product(left: Expr, right: Expr) -> Expr:
-    """left * right, constants multiplied at once and kept on the right."""
+    """left * right, constants multiplied at once, as far as float32 holds their product, and kept on the right."""
     if isinstance(left, Const):
         left, right = right, left
-    if isinstance(right, Const):
-        if right.value == 1.0:
-            return left
-        if isinstance(left, Const):
-            return const(float(left.value) * float(right.value))
-        if isinstance(left, Op) and left.name == "mul" and isinstance(left.args[1], Const):
-            return _product(left.args[0], const(float(left.args[1].value) * float(right.value)))
-    return op("mul", left, right)
+    if not isinstance(right, Const):
+        return op("mul", left, right)
+    if right.value == 1.0:
+        return left
+    inner, constant = left.args if isinstance(left, Op) and left.name == "mul" else (None, left)
+    whole = _joined(constant, right) if isinstance(constant, Const) else None
+    if whole is None:
+        return op("mul", left, right)
+    return whole if inner is None else _product(inner, whole)
 
 
 def _quotient(left: Expr, right: Expr) -> Expr:
-    if isinstance(right, Const) and right.value and math.isfinite(right.value):
+    if isinstance(right, Const) and right.value and _is_held(1.0 / right.value):
         return _product(left, const(1.0 / float(right.value)))
     return op("truediv", left, right)
 

@@ -17,6 +17,8 @@ from flashgen.lang.intervals import assumed
 from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, walk
 from flashgen.lang.vocabulary import MEANINGS
 
+# The normal numbers of float32.
+LEAST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 _SCORE, _ONE_NUMBER, _INTEGER = 1e4, 1e3, 2.0**31
 
 
@@ -44,9 +46,9 @@ def magnitude(root: Expr) -> float:
 
 
 def is_finite(expr: Expr) -> bool:
-    """Whether it is finite: no operation makes it infinite, and nothing that the caller gives may be."""
+    """Whether it is finite in float32: no operation makes it infinite, and nothing that the caller gives may be."""
     operations = all(not isinstance(node, Op) or node.name in _TAME for node in walk(expr))
-    return operations and magnitude(expr) < math.inf
+    return operations and magnitude(expr) <= LARGEST_FLOAT32
 
 
 def _kind(node: Expr, parts: list[_Size]) -> _Kind:

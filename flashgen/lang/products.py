@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from flashgen.lang.fold import simplify
+from flashgen.lang.magnitudes import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.nodes import Const, Expr, Op, const, op, variables
 
 PAIR_NAMES = frozenset({"q", "k", "score"})
@@ -49,14 +50,17 @@ class Product:
             return const(0.0)
         pair = _multiplied(node for node in self.over if not _is_uniform(node))
         uniform = _multiplied(node for node in self.over if _is_uniform(node))
-        if abs(self.number) != 1:
-            uniform = _multiplied([*([uniform] if uniform else []), const(_nearest(abs(self.number)))])
+        number, powers = _held(abs(self.number))
+        if number != 1:
+            uniform = _multiplied([*([uniform] if uniform else []), const(number)])
         for divisor in filter(_is_uniform, self.under):
             uniform = op("truediv", uniform or const(1.0), divisor)
         whole = _multiplied(node for node in (pair, uniform) if node is not None)
         for divisor in (node for node in self.under if not _is_uniform(node)):
             whole = op("truediv", whole or const(1.0), divisor)
         whole = whole or const(1.0)
+        for power in powers:
+            whole = op("mul", whole, const(power))
         return simplify(op("neg", whole)) if self.number < 0 else whole
 
 
@@ -113,11 +117,16 @@ def _single(factor: Expr) -> Product:
     return Product(over=(factor,))
 
 
-def _nearest(number: Fraction) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
+def _held(number: Fraction) -> tuple[float, list[float]]:
+    """A number above 0 as one that float32 holds, and the powers of two that lead on to it.
+
+    What may be 0 is multiplied with one after the other, and not with infinity.
+    """
+    powers = list[float]()
+    while not LEAST_FLOAT32 <= number <= LARGEST_FLOAT32:
+        powers.append(2.0**127 if number > 1 else LEAST_FLOAT32)
+        number /= Fraction(powers[-1])
+    return float(number), powers
 
 
 def _is_uniform(node: Expr) -> bool:

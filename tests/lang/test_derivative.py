@@ -102,6 +102,15 @@ def test_each_load_of_a_learned_input_has_its_derivative(text: str, expected: li
     assert found == [(read, derivative.format(half=half)) for read, derivative in expected]
 
 
+def test_a_number_that_float32_does_not_hold_is_a_product_of_such_that_it_does() -> None:
+    """Times infinity, what is 0 would be no number."""
+    (found,) = derivatives(compile("sigmoid(score) * 3e38 * 4.0", Type.FLOAT), [SCORE])
+    numbers = [node.value for node in walk(found) if isinstance(node, Const)]
+    assert all(2.0**-126 <= value <= 3.4028234663852886e38 for value in numbers)
+    assert math.prod(value for value in numbers if value != 1.0) == pytest.approx(1.2e39)
+    assert evaluate(found, {"score": 0.0}, {}) == pytest.approx(0.25 * 1.2e39)
+
+
 @pytest.mark.parametrize("text", ["cap * tanh(score / cap)", "30 * tanh(score / 30)", "tanh(score * 49) / 49"])
 def test_the_slope_of_a_cap_comes_from_its_value(text: str) -> None:
     (score,) = with_softcaps(compile(text, Type.FLOAT), [])

@@ -11,7 +11,7 @@ from mask_strategies import drawn
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.log2 import LOG2E, QK, affine_in_k, factored, is_uniform, logits
-from flashgen.lang.nodes import TRUE, Expr, Type, op, variables, walk
+from flashgen.lang.nodes import TRUE, Const, Expr, Type, op, variables, walk
 
 SCALES = st.sampled_from([0.125, 0.3, 1.0, 2.5])
 
@@ -119,6 +119,25 @@ def test_a_positive_constant_is_left_to_the_softmax(score: str) -> None:
 def test_what_may_be_negative_or_no_float32_is_not(score: str) -> None:
     pair = logits(compile(score), TRUE).pair
     assert factored(pair) == (pair, None)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        "score + (1.0 - rel[h, k]) * 3e38 * 2.0",
+        "score + 2.0 * (rel[h, k] * 3e38)",
+        "rel[h, k] * 1e-30 * 1e-30 * 1e20",
+        "rel[h, k] / 1e-30 / 1e-30",
+        "rel[h, k] / 1e-39",
+    ],
+)
+def test_constants_meet_as_far_as_float32_holds_their_product(score: str) -> None:
+    """Times infinity, what is 0 would be no number."""
+    pair = logits(compile(score), TRUE).pair
+    written = [node.value for node in walk(compile(score)) if isinstance(node, Const)]
+    for node in walk(pair):
+        if isinstance(node, Const) and node.value and node.value not in written:
+            assert 2.0**-126 <= abs(node.value) <= 3.4028234663852886e38
 
 
 def test_alibi_costs_one_product_and_no_absolute_value_a_pair() -> None:
