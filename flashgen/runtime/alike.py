@@ -19,7 +19,7 @@ from torch._C._dynamo.guards import TensorGuards
 from flashgen.runtime.memory import remember
 
 _Select = Callable[[Sequence[Any]], Sequence[Any]]
-# A model has layers of a few kinds.
+# As many may alternate whose first arguments have the same shape.
 _KEPT = 4
 
 
@@ -71,6 +71,7 @@ class _Call:
         return tuple(map(type, others)) == self.other_types and others == self.other_values and _are_aligned(tensors)
 
 
+# By the function and the shape of the first argument.
 _calls: dict[Hashable, tuple[_Call, ...]] = {}
 
 
@@ -79,7 +80,7 @@ def answer_of_last(function: Hashable, arguments: Sequence[Any]) -> Any:
 
     For as many arguments in each call of a function.
     """
-    for call in _calls.get(function, ()):
+    for call in _calls.get(_place(function, arguments), ()):
         if call.is_like(arguments):
             return call.answer
     return None
@@ -87,9 +88,13 @@ def answer_of_last(function: Hashable, arguments: Sequence[Any]) -> Any:
 
 def remember_last(function: Hashable, arguments: Sequence[Any], answer: object) -> None:
     """Keep what was found for a call with strided tensors among its arguments."""
-    call = _Call.of(arguments, answer)
+    call, place = _Call.of(arguments, answer), _place(function, arguments)
     if call is not None:
-        remember(_calls, function, (call, *_calls.get(function, ())[: _KEPT - 1]))
+        remember(_calls, place, (call, *_calls.get(place, ())[: _KEPT - 1]))
+
+
+def _place(function: Hashable, arguments: Sequence[Any]) -> Hashable:
+    return function, getattr(arguments[0], "shape", None)
 
 
 def forget_last() -> None:
