@@ -246,38 +246,43 @@ _repeated: dict[Hashable, Repeated] = {}
 
 def repeated(function: Pass, arguments: Sequence[Any]) -> Repeated | None:
     """The calls of a function that are like this one; None where it has no tensors of a GPU, or others too."""
-    known: Repeated | None = answer_of_last(function, arguments)
-    return _looked_up(function, arguments) if known is None else known
+    try:
+        known: Repeated | None = answer_of_last(function, arguments)
+        key = _key(function, arguments) if known is None else None
+    except RuntimeError:  # a tensor has no shape, no strides or no address
+        return None
+    return known if key is None else _looked_up(key, function, arguments)
 
 
-def _looked_up(function: Pass, arguments: Sequence[Any]) -> Repeated | None:
+def _key(function: Pass, arguments: Sequence[Any]) -> Hashable | None:
+    """What calls that are alike have in common; None for tensors of other classes than torch's own."""
     key: list[Hashable] = [function]
     keys_of = torch._C._dispatch_keys
-    try:
-        for value in arguments:
-            kind = value.__class__
-            if kind in PLAIN_TYPES:
-                key.append((
-                    value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() & 15,
-                    keys_of(value).raw_repr(),
-                ))  # fmt: skip
-            elif kind is list:
-                key.append(tuple(value))
-            elif kind is float:
-                key.append(value.hex())  # 0.0 is equal to -0.0
-            elif isinstance(value, torch.Tensor):
-                return None
-            else:
-                key.append(value)
-    except RuntimeError:  # it has no strides, or no address
-        return None
-    known = tuple(key)
-    found = _repeated.get(known)
+    for value in arguments:
+        kind = value.__class__
+        if kind in PLAIN_TYPES:
+            key.append((
+                value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() & 15,
+                keys_of(value).raw_repr(),
+            ))  # fmt: skip
+        elif kind is list:
+            key.append(tuple(value))
+        elif kind is float:
+            key.append(value.hex())  # 0.0 is equal to -0.0
+        elif isinstance(value, torch.Tensor):
+            return None
+        else:
+            key.append(value)
+    return tuple(key)
+
+
+def _looked_up(key: Hashable, function: Pass, arguments: Sequence[Any]) -> Repeated | None:
+    found = _repeated.get(key)
     if found is not None:
         remember_last(function, arguments, found)
     elif _are_of_gpu(arguments):
         found = Repeated(function, arguments)
-        remember(_repeated, known, found)
+        remember(_repeated, key, found)
     return found
 
 
