@@ -41,7 +41,7 @@ WARM_UP = 5
 class Attention:
     """`prepare(doc)` makes once a step what `attend(q, k, v, *prepared)` takes in each layer.
 
-    doc [batch, context] int32: the document of each token. q, k, v [batch, heads, context, head_dim].
+    doc [batch, context] int32, on the CPU: the document of each token. q, k, v [batch, heads, context, head_dim].
     """
 
     prepare: Callable[[Tensor], tuple[Any, ...]]
@@ -72,14 +72,14 @@ def packed_rows(files: Sequence[Tensor], batch: int, context: int, draw: torch.G
 
 
 def begins(doc: Tensor) -> Tensor:
-    """Where each packed document begins, and the end of all: cu_seqlens [batch * context + 1] int32, as many in every
-    step; what there are no documents for are empty ones at the end.
+    """Where each packed document begins, and the end of all: cu_seqlens int32. Documents without a token make their
+    number a power of two: a model is compiled for few of these, and each costs a kernel some time.
     """
     first = torch.ones_like(doc, dtype=torch.bool)
     first[:, 1:] = doc[:, 1:] != doc[:, :-1]
-    places = torch.where(first.flatten(), torch.arange(doc.numel(), device=doc.device), doc.numel())
-    end = torch.full((1,), doc.numel(), device=doc.device)
-    return torch.cat([places.sort().values, end])[: doc.numel() + 1].int()
+    places = first.flatten().nonzero().flatten()
+    empty = (1 << (len(places) - 1).bit_length()) - len(places)
+    return torch.cat([places, places.new_full((empty + 1,), doc.numel())]).int()
 
 
 def attentions(settings: Settings, folder: str) -> dict[str, Attention]:
@@ -101,15 +101,20 @@ def attentions(settings: Settings, folder: str) -> dict[str, Attention]:
         out = causal.attention_varlen(*map(of_tokens, (q, k, v)), ends, ends, most, most)
         return out.unflatten(0, (q.shape[0], -1)).transpose(1, 2)
 
+    def planned(doc: Tensor) -> tuple[Any, ...]:
+        doc = doc.to(settings.device)
+        return doc, document.plan(like, like, like, doc=doc)
+
     def visible(doc: Tensor) -> tuple[Tensor]:
+        doc = doc.to(settings.device)
         return (((doc[:, :, None] == doc[:, None]).tril())[:, None],)
 
     return {
         "generated": Attention(
-            lambda doc: (doc, document.plan(like, like, like, doc=doc)),
+            planned,
             lambda q, k, v, doc, plan: document.attention(q, k, v, doc=doc, plan=plan),
         ),
-        "packed": Attention(lambda doc: (begins(doc),), packed),
+        "packed": Attention(lambda doc: (begins(doc).to(settings.device),), packed),
         "sdpa": Attention(visible, lambda q, k, v, mask: scaled_dot_product_attention(q, k, v, attn_mask=mask)),
         "flex": _flex(settings),
     }
@@ -145,10 +150,9 @@ def train(attention: Attention, settings: Settings, backend: str = "inductor") -
         torch.cuda.reset_peak_memory_stats()
     losses, times = [], []
     for number in range(settings.steps):
-        text, doc, positions = (
-            tensor.to(settings.device) for tensor in packed_rows(files, settings.batch, settings.context, draw)
-        )
+        text, doc, positions = packed_rows(files, settings.batch, settings.context, draw)
         start = perf_counter()
+        text, positions = text.to(settings.device), positions.to(settings.device)
         forward = partial(step, text[:, :-1], positions, *attention.prepare(doc))
         losses.append(_mean(train_step(forward, text[:, 1:], optimizer, settings, number), world))  # waits for the GPU
         times.append(perf_counter() - start)
