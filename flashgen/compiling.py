@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ class Job:
 class Compiled:
     """What the compiler reports. `spills` and `shared` are bytes; registers and spills are None where the target's
     assembler does not tell. `error` says why a kernel does not compile, or does not fit the target. `lost_negations`
-    is as in `Resources`.
+    and `warps` are as in `Resources`.
     """
 
     job: Job
@@ -48,14 +48,16 @@ class Compiled:
     seconds: float = 0.0
     error: str | None = None
     lost_negations: int = 0
+    warps: int = 0
 
     def __str__(self) -> str:
         job = self.job
         return f"{job.target} {job.kernel} {job.dtype} head_dim {job.head_dim}: {self.error or 'compiles'}"
 
 
-def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
-    """Each target with each head dimension of the spec and each kernel, in its first dtype and the default config.
+def jobs_for(variant: Variant, targets: Sequence[str], kernels: Collection[str] = FAMILIES) -> list[Job]:
+    """Each target with each head dimension of the spec and each of the kernels, in its first dtype and the default
+    config.
 
     UsageError for an unknown target.
     """
@@ -64,7 +66,7 @@ def jobs_for(variant: Variant, targets: Sequence[str]) -> list[Job]:
             raise UsageError(f"no target {target!r}; expected one of {', '.join(GPUS)}")
     dtype = variant.dtypes[0]
     learned = bool(inputs_summed_by_key(variant))
-    defaults = {kernel: default_of(variant, kernel) for kernel in identity(variant).templates if kernel in FAMILIES}
+    defaults = {kernel: default_of(variant, kernel) for kernel in identity(variant).templates if kernel in kernels}
     return [
         Job(target, kernel, dtype, dim, dim, default(target, dtype, dim, dim), learned)
         for target in targets
@@ -111,7 +113,7 @@ def compiler(path: str) -> Callable[[Job], Compiled]:
         if error is None and found.shared > limit:
             error = f"needs {found.shared} bytes of shared memory, {job.target} has {limit}"
         return Compiled(
-            job, found.registers, found.spills, found.shared, found.seconds, error, found.lost_negations
+            job, found.registers, found.spills, found.shared, found.seconds, error, found.lost_negations, found.warps
         )  # fmt: skip
 
     return compile_one

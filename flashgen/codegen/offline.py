@@ -69,6 +69,7 @@ class Resources:
 
     `serialized_wgmma` says that the assembler gave up on overlapping matrix products (its warning C7512).
     `registers` and `spills` are None where the target's assembler does not tell. `error` is the compiler's complaint.
+    `warps` are those of a program, with what a kernel starts beside the launch's own.
     `lost_negations` counts what `joined_negations` finds in the kernel's PTX.
     """
 
@@ -79,6 +80,7 @@ class Resources:
     seconds: float
     error: str | None = None
     lost_negations: int = 0
+    warps: int = 0
 
 
 def compile_kernel(
@@ -179,8 +181,8 @@ def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any]) -> Re
     seconds = time.perf_counter() - start
     if wrong := wrong_sums(compiled.asm, target):
         return Resources(registers, spills, compiled.metadata.shared, serialized, seconds, wrong)
-    lost = len(joined_negations(compiled.asm.get("ptx", "")))
-    return Resources(registers, spills, compiled.metadata.shared, serialized, seconds, lost_negations=lost)
+    lost, warps = len(joined_negations(compiled.asm.get("ptx", ""))), compiled.metadata.num_warps
+    return Resources(registers, spills, compiled.metadata.shared, serialized, seconds, lost_negations=lost, warps=warps)
 
 
 def wrong_sums(asm: Mapping[str, Any], target: str) -> str:
