@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers", minversion="5.20")
+transformers = pytest.importorskip("transformers", minversion="5.17")
 
 from flashgen.integrations import comparing, tiny  # noqa: E402
 from flashgen.integrations.transformers import register  # noqa: E402
