@@ -50,7 +50,7 @@ def pretend():
         backend = make_backend(target)
         parsed = backend.parse_options(dict(options or {}, **source.parse_options()))
         asked.append((source.fn.__name__, source.hash(), parsed.hash()))
-        return SimpleNamespace(asm={"amdgcn": ""}, metadata=SimpleNamespace(shared=0))
+        return SimpleNamespace(asm={"amdgcn": ""}, metadata=SimpleNamespace(shared=0, num_warps=4))
 
     def ask(kernel, programs, arguments, constants):
         kernel.warmup(*arguments, grid=(programs,), **constants)
