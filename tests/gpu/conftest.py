@@ -17,6 +17,13 @@ def _on_a_gpu() -> None:
         pytest.skip("there is no GPU")
 
 
+@pytest.fixture
+def on_hopper() -> None:
+    """Leaves out tests of kernels that are for Hopper."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the GPU is no Hopper")
+
+
 @pytest.fixture(autouse=True)
 def _leaves_memory_to_others() -> Iterator[None]:
     """What a test's references in float64 took is the other workers' afterwards, not kept for this one's next test."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from flashgen.bench.ablation import Modules, measure_place, proven, variant_of
 from flashgen.bench.rows import Case
@@ -19,9 +18,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def _on_hopper(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the GPU is no Hopper")
+def _in_the_repository(on_hopper: None, monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
     monkeypatch.chdir(repository)
 
 

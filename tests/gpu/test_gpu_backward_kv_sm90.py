@@ -26,13 +26,7 @@ DIMS = ((64, 64), (128, 128), (96, 80), (128, 64), (40, 128))
 SHAPES = ((300, 300), (1, 200), (129, 1000), (700, 130))
 RUNS = 20
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def _on_hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the GPU is no Hopper")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
 
 
 def hopper_configs(head_dim: int, v_head_dim: int, scheduled: bool = False) -> list[Config]:

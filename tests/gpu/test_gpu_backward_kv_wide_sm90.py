@@ -24,13 +24,7 @@ DIMS = ((192, 192), (192, 128), (160, 256), (136, 80), (256, 64), (40, 256))
 SHAPES = ((300, 300), (1, 200), (129, 1000), (700, 130))
 RUNS = 20
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def _on_hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the GPU is no Hopper")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
 
 
 def hopper_configs(head_dim: int, v_head_dim: int) -> list[Config]:

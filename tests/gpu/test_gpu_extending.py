@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -29,14 +29,7 @@ DIMS = [(64, 64), (96, 96), (128, 128), (256, 256), (192, 128), (80, 128), (192,
 
 Gallery = Callable[[str], ModuleType]
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def _on_hopper() -> Iterator[None]:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the GPU is no Hopper")
-    yield
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
 
 
 @pytest.fixture

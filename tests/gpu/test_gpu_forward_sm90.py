@@ -24,13 +24,7 @@ DIMS = ((64, 64), (128, 128), (256, 256), (96, 96), (192, 128), (40, 72), (128, 
 # Lengths of queries and keys, both ways; grouped heads.
 SHAPES = ((300, 300), (1, 200), (129, 1000), (700, 130))
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def _on_hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the GPU is no Hopper")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
 
 
 def hopper_configs(head_dim: int, v_head_dim: int, scheduled: bool) -> list[Config]:

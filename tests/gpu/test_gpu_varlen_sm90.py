@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,14 +36,7 @@ DIMS = [(64, 64), (128, 128), (192, 192), (192, 128), (40, 72), (256, 256)]
 
 Gallery = Callable[[str], ModuleType]
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def _on_hopper() -> Iterator[None]:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the GPU is no Hopper")
-    yield
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
 
 
 def hopper_configs(name: str, head_dim: int, v_head_dim: int, family: str = "forward") -> list[Config]:
