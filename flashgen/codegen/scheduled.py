@@ -10,12 +10,13 @@ from flashgen.codegen.kernels.forward import default_name
 from flashgen.codegen.naming import inner
 from flashgen.runtime import defaults
 from flashgen.runtime.defaults import Default
+from flashgen.runtime.registry import MODES
 from flashgen.spec.variant import Variant
 
 # Of values that are read for each pair: one of float32 fits beside the tiles of every built-in config.
 _MOST_BYTES = 4
 # Where rows of one tile are of several heads: what these have for each key is read for each pair.
-_HEADS_IN_ROWS = ("decode", "decode_paged")
+_HEADS_IN_ROWS = (*MODES["decode"], *MODES["paged"])
 
 
 def uses_schedule(variant: Variant) -> bool:

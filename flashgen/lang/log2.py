@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from flashgen.lang.bounds import always
 from flashgen.lang.fold import fold
 from flashgen.lang.linear import Linear, expression, linear
-from flashgen.lang.magnitudes import LARGEST_FLOAT32, LEAST_FLOAT32, magnitude
+from flashgen.lang.magnitudes import is_held, magnitude
 from flashgen.lang.nodes import (
     Const,
     Expr,
@@ -261,12 +261,8 @@ def _may_meet(one: Expr, other: Expr) -> bool:
 def _joined(one: Const, other: Const) -> Expr | None:
     """The product of two constants; None where it is no normal float32, though both are."""
     found = float(one.value) * float(other.value)
-    return const(found) if _is_held(found) or not (_is_held(one.value) and _is_held(other.value)) else None
-
-
-def _is_held(number: float) -> bool:
-    """Whether it is a normal number of float32."""
-    return LEAST_FLOAT32 <= abs(number) <= LARGEST_FLOAT32
+    both = is_held(abs(one.value)) and is_held(abs(other.value))
+    return const(found) if is_held(abs(found)) or not both else None
 
 
 def _product(left: Expr, right: Expr) -> Expr:
@@ -285,7 +281,7 @@ def _product(left: Expr, right: Expr) -> Expr:
 
 
 def _quotient(left: Expr, right: Expr) -> Expr:
-    if isinstance(right, Const) and right.value and _is_held(1.0 / right.value):
+    if isinstance(right, Const) and right.value and is_held(abs(1.0 / right.value)):
         return _product(left, const(1.0 / float(right.value)))
     return op("truediv", left, right)
 

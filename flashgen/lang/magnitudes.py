@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from fractions import Fraction
 
 from flashgen.lang.intervals import assumed
 from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, walk
@@ -43,6 +44,11 @@ def magnitude(root: Expr) -> float:
         parts = [known[child] for child in node.children]
         known[node] = _Size(_bound(node, parts), _kind(node, parts))
     return known[root].bound
+
+
+def is_held(size: float | Fraction) -> bool:
+    """Whether a number of this absolute value is a normal one of float32."""
+    return LEAST_FLOAT32 <= size <= LARGEST_FLOAT32
 
 
 def is_finite(expr: Expr) -> bool:

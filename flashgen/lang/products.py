@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from flashgen.lang.fold import simplify
-from flashgen.lang.magnitudes import LARGEST_FLOAT32, LEAST_FLOAT32
+from flashgen.lang.magnitudes import LEAST_FLOAT32, is_held
 from flashgen.lang.nodes import Const, Expr, Op, const, op, variables
 
 PAIR_NAMES = frozenset({"q", "k", "score"})
@@ -123,7 +123,7 @@ def _held(number: Fraction) -> tuple[float, list[float]]:
     What may be 0 is multiplied with one after the other, and not with infinity.
     """
     powers = list[float]()
-    while not LEAST_FLOAT32 <= number <= LARGEST_FLOAT32:
+    while not is_held(number):
         powers.append(2.0**127 if number > 1 else LEAST_FLOAT32)
         number /= Fraction(powers[-1])
     return float(number), powers

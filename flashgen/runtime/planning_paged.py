@@ -153,14 +153,14 @@ def planned(call: PagedCall, work: Work) -> tuple[torch.Tensor, torch.Tensor]:
     """The items of a call and their numbers, made on the device."""
     s, shape, extension = call.layout.sizes, work.shape, work.extension
     items, count = _empty_plan(call.q, work)
-    apart = {} if extension is None else {"MOST_Q": MOST_DECODED, "Q_BM": extension.config.BM}
+    apart = (None, None) if extension is None else (MOST_DECODED, extension.config.BM)
     launch(
         plan_splits, s.batch,
         items, count, call.seq_lens, call.cu_seqlens_q,
         (s.batch, s.total_q, s.q_len, s.heads // s.kv_heads, call.layout.max_keys),
         _NO_WINDOW if work.span is None else work.span, shape.room, shape.at_once, shape.chunk, work.room - shape.room,
         BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())),
-        **{"MOST_Q": None, "Q_BM": None, **apart}, num_warps=8,
+        MOST_Q=apart[0], Q_BM=apart[1], num_warps=8,
     )  # fmt: skip
     return items, count
 

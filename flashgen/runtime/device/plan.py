@@ -73,21 +73,9 @@ def _even_chunk(
     chunk = tl.maximum(tl.cdiv(work, (each % 4 + 1) * at_once), 1)
     chunk += tl.cdiv(chunk * (each // 4), 32)
     count = _items_before(
-        batch,
-        chunk,
-        cu_seqlens_q_ptr,
-        seq_lens_ptr,
-        batch,
-        total_q,
-        max_q,
-        group,
-        max_keys,
-        span,
-        BM,
-        BN,
-        BLOCK,
+        batch, chunk, cu_seqlens_q_ptr, seq_lens_ptr, batch, total_q, max_q, group, max_keys, span, BM, BN, BLOCK,
         MOST_Q,
-    )
+    )  # fmt: skip
     # A split takes as long as its tiles, and one more to begin and end with. Rounds end together, or where splits are
     # of many lengths the last one ends at most its own time after all are shared out (Graham 1969).
     rounds = tl.cdiv(count, at_once) * (chunk + 1)

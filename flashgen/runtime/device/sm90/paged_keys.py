@@ -29,7 +29,7 @@ from flashgen.runtime.device.sm90.sequences import (
     query_tile,
     tma_place,
 )
-from flashgen.runtime.device.sm90.tiles import FAR, FAR_ROWS, load_keys, load_values
+from flashgen.runtime.device.sm90.tiles import FAR, FAR_ROWS, load_tile
 from flashgen.runtime.gluon import tma_load
 
 # One warp brings the keys: a place for each of its lanes.
@@ -145,30 +145,33 @@ def find_tile(pages, cu_seqlens_k_ptr, begin, num_keys, start, shape):
 
 @gluon.jit
 def bring_keys(pages, descs, b, kv_h, row, n, k_s, k_channel, v_channel, shape):
-    """As load_keys."""
-    if pages[0] is None:
-        load_keys(descs, b, kv_h, row, n, k_s, k_channel, v_channel, shape.SPLIT)
+    """Bring tile n of K into its place once that is free; one that it shares with V is when V has been read."""
+    slot = k_channel.slot(n)
+    if shape.SPLIT:
+        v_channel.acquire(slot)
     else:
-        slot = k_channel.slot(n)
-        if shape.SPLIT:
-            v_channel.acquire(slot)
-        else:
-            k_channel.acquire(slot)
-        _load_pages(descs, b, kv_h, row, k_s, slot[0], k_channel.full.index(slot[0]), shape)
+        k_channel.acquire(slot)
+    _load(pages, descs, b, kv_h, row, k_s, slot[0], k_channel.full.index(slot[0]), shape)
 
 
 @gluon.jit
 def bring_values(pages, descs, b, kv_h, row, n, v_s, k_channel, v_channel, shape):
-    """As load_values."""
-    if pages[0] is None:
-        load_values(descs, b, kv_h, row, n, v_s, k_channel, v_channel, shape.SPLIT)
+    """Bring tile n of V into its place once that is free; one that it shares with K is when K has been read."""
+    slot = v_channel.slot(n)
+    if shape.SPLIT:
+        mbarrier.wait(k_channel.empty.index(slot[0]), slot[1])
     else:
-        slot = v_channel.slot(n)
-        if shape.SPLIT:
-            mbarrier.wait(k_channel.empty.index(slot[0]), slot[1])
-        else:
-            v_channel.acquire(slot)
-        _load_pages(descs, b, kv_h, row, v_s, slot[0], v_channel.full.index(slot[0]), shape)
+        v_channel.acquire(slot)
+    _load(pages, descs, b, kv_h, row, v_s, slot[0], v_channel.full.index(slot[0]), shape)
+
+
+@gluon.jit
+def _load(pages, descs, b, kv_h, row, tiles, i, full, shape):
+    """As load_tile."""
+    if pages[0] is None:
+        load_tile(descs, b, kv_h, row, tiles, i, full, shape.SPLIT)
+    else:
+        _load_pages(descs, b, kv_h, row, tiles, i, full, shape)
 
 
 @gluon.jit

@@ -71,25 +71,3 @@ def rest_columns(tile, MAIN: gl.constexpr, REST: gl.constexpr, SPLIT: gl.constex
         return tile[1]
     else:
         return tile[0].slice(MAIN, REST, 1)
-
-
-@gluon.jit
-def load_keys(descs, b, kv_h, start, n, k_s, k_channel, v_channel, SPLIT: gl.constexpr):
-    """Bring tile n of K into its place once that is free; one that it shares with V is when V has been read."""
-    slot = k_channel.slot(n)
-    if SPLIT:
-        v_channel.acquire(slot)
-    else:
-        k_channel.acquire(slot)
-    load_tile(descs, b, kv_h, start, k_s, slot[0], k_channel.full.index(slot[0]), SPLIT)
-
-
-@gluon.jit
-def load_values(descs, b, kv_h, start, n, v_s, k_channel, v_channel, SPLIT: gl.constexpr):
-    """Bring tile n of V into its place once that is free; one that it shares with K is when K has been read."""
-    slot = v_channel.slot(n)
-    if SPLIT:
-        mbarrier.wait(k_channel.empty.index(slot[0]), slot[1])
-    else:
-        v_channel.acquire(slot)
-    load_tile(descs, b, kv_h, start, v_s, slot[0], v_channel.full.index(slot[0]), SPLIT)
