@@ -8,7 +8,7 @@ import torch
 
 from flashgen.runtime.arguments import kernel_ready, ready_strides, row_strides
 from flashgen.runtime.call import FLOAT32, Call, room, room_like
-from flashgen.runtime.device.packed import ROOM
+from flashgen.runtime.device.packed import rows_apart
 
 LOG2E = 1.4426950408889634
 # Rows of the largest tile that a config may have.
@@ -87,7 +87,7 @@ def num_rows(call: Call) -> int:
     for."""
     s = call.sizes
     if s.packed:
-        return s.query_tiles(ROOM.value) // s.heads * ROOM.value
+        return s.query_tiles(rows_apart()) // s.heads * rows_apart()
     return -(-s.q_len // LARGEST_TILE) * LARGEST_TILE
 
 

@@ -17,7 +17,7 @@ import torch
 from flashgen.runtime.call import Call, Layout, OwnLayout
 from flashgen.runtime.config import Config
 from flashgen.runtime.declared import Input
-from flashgen.runtime.device.sm90.tiles import FAR
+from flashgen.runtime.device.sm90.tiles import far
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL, launch_over_pages
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.own import given_own
@@ -120,7 +120,7 @@ def steps_of(layout: PagedLayout, cache: str) -> Steps | None:
         return None
     step = gcd(page, slot)
     found = Steps(step, page // step, slot // step)
-    return found if found.page * layout.num_blocks + found.slot * layout.block_size < FAR.value else None
+    return found if found.page * layout.num_blocks + found.slot * layout.block_size < far() else None
 
 
 @lru_cache(maxsize=1024)

@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "4124b444f10f",
-        "backward_q": "fc0b8995eab2",
-        "backward_kv": "ef9fdc9b6c53",
+        "forward": "7ed154417d68",
+        "backward_q": "4828c741fbf1",
+        "backward_kv": "05e3fdb78392",
         "decode": "43e85253a8f4",
         "decode_paged": "f3c4c3d59cc2",
     },

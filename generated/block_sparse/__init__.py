@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "5846b405fc13",
-        "backward_q": "6a6675714621",
-        "backward_kv": "911df9e2523e",
+        "forward": "367bf230e612",
+        "backward_q": "253dbed7309a",
+        "backward_kv": "34a279ab1a9c",
         "decode": "34b5b711c2cd",
         "decode_paged": "9ed994c45e6d",
     },

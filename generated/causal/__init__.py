@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "1d2b08f7500d",
-        "backward_q": "b39fac6fba8b",
-        "backward_kv": "cb5f7e7e27b8",
+        "forward": "c35925dfce10",
+        "backward_q": "c3ca42385f76",
+        "backward_kv": "73fcf8af29df",
         "decode": "60116d4bc834",
         "decode_paged": "13230acc39c4",
     },

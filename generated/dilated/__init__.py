@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "9779ebcd5132",
-        "backward_q": "0c3775417792",
-        "backward_kv": "a648a2150846",
+        "forward": "1563a61d664d",
+        "backward_q": "261a2b526b32",
+        "backward_kv": "626ca2853c3c",
         "decode": "a3b1a47ab8c8",
         "decode_paged": "ef2a299f5bbf",
     },

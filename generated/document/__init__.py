@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "3113f15a8816",
-        "backward_q": "194d699eba3f",
-        "backward_kv": "0d8cf9e5e213",
+        "forward": "d4ad08320919",
+        "backward_q": "b58e2655774d",
+        "backward_kv": "18ee8a9df0cb",
         "decode": "b0cc41787a9b",
         "decode_paged": "2fe1ff66dcf7",
     },

@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "29dbe4a2a45b",
-        "backward_q": "ea4eb1923236",
-        "backward_kv": "ab44bf8eab31",
+        "forward": "3e6527e5622c",
+        "backward_q": "01f1d7aece6a",
+        "backward_kv": "0e03be531110",
         "decode": "5eff500d2418",
         "decode_paged": "2cbf5b81bff8",
     },

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "b152b4b0e67a",
-        "backward_q": "478d7447a5b7",
-        "backward_kv": "d8c44252d211",
+        "forward": "99e9479c883b",
+        "backward_q": "0e877d21714e",
+        "backward_kv": "4da76b6f081a",
         "decode": "38f870b6113d",
         "decode_paged": "b3d1766c0a2e",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "4827d3c6731c",
-        "backward_q": "e0eb3935bde7",
-        "backward_kv": "6c84655980db",
+        "forward": "334cf4f7b060",
+        "backward_q": "5bd0716436df",
+        "backward_kv": "836465450f7f",
         "decode": "2d0310d2ef0e",
         "decode_paged": "f1e0e4a400ff",
     },

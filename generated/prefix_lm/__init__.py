@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "5f12a83cc88f",
-        "backward_q": "01e83d07b255",
-        "backward_kv": "9e8adc7733b0",
+        "forward": "bbac2a9dee07",
+        "backward_q": "49d1c454e433",
+        "backward_kv": "ac858a22342c",
         "decode": "36d3b936f32b",
         "decode_paged": "788146f788b5",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "a8627b0d6b6c",
-        "backward_q": "281aea110814",
-        "backward_kv": "a281e0d06312",
+        "forward": "506e2eded789",
+        "backward_q": "b21252af25ab",
+        "backward_kv": "d722190ca3c2",
         "decode": "051d5ebe1301",
         "decode_paged": "8266545756a2",
     },

@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "b64d0a0fe603",
-        "backward_q": "8ac115f51718",
-        "backward_kv": "cb5f7e7e27b8",
+        "forward": "a39cdf50dfd4",
+        "backward_q": "e7c95d926ce0",
+        "backward_kv": "73fcf8af29df",
         "decode": "36f18a66d276",
         "decode_paged": "783fde1560a5",
     },

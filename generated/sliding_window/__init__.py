@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "5bc9c7fb66fc",
-        "backward_q": "903f02279795",
-        "backward_kv": "88c7d7528c1c",
+        "forward": "00e77641e06d",
+        "backward_q": "fa6e397e8c6c",
+        "backward_kv": "2d94f0099880",
         "decode": "eed91d12f5ed",
         "decode_paged": "bc802c1c82d6",
     },

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "16eefae60fcf",
-        "backward_q": "7bb6e43830dd",
-        "backward_kv": "fa2f1a9e9313",
+        "forward": "76bd8d083f15",
+        "backward_q": "2d6a96483366",
+        "backward_kv": "06cb1c850ae0",
         "decode": "196d012f6e02",
         "decode_paged": "4a827b8bb0ee",
     },

@@ -14,7 +14,7 @@ import torch
 from flashgen.paged import Batch, dense_inputs, make_batch, packed_keywords
 from flashgen.runtime import decoding_paged, extending_paged, planning_paged
 from flashgen.runtime.decoding_paged import launch_paged
-from flashgen.runtime.device.sm90.tiles import FAR_ROWS
+from flashgen.runtime.device.sm90.tiles import far_rows
 from flashgen.runtime.extending_paged import MOST_DECODED, Extension, reaches, stays, steps_of
 from flashgen.runtime.kernels import forward_sm90
 from flashgen.runtime.launching import replaced
@@ -126,7 +126,7 @@ def test_rows_of_pages_lie_where_the_steps_say(which: str) -> None:
     layout = call_of(replace(batch, k_cache=k, v_cache=k)).layout
     steps = steps_of(layout, "k")
     assert steps is not None
-    rows, slot_stride = FAR_ROWS.value, k.stride(1)
+    rows, slot_stride = far_rows(), k.stride(1)
     for page in (0, k.shape[0] - 1):
         for used, slot in ((48, 0), (48, 47), (17, 16), (1, 0)):
             at = page * steps.page + used * steps.slot

@@ -13,9 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# What `_delta` writes of each row of packed sequences has room for so many rows between two of them: no tile of them
-# has rows of two sequences.
-ROOM = tl.constexpr(128)
+
+@triton.constexpr_function
+def rows_apart():
+    """In what `_delta` writes of each row a packed sequence begins at a multiple of so many rows: no tile has rows of
+    two."""
+    return 128
 
 
 @triton.jit
@@ -94,8 +97,8 @@ def first_row(cu_seqlens_ptr, head, begin, length, total):
 
 @triton.jit
 def roomy_row(begin, b):
-    """Where packed sequence b begins where each begins at a multiple of ROOM; see owned_tile for slots."""
-    return (begin // ROOM + b) * ROOM
+    """Where packed sequence b begins where each begins at a multiple of rows_apart(); see owned_tile for slots."""
+    return (begin // rows_apart() + b) * rows_apart()
 
 
 @triton.jit
@@ -110,15 +113,18 @@ def delta_row(cu_seqlens_ptr, head, b, begin, num_rows):
 @triton.jit
 def delta_tile(cu_seqlens_ptr, num_seqs, total, longest, heads, head, tile, BLOCK: tl.constexpr):
     """Of tile `tile` of BLOCK rows of what _delta writes for a head, of all dense sequences or of packed ones: batch
-    element or sequence and head (b, h), its first row, begin and length; BLOCK is at most ROOM where they are packed.
+    element or sequence and head (b, h), its first row, begin and length; BLOCK is at most rows_apart() where they are
+    packed.
 
     Rows that belong to no sequence are those of one without any.
     """
     if cu_seqlens_ptr is None:
         return head // heads, head % heads, tile * BLOCK, head // heads, longest
     else:
-        b, place, begin, length = slot_tile(cu_seqlens_ptr, num_seqs, total, longest, tile * BLOCK // ROOM, ROOM)
-        row0 = place * ROOM + tile * BLOCK % ROOM
+        b, place, begin, length = slot_tile(
+            cu_seqlens_ptr, num_seqs, total, longest, tile * BLOCK // rows_apart(), rows_apart()
+        )
+        row0 = place * rows_apart() + tile * BLOCK % rows_apart()
         return b, head, tl.maximum(row0, 0), begin, tl.where(place < 0, 0, length)
 
 

@@ -7,7 +7,7 @@ import torch
 from flashgen.runtime.backward import Incoming, incoming, rescaled
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.device.packed import ROOM
+from flashgen.runtime.device.packed import rows_apart
 from flashgen.runtime.launching import Rest, relaunch
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
@@ -53,7 +53,7 @@ def _rest(
     v_width = tile_widths(s.head_dim, s.v_head_dim)[1]
     rows_each = max(16, _ELEMENTS // v_width)
     if s.packed:
-        rows_each = min(rows_each, ROOM.value)
+        rows_each = min(rows_each, rows_apart())
     of_each = {"out": out_strides, "o": given.strides, "s": rows.strides, "l": lse_strides}
     strides = {
         f"stride_{name}{axis}": stride

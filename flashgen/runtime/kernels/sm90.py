@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling, rows_tiling
-from flashgen.runtime.device.sm90.tiles import FAR, FAR_ROWS
+from flashgen.runtime.device.sm90.tiles import far, far_rows
 from flashgen.runtime.kernels.kernel import Values
 from flashgen.runtime.widths import padded
 
@@ -84,7 +84,7 @@ def tiling(tensor: torch.Tensor, rows: int, width: int, packed: bool = False) ->
 def _ragged(of_rows: Tiling, tile: Tile) -> Tiling:
     _, heads, _, dim = of_rows.shape
     _, along_heads, along_rows, _ = of_rows.strides
-    shape = (FAR.value, FAR.value, heads, FAR_ROWS.value, dim)
+    shape = (far(), far(), heads, far_rows(), dim)
     return Tiling(shape, ((1 << 34) - along_rows, along_rows, along_heads, along_rows, 1), tile, of_rows.copies)
 
 

@@ -29,11 +29,14 @@ from flashgen.runtime.device.sm90.sequences import (
     query_tile,
     tma_place,
 )
-from flashgen.runtime.device.sm90.tiles import FAR, FAR_ROWS, load_tile
+from flashgen.runtime.device.sm90.tiles import far, far_rows, load_tile
 from flashgen.runtime.gluon import tma_load
 
-# One warp brings the keys: a place for each of its lanes.
-_LANES = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
+
+@gluon.constexpr_function
+def _lanes():
+    """One warp brings the keys: a place for each of its lanes."""
+    return gl.BlockedLayout([1], [32], [1], [0])
 
 
 @gluon.jit
@@ -105,9 +108,8 @@ def _describe_pages(ptr, kv_heads, dim, strides, tiles, PAGE_ROWS: gl.constexpr)
     step, along_heads, along_slots = strides
     back = (1 << 34) - gl.to_tensor(along_slots).to(gl.int64)
     block: gl.constexpr = [1, 1, 1, PAGE_ROWS, tiles.type.shape[-1]]
-    return tma.make_tensor_descriptor(
-        ptr, [FAR, FAR, kv_heads, FAR_ROWS, dim], [back, step, along_heads, along_slots, 1], block, tiles.type.layout
-    )
+    shape = [far(), far(), kv_heads, far_rows(), dim]
+    return tma.make_tensor_descriptor(ptr, shape, [back, step, along_heads, along_slots, 1], block, tiles.type.layout)
 
 
 @gluon.jit
@@ -116,7 +118,7 @@ def no_keys(pages):
     if pages[0] is None:
         return 0, 0, 0
     else:
-        return gl.zeros([32], gl.int32, _LANES), 0, gl.zeros([32], gl.int32, _LANES)
+        return gl.zeros([32], gl.int32, _lanes()), 0, gl.zeros([32], gl.int32, _lanes())
 
 
 @gluon.jit
@@ -132,7 +134,7 @@ def find_tile(pages, cu_seqlens_k_ptr, begin, num_keys, start, shape):
         BLOCK_SIZE: gl.constexpr = shape.BLOCK_SIZE
         LOADS: gl.constexpr = shape.BN // shape.PAGE_ROWS
         # What the first lanes look up, for tiles that come after this one, waits in the L1 cache.
-        keys = start + (gl.arange(0, 32, _LANES) - (32 - LOADS)) * shape.PAGE_ROWS
+        keys = start + (gl.arange(0, 32, _lanes()) - (32 - LOADS)) * shape.PAGE_ROWS
         exists = (keys >= 0) & (keys < num_keys)
         row_of_table = block_table_ptr + begin.to(gl.int64) * stride_table
         page = gl.load(row_of_table + keys // BLOCK_SIZE, mask=exists, other=0)
@@ -140,7 +142,7 @@ def find_tile(pages, cu_seqlens_k_ptr, begin, num_keys, start, shape):
         slot = keys % BLOCK_SIZE
         used = gl.minimum(num_keys - (keys - slot), BLOCK_SIZE)
         at = gl.where(exists, page * step_page + used * step_slot, 0)
-        return at, gl.where(exists, FAR_ROWS - used + slot, FAR_ROWS)
+        return at, gl.where(exists, far_rows() - used + slot, far_rows())
 
 
 @gluon.jit
@@ -178,7 +180,7 @@ def _load(pages, descs, b, kv_h, row, tiles, i, full, shape):
 def _load_pages(descs, at, head, row, tiles, i, full, shape):
     """Bring tile i of a head by PAGE_ROWS rows at a time, whose places the lanes have."""
     LOADS: gl.constexpr = shape.BN // shape.PAGE_ROWS
-    lanes = gl.arange(0, 32, _LANES)
+    lanes = gl.arange(0, 32, _lanes())
     if shape.SPLIT:
         mbarrier.expect(full, LOADS * (descs[0].block_type.nbytes + descs[1].block_type.nbytes))
     else:
@@ -189,4 +191,4 @@ def _load_pages(descs, at, head, row, tiles, i, full, shape):
         for part in gl.static_range(2 if shape.SPLIT else 1):
             rows = tiles[part].index(i).slice(each * shape.PAGE_ROWS, shape.PAGE_ROWS, 3)
             column = part * descs[0].block_type.shape[-1]
-            tma_load(descs[part], [FAR_ROWS, here, head, first, column], full, rows)
+            tma_load(descs[part], [far_rows(), here, head, first, column], full, rows)

@@ -1,11 +1,11 @@
 """Dense and packed sequences in the kernels for Hopper: which tiles there are, and where TMA finds their rows.
 
 TMA sees dense sequences as [batch, heads, length, dim]. Of packed ones no tile may read or write what lies behind the
-end of its sequence, where the next one begins. So TMA sees these as [FAR, FAR, heads, ROWS, dim], ROWS = 2^30 of them,
-of which a sequence's last one is the last: row r of a sequence of `length` that ends in front of token e is
-ROWS - length + r. What comes after lies beyond the axis: it reads as zero, and is not written. A step along that axis
-and along the second leads one token on, one along the first 2^34 elements less a token. Addresses have 64 bits, so that
-2^30 steps along the first lead 2^30 tokens back:
+end of its sequence, where the next one begins. So TMA sees these as [far(), far(), heads, ROWS, dim], ROWS =
+far_rows() = 2^30 of them, of which a sequence's last one is the last: row r of a sequence of `length` that ends in
+front of token e is ROWS - length + r. What comes after lies beyond the axis: it reads as zero, and is not written. A
+step along that axis and along the second leads one token on, one along the first 2^34 elements less a token. Addresses
+have 64 bits, so that 2^30 steps along the first lead 2^30 tokens back:
 
     ROWS * (2^34 - token) + e * token + (ROWS - length + r) * token = (e - length + r) * token    (mod 2^64)
 
@@ -18,7 +18,7 @@ from triton.experimental.gluon import language as gl
 from flashgen.runtime.device.packed import first_row, roomy_row, sequence_range, slot_tile
 from flashgen.runtime.device.sm90.kv_tiles import kv_tile
 from flashgen.runtime.device.sm90.scheduler import request_tile
-from flashgen.runtime.device.sm90.tiles import FAR, FAR_ROWS, describe
+from flashgen.runtime.device.sm90.tiles import describe, far, far_rows
 
 
 @gluon.jit
@@ -29,7 +29,7 @@ def describe_sequences(cu_seqlens_ptr, ptr, batch, heads, length, dim, strides, 
         return describe(ptr, [batch, heads, length, dim], [along_batch, along_heads, along_rows, 1], tiles, SPLIT)
     else:
         back = (1 << 34) - gl.to_tensor(along_rows).to(gl.int64)
-        shape = [FAR, FAR, heads, FAR_ROWS, dim]
+        shape = [far(), far(), heads, far_rows(), dim]
         return describe(ptr, shape, [back, along_rows, along_heads, along_rows, 1], tiles, SPLIT)
 
 
@@ -52,7 +52,7 @@ def tma_place(cu_seqlens_ptr, begin, length, row):
         return begin, row
     else:
         exists = row < length
-        return gl.where(exists, begin + length, 0), gl.where(exists, FAR_ROWS - length + row, FAR_ROWS)
+        return gl.where(exists, begin + length, 0), gl.where(exists, far_rows() - length + row, far_rows())
 
 
 @gluon.jit

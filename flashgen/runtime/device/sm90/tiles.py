@@ -9,9 +9,17 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from flashgen.runtime.gluon import tma_load
 
-# How many rows packed sequences have to TMA, and how long its axes in front of the heads are: see sequences.py.
-FAR_ROWS = gl.constexpr(1 << 30)
-FAR = gl.constexpr(0x7FFF0000)
+
+@gluon.constexpr_function
+def far_rows():
+    """How many rows packed sequences have to TMA: see sequences.py."""
+    return 1 << 30
+
+
+@gluon.constexpr_function
+def far():
+    """How long its axes in front of the heads are to TMA."""
+    return 0x7FFF0000
 
 
 @gluon.jit
@@ -40,7 +48,7 @@ def place_of(desc, b, head, row, column):
     if len(desc.block_type.shape) == 4:
         return b, head, row, column
     else:
-        return FAR_ROWS, b, head, row, column
+        return far_rows(), b, head, row, column
 
 
 @gluon.jit
