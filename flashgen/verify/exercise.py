@@ -8,7 +8,7 @@ Prints the names of the kernels. Nothing is compared: `flashgen verify` does tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -17,23 +17,26 @@ import torch
 import triton
 
 from flashgen.codegen import default_of, load_module
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.registry import FAMILIES, REGISTRY, backends, kernel_of
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
+from flashgen.verify.exercise_calls import dense, packed, serving
 
+Calls = Callable[[Variant, ModuleType, Problem, Mapping[str, Config], bool, str], None]
 # Grouped heads, several tiles each way, the last of them not whole.
 SMALL = Problem(1, 4, 2, 200, 330, 64, 64, "bfloat16")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of a module's kernels: those of a backend that serve a problem, adding dQ up by atomics or not."""
+    """Some of a module's kernels: those of a backend that serve calls of a problem, adding dQ up by atomics or not."""
 
     backend: str
     problem: Problem = SMALL
     deterministic: bool = False
+    calls: Calls = dense
 
     def configs(self, variant: Variant) -> dict[str, Config]:
         """The built-in config of each kernel, but for dQ, which is fused wherever it can be and may be."""
@@ -52,7 +55,11 @@ class Part:
 
 def _parts(backend: str) -> Mapping[str, Part]:
     """The kernels of any GPU at one size; those for one GPU, which have others for other heads, at three."""
-    parts = {backend: Part(backend), f"{backend}, deterministic": Part(backend, deterministic=True)}
+    parts = {
+        backend: Part(backend),
+        f"{backend}, deterministic": Part(backend, deterministic=True),
+        f"{backend}, packed": Part(backend, calls=packed),
+    }
     if parts[backend].capability:
         for dim in (128, 256):
             parts[f"{backend}, D{dim}"] = Part(backend, replace(SMALL, head_dim=dim, v_head_dim=dim))
@@ -60,20 +67,14 @@ def _parts(backend: str) -> Mapping[str, Part]:
 
 
 def parts() -> dict[str, Part]:
-    """Those of every backend, by name."""
-    return {name: part for backend in backends() for name, part in _parts(backend).items()}
+    """Those of every backend, by name; calls of serving choose among all that the GPU has."""
+    found = {name: part for backend in backends() for name, part in _parts(backend).items()}
+    return {**found, "serving": Part(backends()[0], calls=serving)}
 
 
 def exercise(variant: Variant, module: ModuleType, part: Part, device: str) -> None:
-    """Forward and backward, with the gradients of all that is learned."""
-    call, chosen = make_inputs(variant, part.problem, device), part.configs(variant)
-    learned = [call.inputs[tensor.name] for tensor in variant.inputs if tensor.grad]
-    leaves = [tensor.requires_grad_() for tensor in (call.q, call.k, call.v, *learned)]
-    out, lse = module.attention(
-        call.q, call.k, call.v, **call.keywords, return_lse=True, config=chosen.pop("forward"),
-        backward_config=chosen, deterministic=part.deterministic,
-    )  # fmt: skip
-    torch.autograd.grad([out, lse], leaves, [torch.ones_like(out), torch.ones_like(lse)])
+    """Make the calls of a part."""
+    part.calls(variant, module, part.problem, part.configs(variant), part.deterministic, device)
     if device != "cpu":
         torch.cuda.synchronize()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -137,6 +138,7 @@ def job(tmp_path: Path, repository: Path) -> Job:
     return Job(spec, generate(load(spec), tmp_path), "portable")
 
 
+SMALLER = Problem(1, 2, 1, 70, 90, 16, 16, "bfloat16")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 WITH_TOOL = 'echo "tool $2"; shift 2; "$@"; echo "========= ERROR SUMMARY: 0 errors"'
 
@@ -186,6 +188,8 @@ def test_parts_are_chosen_by_name(tmp_path: Path, repository: Path, monkeypatch:
     assert [job.part for job in jobs_of(["causal"], ["portable"], None, tmp_path)] == [
         "portable",
         "portable, deterministic",
+        "portable, packed",
+        "serving",
     ]
     (job,) = jobs_of(["causal"], ["portable", "hopper"], ["hopper, D256"], tmp_path)
     assert job.part == "hopper, D256" and (job.module / "__init__.py").is_file()
@@ -255,5 +259,15 @@ def test_parts_have_the_configs_of_their_backend_and_fuse_dq_where_they_may(repo
 def test_learned_inputs_and_schedules_take_part(
     gallery_module: Callable[[str], ModuleType], repository: Path, name: str, deterministic: bool
 ) -> None:
-    part = Part("portable", Problem(1, 2, 1, 70, 90, 16, 16, "bfloat16"), deterministic)
+    part = Part("portable", SMALLER, deterministic)
     exercise(load(repository / f"variants/{name}.yaml"), gallery_module(name), part, "cpu")
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="the interpreter is off because there is a GPU")
+@pytest.mark.parametrize("name", ["causal", "document"])
+@pytest.mark.parametrize("part", ["portable, packed", "serving"])
+def test_calls_of_every_form_end_whatever_they_are_told(
+    gallery_module: Callable[[str], ModuleType], repository: Path, name: str, part: str
+) -> None:
+    chosen = replace(parts()[part], problem=SMALLER)
+    exercise(load(repository / f"variants/{name}.yaml"), gallery_module(name), chosen, "cpu")

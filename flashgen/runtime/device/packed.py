@@ -45,7 +45,10 @@ def sequence_range(cu_seqlens_ptr, b, num_seqs, total, longest):
 
 @triton.jit
 def slot_tile(cu_seqlens_ptr, num_seqs, total, longest, slot, BLOCK: tl.constexpr):
-    """Of the tile in a slot, as owned_tile counts them: its sequence, number, begin and length; see there."""
+    """Of the tile in a slot, as owned_tile counts them: its sequence, number, begin and length; see there.
+
+    What lies in front of the first sequence is tile 0 of one without a row.
+    """
     b = 0
     last = num_seqs
     while b < last:
@@ -56,7 +59,8 @@ def slot_tile(cu_seqlens_ptr, num_seqs, total, longest, slot, BLOCK: tl.constexp
     begin = _begin(cu_seqlens_ptr, b, total)
     end = _begin(cu_seqlens_ptr, tl.minimum(b + 1, num_seqs), total)
     length = tl.where(b < num_seqs, tl.minimum(tl.maximum(end - begin, 0), longest), total - begin)
-    return b, slot - begin // BLOCK - b, begin, length
+    tile = slot - begin // BLOCK - b
+    return b, tl.maximum(tile, 0), begin, tl.where(tile < 0, 0, length)
 
 
 @triton.jit
@@ -124,8 +128,7 @@ def delta_tile(cu_seqlens_ptr, num_seqs, total, longest, heads, head, tile, BLOC
         b, place, begin, length = slot_tile(
             cu_seqlens_ptr, num_seqs, total, longest, tile * BLOCK // rows_apart(), rows_apart()
         )
-        row0 = place * rows_apart() + tile * BLOCK % rows_apart()
-        return b, head, tl.maximum(row0, 0), begin, tl.where(place < 0, 0, length)
+        return b, head, place * rows_apart() + tile * BLOCK % rows_apart(), begin, length
 
 
 @triton.jit

@@ -18,7 +18,8 @@ def query_range(cu_seqlens_q_ptr, b, batch, total_q, max_q):
         return b, tl.where(exists, 1, 0)
     else:
         first = tl.minimum(tl.maximum(tl.load(cu_seqlens_q_ptr + b, mask=exists, other=0), 0), total_q)
-        stop = tl.minimum(tl.load(cu_seqlens_q_ptr + b + 1, mask=exists, other=0), total_q)
+        # Not below 0 either: the difference of two integers of 32 bits may have more.
+        stop = tl.minimum(tl.maximum(tl.load(cu_seqlens_q_ptr + b + 1, mask=exists, other=0), 0), total_q)
         return first, tl.minimum(tl.maximum(stop - first, 0), max_q)
 
 

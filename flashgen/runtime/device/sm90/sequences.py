@@ -71,7 +71,7 @@ def _slot(index, cu_seqlens_ptr, num_seqs, total, longest, BLOCK: gl.constexpr):
     sequence is one more."""
     num_slots = total // BLOCK + num_seqs + 1
     b, tile, begin, length = slot_tile(cu_seqlens_ptr, num_seqs, total, longest, index % num_slots, BLOCK)
-    return b, index // num_slots, tile, begin, length, (tile >= 0) & (tile < gl.cdiv(length, BLOCK))
+    return b, index // num_slots, tile, begin, length, tile < gl.cdiv(length, BLOCK)
 
 
 @gluon.jit

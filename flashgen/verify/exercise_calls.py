@@ -1,0 +1,131 @@
+"""Calls of every form, on small tensors, for kernels to run under a sanitizer.
+
+What a call is told on the device, where packed sequences end, pages and lengths, nobody has looked at: it is given
+right and wrong, and kernels must touch no memory but the tensors' for either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from flashgen.packed import ends_of, make_packed
+from flashgen.paged import Batch, dense_inputs, make_batch, packed_keywords
+from flashgen.problems import Call, Problem, make_inputs
+from flashgen.runtime import Config
+from flashgen.runtime.serving import merge_states, store_kv
+from flashgen.spec.variant import Variant
+
+FARTHEST, LOWEST = 2**31 - 1, -(2**31)
+# Of a paged batch: some sequences decode, one is speculated on, two have long prompts, one has nothing.
+QUERIES, KEYS = (1, 1, 5, 100, 200, 0), (1, 40, 17, 100, 330, 0)
+
+
+def dense(
+    variant: Variant, module: ModuleType, problem: Problem, configs: Mapping[str, Config], deterministic: bool,
+    device: str,
+) -> None:  # fmt: skip
+    """Forward and backward of dense tensors."""
+    call = make_inputs(variant, problem, device)
+    backward = {family: config for family, config in configs.items() if family != "forward"}
+    leaves = _leaves(variant, call)
+    outputs = module.attention(
+        call.q, call.k, call.v, **call.keywords, return_lse=True, config=configs["forward"],
+        backward_config=backward, deterministic=deterministic,
+    )  # fmt: skip
+    _differentiate(outputs, leaves)
+
+
+def packed(
+    variant: Variant, module: ModuleType, problem: Problem, configs: Mapping[str, Config], deterministic: bool,
+    device: str,
+) -> None:  # fmt: skip
+    """Forward and backward of packed sequences, with ends that are right and that are not."""
+    problem = replace(problem, batch=4, mode="varlen", min_len=1)
+    call = make_packed(variant, problem, device).call
+    q, k, v = (each[0].transpose(0, 1).contiguous() for each in (call.q, call.k, call.v))
+    call = replace(call, q=q, k=k, v=v)
+    backward = {family: config for family, config in configs.items() if family != "forward"}
+    right_q, right_k = (ends_of([own[side] for own in problem.lengths], device) for side in (0, 1))
+    for ends in ((right_q, right_k), *((wrong, right_k) for wrong in wrong_ends(right_q)),
+                 *((right_q, wrong) for wrong in wrong_ends(right_k))):  # fmt: skip
+        leaves = _leaves(variant, call)
+        outputs = module.attention_varlen(
+            call.q, call.k, call.v, *ends, problem.q_len, problem.kv_len, **call.keywords, return_lse=True,
+            config=configs["forward"], backward_config=backward, deterministic=deterministic,
+        )  # fmt: skip
+        _differentiate(outputs, leaves)
+
+
+def serving(
+    variant: Variant, module: ModuleType, problem: Problem, configs: Mapping[str, Config], deterministic: bool,
+    device: str,
+) -> None:  # fmt: skip
+    """Decoding of dense tensors; paged batches, planned and not; what writes their caches and merges results."""
+    few = make_inputs(variant, replace(problem, q_len=2, kv_len=5 * problem.kv_len), device)
+    results = module.attention(few.q, few.k, few.v, **few.keywords, return_lse=True)
+    merge_states(*([each, each] for each in results))
+    for cache, scales in ((None, "none"), (torch.float8_e4m3fn, "token")):
+        batch = make_batch(
+            KEYS, QUERIES, heads=problem.heads, kv_heads=problem.kv_heads, head_dim=problem.head_dim,
+            v_head_dim=problem.v_head_dim, dtype=getattr(torch, problem.dtype), cache=cache, scales=scales,
+            device=device,
+        )  # fmt: skip
+        keywords = packed_keywords(variant, batch, dense_inputs(variant, batch))
+        _store(batch)
+        for each, ends in ((batch, batch.cu_seqlens_q), *_wrong_batches(batch)):
+            told = {**each.options, "cu_seqlens_q": ends}
+            module.attention_paged(*each.arguments, **told, **keywords)
+            given, planning = each.planning
+            plan = module.plan_paged(*given, **{**planning, "cu_seqlens_q": ends})
+            module.attention_paged(*each.arguments, **told, **keywords, plan=plan, return_lse=True)
+
+
+def wrong_ends(ends: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Ends of sequences that fall, that lie beyond the tensor, in front of it, and as far off as numbers go."""
+    yield ends.flip(0)
+    yield ends * 3 + 7
+    yield -ends - 1
+    every_other = torch.arange(len(ends), device=ends.device) % 2 == 0
+    for number in (FARTHEST, LOWEST):
+        yield torch.full_like(ends, number)
+        yield ends.masked_fill(every_other, number)
+        yield ends.masked_fill(~every_other, number)
+
+
+def _wrong_batches(batch: Batch) -> Iterator[tuple[Batch, torch.Tensor | None]]:
+    """Batches with pages that are not in the cache, with lengths beyond the table, and with such ends of queries."""
+    ends = batch.cu_seqlens_q
+    assert ends is not None
+    for page in (batch.k_cache.shape[0], -1, FARTHEST, LOWEST):
+        yield replace(batch, block_table=torch.full_like(batch.block_table, page)), ends
+    for length in (batch.longest + 1, -1, FARTHEST, LOWEST):
+        yield replace(batch, kv_lens=(length,) * len(batch.kv_lens)), ends
+    for wrong in wrong_ends(ends):
+        yield batch, wrong
+
+
+def _store(batch: Batch) -> None:
+    """Write tokens into the cache, at slots that it has and at others."""
+    slots = batch.k_cache.shape[0] * batch.k_cache.shape[1]
+    mapping = torch.tensor([0, slots - 1, -1, slots, -slots, FARTHEST, LOWEST], device=batch.q.device)
+    k, v = (
+        torch.ones((len(mapping), *cache.shape[2:]), dtype=batch.q.dtype, device=batch.q.device)
+        for cache in (batch.k_cache, batch.v_cache)
+    )
+    store_kv(k, v, batch.k_cache, batch.v_cache, mapping, **batch.scales)
+    store_kv(k, v, batch.k_cache, batch.v_cache, mapping.int(), **batch.scales)
+
+
+def _leaves(variant: Variant, call: Call) -> list[torch.Tensor]:
+    """What the call has gradients for: q, k, v and all that is learned."""
+    learned = [call.inputs[tensor.name] for tensor in variant.inputs if tensor.grad]
+    return [tensor.requires_grad_() for tensor in (call.q, call.k, call.v, *learned)]
+
+
+def _differentiate(outputs: Any, leaves: list[torch.Tensor]) -> None:
+    torch.autograd.grad(outputs, leaves, [torch.ones_like(each) for each in outputs])
