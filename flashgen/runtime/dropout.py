@@ -67,8 +67,9 @@ def kept_mask(
         return torch.ones((batch, heads, q_len, kv_len), dtype=torch.bool, device=q.device)
     draws = _draws(seed, batch, heads, -(-q_len // 16), -(-kv_len // 16))
     # float32 has p, as it does in the kernels.
-    threshold = math.floor(torch.tensor(p, dtype=torch.float32).item() * 65536)
-    return (draws >= threshold)[:, :, :q_len, :kv_len]
+    dropped = math.floor(torch.tensor(p, dtype=torch.float32).item() * 32768)
+    kept = draws < 32768 - dropped if dropped > 16384 else draws >= dropped
+    return kept[:, :, :q_len, :kv_len]
 
 
 def without_dropped(weights: torch.Tensor, kept: torch.Tensor | None, dropout_p: float) -> torch.Tensor:
@@ -77,7 +78,7 @@ def without_dropped(weights: torch.Tensor, kept: torch.Tensor | None, dropout_p:
 
 
 def _draws(seed: torch.Tensor, batch: int, heads: int, q_units: int, k_units: int) -> torch.Tensor:
-    """16 bits for each pair, int64 [batch, heads, 16 q_units, 16 k_units]."""
+    """15 bits for each pair, int64 [batch, heads, 16 q_units, 16 k_units]."""
 
     def numbers(count: int, axis: int) -> torch.Tensor:
         shape = [1] * 4
@@ -87,8 +88,9 @@ def _draws(seed: torch.Tensor, batch: int, heads: int, q_units: int, k_units: in
     key, row_counter, col_counter = _stream(seed, numbers(batch, 0), numbers(heads, 1))
     # A block of bits is for the pairs of rows r, r + 8 and keys c, c + 8: r and c are the places without their bit 3.
     rows, cols = (16 * (place // 8) + place % 8 for place in (numbers(8 * q_units, 2), numbers(8 * k_units, 3)))
-    block = philox2x32_7((row_counter + rows) & _WORD, (col_counter + cols) & _WORD, key)
-    halves = torch.stack([torch.stack([word & 0xFFFF, word >> 16], -1) for word in torch.broadcast_tensors(*block)], -2)
+    x, y = row_counter + rows * 0x9E3779B9, col_counter + cols * 0x85EBCA6B
+    block = torch.broadcast_tensors(*philox2x32(x & _WORD, y & _WORD, key, rounds=5))
+    halves = torch.stack([torch.stack([word & 0x7FFF, word >> 16 & 0x7FFF], -1) for word in block], -2)
     # [batch, heads, 8 q_units, 8 k_units, which row, which key] to places along both.
     units = halves.view(batch, heads, q_units, 8, k_units, 8, 2, 2).permute(0, 1, 2, 6, 3, 4, 7, 5)
     return units.reshape(batch, heads, 16 * q_units, 16 * k_units)
@@ -112,9 +114,11 @@ def philox4x32_10(counter: Sequence[torch.Tensor], keys: tuple[torch.Tensor, tor
     return [x, y, z, w]
 
 
-def philox2x32_7(x: torch.Tensor, y: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def philox2x32(
+    x: torch.Tensor, y: torch.Tensor, key: torch.Tensor, rounds: int
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The block of a counter x, y."""
-    for _ in range(7):
+    for _ in range(rounds):
         high, low = _product(x, 0xD256D193)
         x, y = high ^ key ^ y, low
         key = (key + 0x9E3779B9) & _WORD

@@ -63,10 +63,12 @@ def test_gradients_of_whole_tiles_and_rests(module_of: Callable[[str], ModuleTyp
     assert not failed, "\n".join(failed)
 
 
+# Above one half pairs with other bits are dropped.
+@pytest.mark.parametrize("p", [0.3, 0.5, 0.75, 0.99])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_all_kernels_keep_the_pairs_of_the_mask(
-    module_of: Callable[[str], ModuleType], head_dim: int, dtype: torch.dtype
+    module_of: Callable[[str], ModuleType], head_dim: int, dtype: torch.dtype, p: float
 ) -> None:
     """Bit for bit: out with the identity in v, and dv under one number of d_out a query."""
     module, length = module_of("full"), head_dim
@@ -74,9 +76,9 @@ def test_all_kernels_keep_the_pairs_of_the_mask(
     k = torch.randn(2, 2, length, head_dim, device="cuda", dtype=dtype) * 0.1
     v = torch.eye(length, device="cuda", dtype=dtype).expand(2, 2, -1, -1).contiguous().requires_grad_()
     seed = seed_of(5)
-    kept = module.dropout_mask(q, k, dropout_p=0.3, dropout_seed=seed)
+    kept = module.dropout_mask(q, k, dropout_p=p, dropout_seed=seed)
     for config in (None, PORTABLE):
-        out = module.attention(q, k, v, dropout_p=0.3, dropout_seed=seed, config=config)
+        out = module.attention(q, k, v, dropout_p=p, dropout_seed=seed, config=config)
         assert torch.equal(out != 0, kept)
         # Query i of head 0 alone has a gradient, in column i % head_dim.
         d_out = torch.zeros_like(out)

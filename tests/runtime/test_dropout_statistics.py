@@ -12,7 +12,7 @@ import math
 import pytest
 import torch
 
-from flashgen.runtime.dropout import kept_mask, philox2x32_7, philox4x32_10
+from flashgen.runtime.dropout import kept_mask, philox2x32, philox4x32_10
 
 SIGMAS = 5.0
 BATCH, HEADS, LENGTH = 3, 5, 192
@@ -23,8 +23,8 @@ def mask(p: float, seed: int, q_len: int = LENGTH, kv_len: int = LENGTH) -> torc
     """As float64, of mean 0 and variance 1 where p is the probability."""
     q, k = torch.empty(BATCH, HEADS, q_len, 1), torch.empty(BATCH, HEADS, kv_len, 1)
     kept = kept_mask(q, k, None, None, None, p, torch.tensor(seed, dtype=torch.int64)).double()
-    # The probability that draws of 16 bits have.
-    dropped = math.floor(torch.tensor(p).item() * 65536) / 65536
+    # The probability that draws of 15 bits have.
+    dropped = math.floor(torch.tensor(p).item() * 32768) / 32768
     return (kept - (1 - dropped)) / math.sqrt(dropped * (1 - dropped))
 
 
@@ -131,4 +131,19 @@ def test_blocks_are_those_of_philox_as_its_authors_have_it(
 ) -> None:
     """The same of philox2x32 of 7 rounds."""
     x, y = (torch.tensor(word) for word in counter)
-    assert tuple(map(int, philox2x32_7(x, y, torch.tensor(key)))) == answer
+    assert tuple(map(int, philox2x32(x, y, torch.tensor(key), rounds=7))) == answer
+
+
+def test_numbers_of_16_bits_compare_as_their_bits_do() -> None:
+    """As the Hopper kernels compare: a threshold is a number up to 2, no number is not below it."""
+    bits = torch.arange(2**15, dtype=torch.int32)
+    numbers = bits.to(torch.int16).view(torch.float16)
+    for threshold in (0, 1, 0x3FF, 0x400, 3276, 2**14):
+        below = numbers < numbers[threshold]
+        assert torch.equal(~below, bits >= threshold)
+
+
+@pytest.mark.parametrize("p", [0.5 - 2**-15, 0.5, 0.5 + 2**-15, 0.75, 1 - 2**-15])
+def test_the_rate_is_the_probability_on_both_sides_of_one_half(p: float) -> None:
+    found = mask(p, 9)
+    check(found.mean(), found.numel())

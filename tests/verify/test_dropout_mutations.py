@@ -30,8 +30,10 @@ MUTATIONS = [
     ("dropped before the sum", FORWARD, PRODUCT, f"l -= tl.sum(p - {KEPT}, 1)\n        {PRODUCT}"),
     ("dv of all weights", ("backward_kv.py",), KEPT, "p"),
     ("dk of all weights", ("backward_kv.py",), "where_kept(bits, dropout_p, dp)", "dp"),
-    ("the other ones dropped", FORWARD, "bits >=", "bits <"),
-    ("eight bits of a threshold", FORWARD, "tl.cast(p * 65536, tl.uint32) << 16", "tl.cast(p * 256, tl.uint32) << 24"),
+    ("a round less", BACKWARD, "static_range(5)", "static_range(4)"),
+    ("rows counted in ones", ("backward_q.py",), "rows * 0x9E3779B9", "rows"),
+    ("the other ones dropped", FORWARD, "bits - lowest < ", "bits - lowest >= "),
+    ("seven bits of a threshold", FORWARD, "tl.cast(p * 32768, tl.uint32)", "tl.cast(p * 128, tl.uint32) * 256"),
 ]  # fmt: skip
 
 

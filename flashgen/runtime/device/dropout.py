@@ -1,12 +1,14 @@
 """Dropout: which pairs of query and key are kept, from a seed and their places alone.
 
-The bits are those of Philox2x32-7 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011; seven rounds
-pass BigCrush). Its key, and where its counter begins, come for each head of each sequence from the seed, by
-Philox4x32-10; rows and keys are counted from there. One block of 64 bits is for the four pairs of rows r, r + 8 and
-keys c, c + 8 with r and c of a bit 3 that is 0: 16 bits each. In the layouts of matrix products, of scores and of
-transposed scores alike, one thread has all four; the compiler finds that it would compute a block four times, and does
-so once. So kernels of any tiles agree, without a word between threads.
-`flashgen.runtime.dropout` computes the same in torch.
+The bits are those of five rounds of Philox2x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+Its key, and where its two counters begin, come for each head of each sequence from the seed, by Philox4x32-10; from
+there rows and keys are counted in steps of odd numbers of 32 bits. Counted in ones Philox needs seven rounds: neighbours
+differ in few bits then, which take two rounds to spread.
+
+One block of 64 bits is for the four pairs of rows r, r + 8 and keys c, c + 8 with r and c of a bit 3 that is 0: 16 bits
+each, of which 15 count. In the layouts of matrix products, of scores and of transposed scores alike, one thread has all
+four; the compiler finds that it would compute a block four times, and does so once. So kernels of any tiles agree,
+without a word between threads. `flashgen.runtime.dropout` computes the same in torch.
 """
 
 from __future__ import annotations
@@ -47,20 +49,21 @@ def _halves(first, offsets):
 
 @triton.jit
 def dropout_bits(stream, row0, rows, col0, cols):
-    """The bits of pairs, of which `where_kept` and `bits_of` say what counts.
+    """The 15 bits of each pair.
 
     Queries stand in the rows row0 + rows of their sequence, keys at col0 + cols; the shapes of both broadcast.
     """
     key, x, y = stream
     rows, in_lower_rows = _halves(row0, rows)
     cols, in_right_cols = _halves(col0, cols)
-    return bits_of(philox(x + rows, y + cols, key, in_lower_rows), in_right_cols)
+    words = philox(x + rows * 0x9E3779B9, y + cols * 0x85EBCA6B, key, in_lower_rows)
+    return tl.where(in_right_cols, words >> 16, words) & 0x7FFF
 
 
 @triton.jit
 def philox(x, y, key, in_lower_rows):
     """Of the block at counter (x, y) the word for two pairs of a row: the left one's bits are its lower half."""
-    for _ in tl.static_range(7):
+    for _ in tl.static_range(5):
         product = x.to(tl.uint64) * 0xD256D193
         x = (product >> 32).to(tl.uint32) ^ key ^ y
         y = product.to(tl.uint32)
@@ -69,20 +72,20 @@ def philox(x, y, key, in_lower_rows):
 
 
 @triton.jit
-def bits_of(words, in_right_cols):
-    """The 16 bits of a pair in front of a word of 32: what follows them does not count beside a threshold of 16 bits."""
-    return tl.where(in_right_cols, words, words << 16)
-
-
-@triton.jit
 def where_kept(bits, p, x):
-    """x of pairs, 0 where one is not kept, which has the probability p rounded down to a multiple of 2**-16; x itself
-    where `bits` is None."""
+    """x of pairs, 0 where one is not kept, which has the probability p rounded down to a multiple of 2**-15; x itself
+    where `bits` is None.
+
+    n of the 2**15 values of the bits drop a pair: the lowest ones, or where they are more than half the highest ones,
+    since Hopper compares bits as numbers of 16 bits, of which the largest are none.
+    """
     if bits is None:
         return x
     else:
+        n = tl.cast(p * 32768, tl.uint32)
+        lowest = tl.where(n > 16384, 0, n).to(tl.uint32)
         # With a second tl.where of this condition Triton 3.6 may fail, behind one of a branch.
-        return x * tl.where(bits >= tl.cast(p * 65536, tl.uint32) << 16, 1.0, 0.0)
+        return x * tl.where(bits - lowest < 32768 - n, 1.0, 0.0)
 
 
 @triton.jit

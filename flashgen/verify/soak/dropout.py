@@ -15,10 +15,15 @@ def kept(seed: int, p: float, batch: int, heads: int, q_len: int, kv_len: int) -
     key, first_row, first_key, _ = _philox4x32(b, h, seed % 2**64)
     # One block of two words is for rows r, r + 8 and keys c, c + 8.
     row, col = (place.astype(np.uint64) & np.uint64(0xFFFFFFF7) for place in (q, k))
-    words = _philox2x32((row + first_row) & _LOW, (col + first_key) & _LOW, key)
+    x = row * np.uint64(0x9E3779B9) + first_row
+    y = col * np.uint64(0x85EBCA6B) + first_key
+    words = _philox2x32(x & _LOW, y & _LOW, key)
     word = np.where(q & 8, words[1], words[0])
-    bits = np.where(k & 8, word >> np.uint64(16), word & np.uint64(0xFFFF))
-    return torch.from_numpy(bits >= np.uint64(int(np.float32(p) * np.float32(65536))))
+    bits = np.where(k & 8, word >> np.uint64(16), word) & np.uint64(0x7FFF)
+    # So many of 2**15 values drop a pair: the lowest ones, if they are no more than half.
+    dropped = int(np.float32(p) * np.float32(32768))
+    within = bits < np.uint64(32768 - dropped if dropped > 16384 else dropped)
+    return torch.from_numpy(within if dropped > 16384 else ~within)
 
 
 def _times(x: np.ndarray, factor: int) -> tuple[np.ndarray, np.ndarray]:
@@ -27,7 +32,7 @@ def _times(x: np.ndarray, factor: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _philox2x32(x: np.ndarray, y: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    for step in range(7):
+    for step in range(5):
         high, low = _times(x, 0xD256D193)
         x, y = high ^ y ^ ((key + np.uint64(step * 0x9E3779B9)) & _LOW), low
     return x, y
