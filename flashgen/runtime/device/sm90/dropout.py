@@ -54,21 +54,18 @@ def _threshold(dropout_p):
 
 
 @gluon.jit
-def kept_pairs(words, dropout_p, cols):
+def kept_pairs(stream, row0, rows, col0, cols, dropout_p):
     """A mask of 16 bits for each pair of a tile whose columns are keys, for the neighbours of a row in one int32, as
-    `packed` has them: ones where bits are not below the threshold. None without words."""
-    if words is None:
-        return None
-    else:
-        # Of both neighbours' words the lower halves, or the upper ones.
-        halves = gl.where((cols & 8) != 0, 0x7632, 0x5410) + gl.zeros_like(words).to(gl.int32)
-        left, right = _neighbours(words)
-        halves, _ = _neighbours(halves)
-        threshold, _ = _threshold(dropout_p)
-        return gl.inline_asm_elementwise(
-            "{ .reg .b32 v; prmt.b32 v, $1, $2, $3; abs.f16x2 v, v; set.geu.u32.f16x2 $0, v, $4; }",
-            "=r,r,r,r,r", [left, right, halves, threshold], gl.int32, True, 1,
-        )  # fmt: skip
+    `packed` has them: ones where bits are not below the threshold. For the same place as `dropout_words`."""
+    words = dropout_words(stream, row0, rows, col0, cols)
+    left, right = _neighbours(words)
+    # Of both neighbours' words the lower halves, or the upper ones.
+    halves, _ = _neighbours(gl.where((cols & 8) != 0, 0x7632, 0x5410) + gl.zeros_like(words).to(gl.int32))
+    threshold, _ = _threshold(dropout_p)
+    return gl.inline_asm_elementwise(
+        "{ .reg .b32 v; prmt.b32 v, $1, $2, $3; abs.f16x2 v, v; set.geu.u32.f16x2 $0, v, $4; }",
+        "=r,r,r,r,r", [left, right, halves, threshold], gl.int32, True, 1,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -79,7 +76,7 @@ def _neighbours(tile):
 
 @gluon.jit
 def drop_packed(pairs, kept, dropout_p):
-    """What is kept of weights that `packed` has put together; all without the masks that are `kept_pairs`."""
+    """What is kept of weights that `packed` has put together; all without the masks of `kept_pairs`."""
     if kept is None:
         return pairs
     else:
