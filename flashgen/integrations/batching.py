@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 import torch
-from transformers.generation.continuous_batching import ContinuousBatchingManager
+from transformers.generation.continuous_batching import ContinuousBatchingManager, PagedAttentionCache
 
 _admitted: set[str] = set()
 
@@ -34,10 +35,33 @@ def _open() -> None:
     ContinuousBatchingManager.switch_to_cb_friendly_attn = chosen  # type: ignore[method-assign]
 
 
+def keys_of_requests(
+    cache: PagedAttentionCache, module: torch.nn.Module, key: torch.Tensor, value: torch.Tensor, paged: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Write a layer's new keys and values [1, kv_heads, tokens, dim] into its cache; those of all requests, packed.
+
+    `paged` are the layer's arguments, whose cu_seq_lens_k become those of the layer.
+    """
+    if "kwargs" in signature(cache.update).parameters:
+        found: tuple[torch.Tensor, torch.Tensor] = cache.update(
+            key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=paged
+        )
+        return found
+    # Before 5.20: token by token, and where requests end for layers of every kind.
+    key, value = cache.update(
+        key_states=key, value_states=value, layer_idx=module.layer_idx, read_index=paged["read_index"],
+        write_index=paged["write_index"],
+    )  # fmt: skip
+    if isinstance(paged["cu_seq_lens_k"], Mapping):
+        slides = paged.get("sliding_window") is not None
+        paged["cu_seq_lens_k"] = paged["cu_seq_lens_k"]["sliding_attention" if slides else "full_attention"]
+    return key.transpose(0, 1)[None], value.transpose(0, 1)[None]
+
+
 def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool) -> torch.Tensor:
     """The keys that each query sees, as a mask of rows int32 [1, 1, 2, q_len].
 
-    paged: a layer's arguments as PagedAttentionCache.update leaves them, cu_seq_lens_q and cu_seq_lens_k int32
+    paged: a layer's arguments as keys_of_requests leaves them, cu_seq_lens_q and cu_seq_lens_k int32
     [requests + 1]; the last query of a request is at its last key; `sliding_window` keys at most. A query behind the
     last request sees none.
     """

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from inspect import signature
 from typing import Any
 
 import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers.masking_utils import create_chunked_causal_mask
 
 from flashgen.integrations.tiny import ENCODERS, Size, model
 
@@ -65,6 +68,25 @@ def greedy(made: Any, inputs: Mapping[str, torch.Tensor], tokens: int = 32, **op
     given = {key: value for key, value in inputs.items() if key != "decoder_input_ids"}
     found: torch.Tensor = made.generate(**given, max_new_tokens=tokens, max_length=None, do_sample=False, **options)
     return found
+
+
+def has_static_chunks() -> bool:
+    """Whether this transformers takes a static cache of chunks: its 5.17 raises there, whatever the attention."""
+    return "block_sequence_ids" in signature(create_chunked_causal_mask).parameters
+
+
+def batched(made: Any, prompts: Sequence[Sequence[int]], tokens: int, **options: Any) -> list[list[int]]:
+    """The greedy continuations of requests that are batched continuously, over pages of 16 tokens."""
+    named = (each.name for each in fields(ContinuousBatchingConfig))
+    # Releases of transformers differ in its name.
+    page_size = next(name for name in named if name in ("page_size", "block_size"))
+    pages = ContinuousBatchingConfig(**{page_size: 16, **options})
+    pages.auto_switch_to_flash = False
+    settings = GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    found = made.generate_batch(
+        inputs=prompts, generation_config=settings, continuous_batching_config=pages, progress_bar=False
+    )
+    return [each.generated_tokens for each in found.values()]
 
 
 def compare(

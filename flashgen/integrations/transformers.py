@@ -10,7 +10,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.generation.continuous_batching import PagedAttentionCache
 
 from flashgen.errors import ModelError, UsageError
-from flashgen.integrations.batching import admit, packed_rows
+from flashgen.integrations.batching import admit, keys_of_requests, packed_rows
 from flashgen.integrations.masks import interface_mask, is_rows
 from flashgen.integrations.variants import attention_of
 
@@ -58,7 +58,7 @@ def generated_attention(
         is_causal = getattr(module, "is_causal", True)
     if isinstance(cache, PagedAttentionCache):
         # Newer versions of transformers do this before they call the interface.
-        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
+        key, value = keys_of_requests(cache, module, key, value, others)
     if "read_index" in others:
         attention_mask = packed_rows(query.shape[2], others, is_causal)
     form, inputs = _mask(attention_mask, query, key, is_causal)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers", minversion="5.20")
+transformers = pytest.importorskip("transformers", minversion="5.17")
 
 from flashgen.errors import ModelError, UsageError  # noqa: E402
 from flashgen.integrations import comparing, models, tiny  # noqa: E402
@@ -41,6 +40,8 @@ def test_a_model_agrees_with_its_eager_self(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma 3", "Llama 4"])
 def test_a_static_cache_gives_the_same_tokens(name: str) -> None:
+    if name == "Llama 4" and not comparing.has_static_chunks():
+        pytest.skip("this transformers raises for a static cache of chunks, whatever the attention")
     made, inputs = tiny.model(name, SIZE, "eager"), comparing.sample(name, SIZE)
     eager = comparing.greedy(made, inputs, 12)
     made.set_attn_implementation("generated")
@@ -80,16 +81,9 @@ def test_torch_compile_makes_one_graph_of_packed_documents() -> None:
 def test_requests_are_batched_continuously(name: str) -> None:
     made = tiny.model(name, SIZE, "eager")
     prompts = [torch.randint(3, SIZE.vocabulary, (length,)).tolist() for length in (5, 11, 17)]
-    settings = transformers.GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=0)
 
-    def answers() -> list[Any]:
-        pages = transformers.ContinuousBatchingConfig(
-            num_blocks=32, page_size=16, max_batch_tokens=64, use_cuda_graph=False
-        )
-        found = made.generate_batch(
-            inputs=prompts, generation_config=settings, continuous_batching_config=pages, progress_bar=False
-        )
-        return [each.generated_tokens for each in found.values()]
+    def answers() -> list[list[int]]:
+        return comparing.batched(made, prompts, 6, num_blocks=32, max_batch_tokens=64, use_cuda_graph=False)
 
     expected = answers()
     assert all(len(answer) == 6 for answer in expected)
