@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,9 +14,10 @@ import triton
 from flashgen.codegen import default_of, identity
 from flashgen.errors import EnvironmentProblem
 from flashgen.problems import Problem
-from flashgen.runtime.lookup import Choice, current_device, lookup, record_folders, shipped_in
+from flashgen.runtime.config import Config
+from flashgen.runtime.lookup import Choice, current_device, lookup, record_folders, shipped_in, stands_in
 from flashgen.runtime.record_files import records_in, table_path
-from flashgen.runtime.records import Device, Key, Record
+from flashgen.runtime.records import Bucket, Device, Key, Record
 from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import Variant
 from flashgen.tuning.workloads import workloads
@@ -85,32 +87,34 @@ def traced(
     found = []
     for workload in workloads(asked, own, device, kernels):
         key = workload.key
-        sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim, key.bucket)
-        default = default_of(variant, key.kernel, key.bucket.packed)(*sizes)
+        sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        default = partial(default_of(variant, key.kernel, key.bucket.packed), *sizes)
         with warnings.catch_warnings():
             # What a lookup warns of is what is said here.
             warnings.simplefilter("ignore")
             choice = lookup(key, folders, default, variant.source)
-            steps = _steps(key, folders, choice)
+            steps = _steps(key, folders, default, choice)
         found.append(Traced(workload.problem, key, choice, steps))
     return tuple(found)
 
 
-def _steps(key: Key, folders: Mapping[str, Path], choice: Choice) -> tuple[Step, ...]:
+def _steps(
+    key: Key, folders: Mapping[str, Path], default: Callable[[Bucket], Config], choice: Choice
+) -> tuple[Step, ...]:  # fmt: skip
     steps: list[Step] = []
     for source in (*folders, *TOLERATED, "default"):
         if source == choice.source:
             return (*steps, Step(source, True, choice.detail))
         asked = [folders[source]] if source in folders else list(folders.values())
-        steps.append(_miss(source, key, asked))
+        steps.append(_miss(source, key, asked, default))
     return tuple(steps)
 
 
-def _miss(source: str, key: Key, folders: list[Path]) -> Step:
+def _miss(source: str, key: Key, folders: list[Path], default: Callable[[Bucket], Config]) -> Step:
     """Why a source has no answer."""
     tolerated = TOLERATED.get(source, ())
     records = [record for folder in folders for record in records_in(folder)]
-    differing = [(differences(key, record, tolerated), record) for record in records]
+    differing = [(differences(key, record, default, tolerated), record) for record in records]
     # For a neighbour the very record of the key would be no miss.
     closest = min(
         (entry for entry in differing if entry[0]),
@@ -127,13 +131,15 @@ def _miss(source: str, key: Key, folders: list[Path]) -> Step:
     return Step(source, False, f"{text}; the closest record is the one for {closest[1].key}", closest[0])
 
 
-def differences(key: Key, record: Record, tolerated: tuple[str, ...] = ()) -> tuple[Difference, ...]:
+def differences(
+    key: Key, record: Record, default: Callable[[Bucket], Config], tolerated: tuple[str, ...] = ()
+) -> tuple[Difference, ...]:  # fmt: skip
     """The fields in which a record's key is another one, beside those that are tolerated.
 
-    A bucket of packed sequences never stands in for one of others.
+    A bucket that may not stand in for the key's is never tolerated.
     """
     names = [field.name for field in fields(Key) if field.name not in tolerated]
-    if "bucket" in tolerated and key.bucket.packed != record.key.bucket.packed:
+    if "bucket" in tolerated and not stands_in(key.bucket, record.key.bucket, default):
         names.append("bucket")
     pairs = [(name, str(getattr(key, name)), str(getattr(record.key, name))) for name in names]
     return tuple(Difference(name, wanted, found) for name, wanted, found in pairs if wanted != found)

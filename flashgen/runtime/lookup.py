@@ -22,7 +22,7 @@ import shlex
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +122,15 @@ def neighbours(key: Key, folders: Iterable[Path]) -> list[Record]:
     return sorted(found, key=lambda record: key.bucket.distance(record.key.bucket))
 
 
-def lookup(key: Key, folders: Mapping[str, Path], default: Config, spec: str = "SPEC") -> Choice:
-    """The config for `key`.
+def stands_in(bucket: Bucket, other: Bucket, default: Callable[[Bucket], Config]) -> bool:
+    """Whether a record for the other bucket may serve this one: where sizes call for other tiles it may not."""
+    return bucket.packed == other.packed and default(bucket) == default(other)
+
+
+def lookup(
+    key: Key, folders: Mapping[str, Path], default: Callable[[Bucket], Config], spec: str = "SPEC"
+) -> Choice:  # fmt: skip
+    """The config for `key`; `default` gives the built-in one for a bucket.
 
     `folders` maps a source's name to its folder of the variant's records, in the order in which they are asked. `spec`
     is the path for the command that a warning names.
@@ -136,7 +143,7 @@ def lookup(key: Key, folders: Mapping[str, Path], default: Config, spec: str = "
         report_old(folder, key.variant)
     mode = " --mode varlen" if key.bucket.packed else ""
     mend = f"`flashgen tune {shlex.quote(spec)}{mode}` finds the best config for it"
-    near = neighbours(key, folders.values())
+    near = [r for r in neighbours(key, folders.values()) if stands_in(key.bucket, r.key.bucket, default)]
     same_gpu = [record for record in near if record.key.gpu == key.gpu]
     for source, records in (("nearest", same_gpu), ("same capability", near)):
         if records:
@@ -144,9 +151,10 @@ def lookup(key: Key, folders: Mapping[str, Path], default: Config, spec: str = "
             detail = f"no record for {key}; using the one for {nearest.key.bucket} on {nearest.key.gpu}"
             warn_once((source, key.gpu, key.variant, key.family, mode), f"{detail}; {mend}")
             return Choice(nearest.config, source, detail)
-    detail = f"no record for {key}; using the built-in default {default}"
+    config = default(key.bucket)
+    detail = f"no record for {key}; using the built-in default {config}"
     warn_once(("default", str(key), key.suffix), f"{detail}; {mend}")
-    return Choice(default, "default", detail)
+    return Choice(config, "default", detail)
 
 
 # By what was asked: of a bucket by Lookup itself, of a call's layout by those who have one.
@@ -206,7 +214,7 @@ class Lookup:
         return lookup(
             key,
             record_folders(self.identity.variant, self.shipped),
-            self.default(device.capability, dtype, head_dim, v_head_dim, bucket),
+            partial(self.default, device.capability, dtype, head_dim, v_head_dim),
             self.identity.source,
         )
 

@@ -13,7 +13,7 @@ from flashgen.runtime.identity import Identity
 from flashgen.runtime.record_files import table_path
 from flashgen.runtime.record_table import parse
 from flashgen.runtime.records import Device, Record
-from flashgen.runtime.registry import FAMILIES
+from flashgen.runtime.registry import TUNED
 from flashgen.spec import load
 from flashgen.tuning.workloads import problems, workloads
 
@@ -21,7 +21,11 @@ REPOSITORY = Path(__file__).parents[2]
 GENERATED = REPOSITORY / "generated"
 GALLERY = sorted((REPOSITORY / "variants").glob("*.yaml"))
 TABLES = sorted(GENERATED.glob("*/tuned/*.json"))
-GPUS = sorted({path.stem for path in TABLES})
+# The forms of call that are tuned together, and for which dtypes: as the spec says, or as the documentation does.
+FORMS: dict[str, tuple[tuple[str, ...] | None, tuple[str, ...] | None]] = {
+    "dense": (None, None),
+    "serving": (("decode", "paged", "varlen"), ("bfloat16",)),
+}
 
 
 @cache
@@ -44,12 +48,18 @@ def test_shipped_records_are_of_the_kernels_beside_them(path: Path) -> None:
         assert record.key.capability in gpus.GPUS
 
 
-@pytest.mark.parametrize("spec", GALLERY, ids=lambda path: path.stem)
-@pytest.mark.parametrize("gpu", GPUS)
-def test_a_gpu_with_records_has_one_for_each_kernel_dtype_and_shape_that_is_tuned(gpu: str, spec: Path) -> None:
-    variant = load(spec)
-    found = {record.key for record in read(GENERATED / variant.name / "tuned" / f"{gpu}.json")}
-    devices = {Device(key.gpu, key.capability, key.triton) for key in found}
-    assert len(devices) == 1
-    wanted = workloads(problems(variant), identity(variant.name), devices.pop(), FAMILIES)
-    assert [str(task.key) for task in wanted if task.key not in found] == []
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_gpu_with_records_of_a_form_has_all_that_are_tuned(form: str, path: Path) -> None:
+    modes, dtypes = FORMS[form]
+    variant = load(REPOSITORY / f"variants/{path.parts[-3]}.yaml")
+    found = {record.key for record in read(path)}
+    device = {Device(key.gpu, key.capability, key.triton) for key in found}
+    assert len(device) == 1
+    wanted = workloads(problems(variant, modes=modes, dtypes=dtypes), identity(variant.name), device.pop(), TUNED)
+    missing = [str(task.key) for task in wanted if task.key not in found]
+    assert not missing or len(missing) == len(wanted), missing
+
+
+def test_every_variant_has_dense_records_of_the_gpu_that_figures_are_of() -> None:
+    assert {path.parts[-3] for path in TABLES if path.stem == "nvidia-h200"} == {spec.stem for spec in GALLERY}

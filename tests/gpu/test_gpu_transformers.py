@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("transformers", minversion="5.17")
 
-from flashgen.integrations import comparing, tiny  # noqa: E402
-from flashgen.integrations.transformers import register  # noqa: E402
+from flashgen.integrations import comparing, tiny
+from flashgen.integrations.transformers import register
 
 pytestmark = pytest.mark.gpu
 SIZE = tiny.Size()

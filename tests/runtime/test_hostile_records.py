@@ -36,7 +36,7 @@ def place(tmp_path):
 
 
 def ask(root):
-    return lookup(KEY, {"user cache": root}, DEFAULT).source
+    return lookup(KEY, {"user cache": root}, lambda bucket: DEFAULT).source
 
 
 @pytest.mark.timeout(5)

@@ -46,7 +46,7 @@ def store(folder: Path, *records: Record) -> Path:
 
 
 def answer(key: Key, roots: dict[str, Path], spec: str = "SPEC") -> tuple[Config, str]:
-    choice = lookup(key, roots, DEFAULT, spec)
+    choice = lookup(key, roots, lambda bucket: DEFAULT, spec)
     return choice.config, choice.source
 
 
@@ -132,6 +132,20 @@ def test_exact_records_win_the_users_own_first_without_a_warning(tmp_path):
         assert answer(KEY, roots) == (OTHER, "shipped")
         store(roots["user cache"], RECORD)
         assert answer(KEY, roots) == (TUNED, "user cache")
+
+
+def test_a_bucket_that_calls_for_other_tiles_is_not_near(tmp_path):
+    wide = replace(DEFAULT, BN=2 * DEFAULT.BN)
+    roots = {"user cache": tmp_path}
+    store(tmp_path, replace(RECORD, key=replace(KEY, bucket=replace(KEY.bucket, kv_len=2 * KEY.bucket.kv_len))))
+
+    def by_keys(bucket):
+        return DEFAULT if bucket.kv_len <= KEY.bucket.kv_len else wide
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert lookup(KEY, roots, by_keys).config == DEFAULT
+        assert lookup(KEY, roots, lambda bucket: DEFAULT).config == TUNED
 
 
 def test_the_nearest_bucket_of_the_same_gpu_is_next(tmp_path):
@@ -233,8 +247,8 @@ def test_a_damaged_record_is_reported_once_set_aside_and_survived(tmp_path, dama
     path = store(tmp_path, RECORD)
     path.write_bytes(DAMAGE[damage])
     with pytest.warns(RecordWarning) as seen:
-        assert lookup(KEY, {"user cache": tmp_path}, DEFAULT).source == "default"
-        assert lookup(KEY, {"user cache": tmp_path}, DEFAULT).source == "default"
+        assert lookup(KEY, {"user cache": tmp_path}, lambda bucket: DEFAULT).source == "default"
+        assert lookup(KEY, {"user cache": tmp_path}, lambda bucket: DEFAULT).source == "default"
     assert len([w for w in seen if str(path) in str(w.message)]) == 1
     assert not path.exists()
     assert path.with_name(path.name + ".damaged").read_bytes() == DAMAGE[damage]
