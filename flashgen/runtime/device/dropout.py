@@ -77,7 +77,7 @@ def where_kept(bits, p, x):
     where `bits` is None.
 
     n of the 2**15 values of the bits drop a pair: the lowest ones, or where they are more than half the highest ones,
-    since Hopper compares bits as numbers of 16 bits, of which the largest are none.
+    since some GPUs compare bits as floats of 16 bits, of which the largest are no numbers.
     """
     if bits is None:
         return x
