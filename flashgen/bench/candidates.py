@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from flashgen.bench.flash_attention import FLASH_ATTENTION_4, dense
 from flashgen.bench.flex import OPTIONS, Attend, described, flex_attention
+from flashgen.bench.installed import Unavailable
 from flashgen.bench.passes import FORWARD, Forward
 from flashgen.codegen.pairwise import Pairwise
 from flashgen.lang.nodes import TRUE, Expr, Type, op, var
@@ -19,14 +21,10 @@ if TYPE_CHECKING:
 FLASHGEN, UNPLANNED, DETERMINISTIC = "flashgen", "flashgen, no plan", "flashgen, deterministic"
 FLEX, FLASH, CUDNN, EAGER = "FlexAttention", "torch flash", "torch cuDNN", "eager"
 OURS = (FLASHGEN, UNPLANNED, DETERMINISTIC)
-CANDIDATES = (*OURS, FLEX, FLASH, CUDNN, EAGER)
+CANDIDATES = (*OURS, FLEX, FLASH, CUDNN, FLASH_ATTENTION_4, EAGER)
 
 # Float32 tensors of score size that the eager formula holds at its peak: forward alone, and with the backward pass.
 EAGER_SCORE_TENSORS = {True: 6, False: 12}
-
-
-class Unavailable(Exception):
-    """A candidate cannot do this case; the text says why."""
 
 
 def ways(
@@ -50,7 +48,8 @@ def prepare(
         return flex_attention(variant, problem, call, pairwise)
     if name == EAGER:
         return _eager(module, problem, call, step)
-    return _sdpa(name, variant, problem, call)
+    attend = dense(variant, problem) if name == FLASH_ATTENTION_4 else sdpa_function(name, variant, problem)
+    return lambda: attend(call.q, call.k, call.v)
 
 
 def undropped(module: ModuleType) -> dict[str, float]:
@@ -78,11 +77,6 @@ def _eager(module: ModuleType, problem: Problem, call: Call, step: str) -> Forwa
     if needed > free:
         raise Unavailable(f"needs about {needed >> 30} GiB, {free >> 30} GiB are free")
     return lambda: module.reference(call.q, call.k, call.v, **call.keywords, **undropped(module))
-
-
-def _sdpa(name: str, variant: Variant, problem: Problem, call: Call) -> Forward:
-    attend = sdpa_function(name, variant, problem)
-    return lambda: attend(call.q, call.k, call.v)
 
 
 def sdpa_function(name: str, variant: Variant, problem: Problem) -> Attend:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flashgen.bench.candidates import CUDNN, DETERMINISTIC, FLASHGEN, FLEX
+from flashgen.bench.flash_attention import FLASH_ATTENTION_4
 from flashgen.bench.passes import BACKWARD, BOTH, FORWARD
 from flashgen.problems import Problem
 
@@ -94,6 +95,18 @@ def _backward(problem: Problem) -> tuple[Comparison, ...]:
     )
 
 
+def _by_hand(step: str) -> tuple[Comparison, ...]:
+    """Beside the fastest kernels that are written by hand."""
+    lengths = (SHORT, D128, LENGTHS[-1], sizes(2048, 64, batch=8, heads=32), D64, sizes(16384, 64, batch=1, heads=32))
+    grouped = (GROUPED, sizes(8192, 64, heads=32, kv_heads=8))
+    return (
+        *(each for problem in lengths for each in beside(FLASH_ATTENTION_4, PLAIN, problem, step)),
+        *(each for problem in (*grouped, D256) for each in beside(FLASH_ATTENTION_4, ("causal",), problem, step)),
+        *(each for problem in (D128, D64)
+          for each in beside(FLASH_ATTENTION_4, ("sliding_window", "softcap"), problem, step)),
+    )  # fmt: skip
+
+
 # What is timed in the same rounds, each group of one pass.
 GROUPS: Mapping[str, tuple[Comparison, ...]] = {
     "forward-d128": _forward(D128),
@@ -115,7 +128,12 @@ GROUPS: Mapping[str, tuple[Comparison, ...]] = {
         *beside(FLEX, ("relative_bias",), D128, BOTH),
         *beside(FLEX, ("relative_bias",), D64, BOTH),
     ),
+    "forward-by-hand": _by_hand(FORWARD),
+    "backward-by-hand": _by_hand(BACKWARD),
 }  # fmt: skip
+
+# Beside what is not installed with torch: measured where they are asked for.
+ASKED_FOR = ("forward-by-hand", "backward-by-hand")
 
 
 def timed_in(comparisons: Sequence[Comparison]) -> list[Timed]:

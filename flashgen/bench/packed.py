@@ -13,13 +13,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.analysis.packed import is_packed
+from flashgen.bench import flash_attention
 from flashgen.bench.agreement import disagreements
-from flashgen.bench.candidates import DETERMINISTIC, FLASHGEN, FLEX, Unavailable, sdpa_causal, undropped
+from flashgen.bench.candidates import DETERMINISTIC, FLASHGEN, FLEX, sdpa_causal, undropped
+from flashgen.bench.flash_attention import FLASH_ATTENTION_4
 from flashgen.bench.flex import OPTIONS, Options, described, flex_function
+from flashgen.bench.installed import Unavailable, imported
 from flashgen.bench.passes import FORWARD, Forward, leaves, trainable
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.run import Bench, Prepared, measure, prepare_case, ran
-from flashgen.bench.serving_peers import FLASH_ATTENTION, imported
+from flashgen.bench.serving_peers import FLASH_ATTENTION
 from flashgen.bench.timing import cuda_timer
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
 from flashgen.packed import ends_of, make_packed
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 # The length of the dense sequences that packed ones are held against, of about as many tokens.
 DENSE_LENGTH = 2048
 TORCH, DENSE = "torch varlen", f"flashgen, dense S{DENSE_LENGTH}"
-PACKED_CANDIDATES = (FLASHGEN, DETERMINISTIC, FLEX, TORCH, FLASH_ATTENTION, DENSE)
+PACKED_CANDIDATES = (FLASHGEN, DETERMINISTIC, FLEX, TORCH, FLASH_ATTENTION, FLASH_ATTENTION_4, DENSE)
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,11 @@ def _flash_attention(variant: Variant, module: ModuleType, batch: Batch) -> Iter
     yield "", lambda: attend(*arguments, causal=causal)
 
 
+def _flash_attention_4(variant: Variant, module: ModuleType, batch: Batch) -> Iterator[tuple[str, Forward]]:
+    attend, arguments = flash_attention.packed(variant, batch.problem), batch.arguments
+    yield "", lambda: attend(*arguments)
+
+
 def _flex(variant: Variant, module: ModuleType, batch: Batch) -> Iterator[tuple[str, Forward]]:
     """Its own kernels, then smaller ones, each where those before do not fit."""
     for options in OPTIONS:
@@ -179,4 +187,5 @@ _CANDIDATES: Mapping[str, Callable[[Variant, ModuleType, Batch], Iterator[tuple[
     FLEX: _flex,
     TORCH: _torch,
     FLASH_ATTENTION: _flash_attention,
+    FLASH_ATTENTION_4: _flash_attention_4,
 }

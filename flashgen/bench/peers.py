@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from flashgen.bench.candidates import CUDNN, FLEX, Unavailable, sdpa_function
+from flashgen.bench.candidates import CUDNN, FLEX, sdpa_function
 from flashgen.bench.flex import Attend, flex_function
+from flashgen.bench.installed import Unavailable
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.errors import UsageError
 from flashgen.problems import Problem

@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.bench.agreement import disagreements
-from flashgen.bench.candidates import CANDIDATES, DETERMINISTIC, FLASHGEN, OURS, Unavailable, ways
+from flashgen.bench.candidates import CANDIDATES, DETERMINISTIC, FLASHGEN, OURS, ways
 from flashgen.bench.flex import does_not_fit
+from flashgen.bench.installed import Unavailable
 from flashgen.bench.passes import FORWARD, PASSES, Forward, Run, flops, leaves, run_of, trainable
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
@@ -143,7 +144,7 @@ def ran(makers: Mapping[str, Ways], variant: Variant, call: Call, step: str) -> 
             notes[name], ready[name] = _first_that_fits(make_ways(), variant, call, step)
         except Unavailable as reason:
             notes[name] = str(reason)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, AssertionError) as error:
             if name in OURS:
                 raise
             # A rival's own limit (a head dimension, memory) is a result, not a failure of the benchmark.

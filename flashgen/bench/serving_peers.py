@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flashgen.bench.candidates import CUDNN, FLEX, Unavailable
+from flashgen.bench.candidates import CUDNN, FLEX
+from flashgen.bench.installed import Unavailable, imported
 from flashgen.paged import PagedCall
 from flashgen.problems import Call, Problem
 from flashgen.spec.variant import Variant
@@ -103,13 +104,3 @@ PEERS: Mapping[str, Mapping[str, Peer]] = {
     "decode": {CUDNN: cudnn, FLEX: flex, FLASH_ATTENTION: flash_attention},
     "paged": {FLASH_ATTENTION: flash_attention_paged, "FlashInfer": flashinfer, "vLLM": vllm},
 }
-
-
-def imported(module: str, name: str) -> Any:
-    """What a module has by this name; Unavailable where it is not installed."""
-    from importlib import import_module
-
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise Unavailable(f"is not installed: {error}") from error

@@ -10,7 +10,8 @@ from types import ModuleType
 
 import torch
 
-from flashgen.bench.candidates import FLASHGEN, Unavailable
+from flashgen.bench.candidates import FLASHGEN
+from flashgen.bench.installed import Unavailable
 from flashgen.bench.serving import COPY, Run, graph, replays_us
 from flashgen.bench.serving_peers import PEERS
 from flashgen.bench.timing import interleave

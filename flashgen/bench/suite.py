@@ -21,7 +21,7 @@ from types import ModuleType
 
 from flashgen import processes
 from flashgen.bench.candidates import FLASHGEN
-from flashgen.bench.comparisons import GROUPS, Comparison, Timed, timed_in
+from flashgen.bench.comparisons import ASKED_FOR, GROUPS, Comparison, Timed, timed_in
 from flashgen.bench.passes import digests
 from flashgen.bench.rows import Case, Row, read, write
 from flashgen.bench.run import Prepared, machine, measure, prepare_case
@@ -123,7 +123,12 @@ def table(comparisons: Iterable[Comparison], found: Found) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table on standard output and all else on standard error."""
     parser = argparse.ArgumentParser(prog="python -m flashgen.bench.suite", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"only these of {', '.join(GROUPS)}")
+    parser.add_argument(
+        "groups",
+        nargs="*",
+        metavar="GROUP",
+        help=f"only these of {', '.join(GROUPS)}; without any all but {' and '.join(ASKED_FOR)}",
+    )
     parser.add_argument("--variant", metavar="NAME", help="only what is timed of this variant")
     parser.add_argument("--once", action="store_true", help="run each candidate once and compare; time nothing")
     parser.add_argument("--out", type=Path, default=Path("generated"), metavar="DIR", help="folder of the modules")
@@ -141,7 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageError("--resume was given without --rows; expected the file to resume from")
         known = read(chosen.rows) if chosen.resume else []
         suite = Suite(machine(), chosen.out, known, chosen.rounds)
-        groups = {name: _of(GROUPS[name], chosen.variant) for name in chosen.groups or GROUPS}
+        usual = [name for name in GROUPS if name not in ASKED_FOR]
+        groups = {name: _of(GROUPS[name], chosen.variant) for name in chosen.groups or usual}
         if chosen.once:
             return report_once(suite, groups)
         return report(suite, groups, chosen.rows, chosen.seconds, chosen.jobs)

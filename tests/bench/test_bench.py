@@ -17,8 +17,9 @@ from torch.nn.attention.flex_attention import create_mask
 
 from flashgen.bench import Bench, Session
 from flashgen.bench.agreement import disagreement, disagreements, gradient_disagreement
-from flashgen.bench.candidates import CANDIDATES, Unavailable, sdpa_causal
+from flashgen.bench.candidates import CANDIDATES, sdpa_causal
 from flashgen.bench.flex import OPTIONS, compile_apart, flex_attention
+from flashgen.bench.installed import Unavailable
 from flashgen.bench.passes import BACKWARD, BOTH, FORWARD, digests, flops, leaves, run_of, trainable
 from flashgen.bench.picture import draw
 from flashgen.bench.rows import Case, Row, read, write

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from flashgen.bench import Bench, packed
-from flashgen.bench.candidates import FLASHGEN, FLEX, Unavailable
+from flashgen.bench.candidates import FLASHGEN, FLEX
+from flashgen.bench.flash_attention import FLASH_ATTENTION_4
+from flashgen.bench.installed import Unavailable
 from flashgen.bench.packed import (
     DENSE,
     PACKED_CANDIDATES,
@@ -70,7 +72,8 @@ def test_who_computes_the_variant_is_timed_and_others_say_why_not(
     variant, case = load(VARIANTS / "causal.yaml"), replace(CASE, step=step)
     names = [name for name in PACKED_CANDIDATES if name not in (FLEX, DENSE)]
     found = prepare_packed(variant, gallery_module("causal"), case, names, "cpu")
-    assert set(found.ready) == {*names} - {TORCH}
+    assert set(found.ready) == {*names} - {TORCH, FLASH_ATTENTION_4}
+    assert found.notes.pop(FLASH_ATTENTION_4).startswith("is not installed")
     assert found.notes == {TORCH: "is not installed"}
     visible = sum(length * (length + 1) // 2 for length, _ in PROBLEM.lengths)
     assert flops(FORWARD, PROBLEM, found.density) == pytest.approx(2 * visible * 4 * 32)
