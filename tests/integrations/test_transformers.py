@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 transformers = pytest.importorskip("transformers", minversion="5.17")
+
+from transformers.generation.continuous_batching.model_runner import ModelRunner  # noqa: E402
 
 from flashgen.errors import ModelError, UsageError  # noqa: E402
 from flashgen.integrations import comparing, models, tiny  # noqa: E402
@@ -77,8 +80,12 @@ def test_torch_compile_makes_one_graph_of_packed_documents() -> None:
     assert all(map(near, comparing.results(made, inputs, compiled), expected))
 
 
+@pytest.mark.parametrize("padded", [False, True], ids=["as they are", "padded"])
 @pytest.mark.parametrize("name", ["Llama", "GPT-OSS"])
-def test_requests_are_batched_continuously(name: str) -> None:
+def test_requests_are_batched_continuously(name: str, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if padded:
+        # As where a CUDA graph of each step is kept.
+        monkeypatch.setattr(ModelRunner, "__init__", _padding(ModelRunner.__init__))
     made = tiny.model(name, SIZE, "eager")
     prompts = [torch.randint(3, SIZE.vocabulary, (length,)).tolist() for length in (5, 11, 17)]
 
@@ -89,6 +96,14 @@ def test_requests_are_batched_continuously(name: str) -> None:
     assert all(len(answer) == 6 for answer in expected)
     made.set_attn_implementation("generated")
     assert answers() == expected
+
+
+def _padding(made: Callable[..., None]) -> Callable[..., None]:
+    def init(self: ModelRunner, *given: Any, **options: Any) -> None:
+        made(self, *given, **options)
+        self.pad_inputs = True
+
+    return init
 
 
 def test_what_it_does_not_have_is_named() -> None:
