@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from flashgen.bench.flash_attention import FLASH_ATTENTION_4, dense
+from flashgen.bench import flash_attention
+from flashgen.bench.flash_attention import FLASH_ATTENTION_4
 from flashgen.bench.flex import OPTIONS, Attend, described, flex_attention
 from flashgen.bench.installed import Unavailable
 from flashgen.bench.passes import FORWARD, Forward
@@ -48,7 +49,8 @@ def prepare(
         return flex_attention(variant, problem, call, pairwise)
     if name == EAGER:
         return _eager(module, problem, call, step)
-    attend = dense(variant, problem) if name == FLASH_ATTENTION_4 else sdpa_function(name, variant, problem)
+    by_hand = name == FLASH_ATTENTION_4
+    attend = flash_attention.dense(variant, problem) if by_hand else sdpa_function(name, variant, problem)
     return lambda: attend(call.q, call.k, call.v)
 
 

@@ -11,6 +11,8 @@ import torch
 from transformers.generation.continuous_batching import ContinuousBatchingManager, PagedAttentionCache
 
 _admitted: set[str] = set()
+# Before 5.20 the cache is told where to read and write by arguments of their own.
+_UPDATE_TAKES_ALL = "kwargs" in signature(PagedAttentionCache.update).parameters
 
 
 def admit(name: str) -> None:
@@ -42,12 +44,12 @@ def keys_of_requests(
 
     `paged` are the layer's arguments, whose cu_seq_lens_k become those of the layer.
     """
-    if "kwargs" in signature(cache.update).parameters:
+    if _UPDATE_TAKES_ALL:
         found: tuple[torch.Tensor, torch.Tensor] = cache.update(
             key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=paged
         )
         return found
-    # Before 5.20: token by token, and where requests end for layers of every kind.
+    # Token by token, and where requests end for layers of every kind.
     key, value = cache.update(
         key_states=key, value_states=value, layer_idx=module.layer_idx, read_index=paged["read_index"],
         write_index=paged["write_index"],

@@ -6,7 +6,7 @@ right and wrong, and kernels must touch no memory but the tensors' for either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -30,14 +30,7 @@ def dense(
     device: str,
 ) -> None:  # fmt: skip
     """Forward and backward of dense tensors."""
-    call = make_inputs(variant, problem, device)
-    backward = {family: config for family, config in configs.items() if family != "forward"}
-    leaves = _leaves(variant, call)
-    outputs = module.attention(
-        call.q, call.k, call.v, **call.keywords, return_lse=True, config=configs["forward"],
-        backward_config=backward, deterministic=deterministic,
-    )  # fmt: skip
-    _differentiate(outputs, leaves)
+    _train(variant, module.attention, make_inputs(variant, problem, device), (), configs, deterministic)
 
 
 def packed(
@@ -49,16 +42,11 @@ def packed(
     call = make_packed(variant, problem, device).call
     q, k, v = (each[0].transpose(0, 1).contiguous() for each in (call.q, call.k, call.v))
     call = replace(call, q=q, k=k, v=v)
-    backward = {family: config for family, config in configs.items() if family != "forward"}
     right_q, right_k = (ends_of([own[side] for own in problem.lengths], device) for side in (0, 1))
     for ends in ((right_q, right_k), *((wrong, right_k) for wrong in wrong_ends(right_q)),
                  *((right_q, wrong) for wrong in wrong_ends(right_k))):  # fmt: skip
-        leaves = _leaves(variant, call)
-        outputs = module.attention_varlen(
-            call.q, call.k, call.v, *ends, problem.q_len, problem.kv_len, **call.keywords, return_lse=True,
-            config=configs["forward"], backward_config=backward, deterministic=deterministic,
-        )  # fmt: skip
-        _differentiate(outputs, leaves)
+        told = (*ends, problem.q_len, problem.kv_len)
+        _train(variant, module.attention_varlen, call, told, configs, deterministic)
 
 
 def serving(
@@ -121,11 +109,16 @@ def _store(batch: Batch) -> None:
     store_kv(k, v, batch.k_cache, batch.v_cache, mapping.int(), **batch.scales)
 
 
-def _leaves(variant: Variant, call: Call) -> list[torch.Tensor]:
-    """What the call has gradients for: q, k, v and all that is learned."""
+def _train(
+    variant: Variant, attend: Callable[..., Any], call: Call, told: Sequence[Any], configs: Mapping[str, Config],
+    deterministic: bool,
+) -> None:  # fmt: skip
+    """A call, told so after q, k and v, and the gradients of these and of all that is learned."""
     learned = [call.inputs[tensor.name] for tensor in variant.inputs if tensor.grad]
-    return [tensor.requires_grad_() for tensor in (call.q, call.k, call.v, *learned)]
-
-
-def _differentiate(outputs: Any, leaves: list[torch.Tensor]) -> None:
+    leaves = [tensor.requires_grad_() for tensor in (call.q, call.k, call.v, *learned)]
+    backward = {family: config for family, config in configs.items() if family != "forward"}
+    outputs = attend(
+        call.q, call.k, call.v, *told, **call.keywords, return_lse=True, config=configs["forward"],
+        backward_config=backward, deterministic=deterministic,
+    )  # fmt: skip
     torch.autograd.grad(outputs, leaves, [torch.ones_like(each) for each in outputs])

@@ -21,10 +21,14 @@ REPOSITORY = Path(__file__).parents[2]
 GENERATED = REPOSITORY / "generated"
 GALLERY = sorted((REPOSITORY / "variants").glob("*.yaml"))
 TABLES = sorted(GENERATED.glob("*/tuned/*.json"))
-# The forms of call that are tuned together, and for which dtypes: as the spec says, or as the documentation does.
-FORMS: dict[str, tuple[tuple[str, ...] | None, tuple[str, ...] | None]] = {
-    "dense": (None, None),
-    "serving": (("decode", "paged", "varlen"), ("bfloat16",)),
+# What is tuned together, by form of call and dtype: as the spec says, or as the documentation does.
+Form = tuple[tuple[str, ...] | None, tuple[str, ...] | None]
+DENSE: Form = (None, None)
+SERVING: Form = (("decode", "paged", "varlen"), ("bfloat16",))
+SERVED = ("alibi", "causal", "gemma2", "sink", "sliding_window", "softcap")
+SHIPPED: dict[str, tuple[Form, tuple[str, ...]]] = {
+    "nvidia-h200": (DENSE, tuple(path.stem for path in GALLERY)),
+    "nvidia-h100-80gb-hbm3": (SERVING, SERVED),
 }
 
 
@@ -48,18 +52,18 @@ def test_shipped_records_are_of_the_kernels_beside_them(path: Path) -> None:
         assert record.key.capability in gpus.GPUS
 
 
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
-@pytest.mark.parametrize("form", FORMS)
-def test_a_gpu_with_records_of_a_form_has_all_that_are_tuned(form: str, path: Path) -> None:
-    modes, dtypes = FORMS[form]
-    variant = load(REPOSITORY / f"variants/{path.parts[-3]}.yaml")
-    found = {record.key for record in read(path)}
-    device = {Device(key.gpu, key.capability, key.triton) for key in found}
-    assert len(device) == 1
-    wanted = workloads(problems(variant, modes=modes, dtypes=dtypes), identity(variant.name), device.pop(), TUNED)
-    missing = [str(task.key) for task in wanted if task.key not in found]
-    assert not missing or len(missing) == len(wanted), missing
+@pytest.mark.parametrize(("gpu", "name"), [(gpu, name) for gpu, (_, names) in SHIPPED.items() for name in names])
+def test_a_gpu_has_a_record_for_each_kernel_dtype_and_shape_that_is_tuned(gpu: str, name: str) -> None:
+    (modes, dtypes), _ = SHIPPED[gpu]
+    variant = load(REPOSITORY / f"variants/{name}.yaml")
+    found = {record.key for record in read(GENERATED / name / "tuned" / f"{gpu}.json")}
+    devices = {Device(key.gpu, key.capability, key.triton) for key in found}
+    assert len(devices) == 1
+    wanted = workloads(problems(variant, modes=modes, dtypes=dtypes), identity(name), devices.pop(), TUNED)
+    assert wanted and [str(task.key) for task in wanted if task.key not in found] == []
 
 
-def test_every_variant_has_dense_records_of_the_gpu_that_figures_are_of() -> None:
-    assert {path.parts[-3] for path in TABLES if path.stem == "nvidia-h200"} == {spec.stem for spec in GALLERY}
+def test_no_other_gpu_has_records() -> None:
+    assert {(path.stem, path.parts[-3]) for path in TABLES} == {
+        (gpu, name) for gpu, (_, names) in SHIPPED.items() for name in names
+    }
