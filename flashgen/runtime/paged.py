@@ -145,8 +145,8 @@ def prepare_paged(
     if layout is None:
         layout = _layout(*tensors, max_seqlen_q, max_seqlen_k, scale)
         remember(_layouts, description, layout)
-    if q.stride(-1) != 1:
-        q = q.contiguous()
+    if q.stride(-1) != 1 or layout.negated:
+        q = q.contiguous()  # The layout has its strides.
     if layout.negated:
         q = -q
     return PagedCall(q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale, layout)

@@ -65,6 +65,17 @@ def test_layouts_and_groups(
     attend(gallery_module("sink"), load(VARIANTS / "sink.yaml"), batch)
 
 
+@pytest.mark.parametrize("scale", [0.3, -0.3])
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (0, 2, 1)], ids=["tokens", "heads", "dims"])
+def test_queries_in_any_strides(gallery_module: Gallery, order: tuple[int, int, int], scale: float) -> None:
+    """Whatever lies next to what, also where q is negated for a scale below zero."""
+    module, batch = gallery_module("causal"), make_batch((20, 40), (3, 2))
+    moved = batch.q.permute(order).contiguous().permute(order)
+    wanted = module.attention_paged(batch.q * scale, *batch.arguments[1:], **batch.queries, scale=1.0)
+    found = module.attention_paged(moved, *batch.arguments[1:], **batch.queries, scale=scale)
+    torch.testing.assert_close(found, wanted)
+
+
 def test_many_new_queries(gallery_module: Gallery) -> None:
     """Prompts of several tiles beside decoding sequences."""
     attend(gallery_module("causal"), load(VARIANTS / "causal.yaml"), make_batch((200, 7, 90), (150, 1, 70)))
