@@ -64,6 +64,8 @@ class Sizes:
         return -(-self.kv_len // BN) * self.batch * heads
 
 
+# Tensors that a call over a paged cache may do without.
+_MAY_BE_NONE = frozenset({"cu_seqlens_q", "k_scale", "v_scale", "out"})
 # The default of an argument that has none.
 REQUIRED = object()
 
@@ -88,17 +90,37 @@ def check_types(
 ) -> None:  # fmt: skip
     """Refuse what a torch operator would not take, before it says so less clearly. An input of None is judged later."""
     if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
-        _refuse_all_but_tensors(q=q, k=k, v=v)
+        refuse_all_but_tensors(q=q, k=k, v=v)
     for place, tensor in enumerate(inputs):
         if tensor is not None and not isinstance(tensor, torch.Tensor):
-            _refuse_all_but_tensors(**{names[place]: tensor})
-    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
-        raise TypeError(f"scale is {type(scale).__name__}; expected a float")
+            refuse_all_but_tensors(**{names[place]: tensor})
+    check_scale(scale)
     if deterministic is not None and not isinstance(deterministic, bool):
         raise TypeError(f"deterministic is {type(deterministic).__name__}; expected a bool")
 
 
-def _refuse_all_but_tensors(**tensors: object) -> None:
+def check_paged_types(
+    max_seqlen_q: object, max_seqlen_k: object, batch_invariant: object, scale: object = None, **tensors: object
+) -> None:
+    """The same for a call over a paged cache, which converts nothing."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) and (tensor is not None or name not in _MAY_BE_NONE):
+            refuse_all_but_tensors(**{name: tensor})
+    check_scalar("max_seqlen_q", max_seqlen_q, int)
+    if max_seqlen_k is not None:
+        check_scalar("max_seqlen_k", max_seqlen_k, int)
+    check_scalar("batch_invariant", batch_invariant, bool)
+    check_scale(scale)
+
+
+def check_scale(scale: object) -> None:
+    """Refuse a scale that is neither a number nor None."""
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
+        raise TypeError(f"scale is {type(scale).__name__}; expected a float")
+
+
+def refuse_all_but_tensors(**tensors: object) -> None:
+    """Refuse what is no tensor, by its name."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor")
@@ -244,8 +266,13 @@ def _row_strides(shape: torch.Size, strides: tuple[int, ...]) -> tuple[int, ...]
     return tuple(stride if size > 1 else fitting for stride, size in zip(strides[:3], shape[:3], strict=True))
 
 
+def is_contiguous_last(tensor: torch.Tensor) -> bool:
+    """Whether what lies along the last dimension has no gaps: one element has none, whatever its stride."""
+    return not tensor.ndim or tensor.shape[-1] <= 1 or tensor.stride(-1) == 1
+
+
 def _contiguous_last(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.ndim and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+    if not is_contiguous_last(tensor):
         say_once(name, f"{name} is not contiguous in its last dimension; it is copied on each call")
         return tensor.contiguous()
     return tensor

@@ -147,7 +147,7 @@ def choose_paged(text: str | None, configs: Lookup, call: PagedCall, batch_invar
     of_cache = "" if cache == q.dtype else str(cache).removeprefix("torch.")
     if batch_invariant or not q.is_cuda:
         capability = current_device(q.get_device()).capability if q.is_cuda else "the interpreter"
-        bucket = Bucket.of(s.batch * s.heads, s.heads // s.kv_heads, 1, 1, call.layout.block_size, of_cache)
+        bucket = Bucket.of(s.heads, s.heads // s.kv_heads, 1, 1, call.layout.block_size, of_cache)
         return configs.default(capability, dtype, s.head_dim, s.v_head_dim, bucket)
     choice = choices.get((configs, call.layout))
     if choice is None:

@@ -30,7 +30,7 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.memory import remember
 from flashgen.runtime.record_files import read_record, records_in, report_old, warn_once
-from flashgen.runtime.records import Bucket, Device, Key, Record
+from flashgen.runtime.records import Bucket, Device, Key, Record, exponent
 from flashgen.runtime.replay import forget_replays
 
 
@@ -190,9 +190,8 @@ class Lookup:
         `block_size` and `cache` are those of a paged cache, `tokens` that of packed sequences, as in `Bucket`.
         """
         question = (
-            self, index, dtype, head_dim, v_head_dim, (batch_heads - 1).bit_length(), (group - 1).bit_length(),
-            (q_len - 1).bit_length(), (kv_len - 1).bit_length(), block_size, cache,
-            tokens and 1 + (tokens - 1).bit_length(),
+            self, index, dtype, head_dim, v_head_dim, exponent(batch_heads), exponent(group), exponent(q_len),
+            exponent(kv_len), block_size, cache, tokens and 1 + exponent(tokens),
         )  # fmt: skip
         choice = choices.get(question)
         if choice is None:

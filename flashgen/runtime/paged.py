@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.arguments import DTYPES, MAX_HEAD_DIM, MAX_LENGTH, Sizes, shown
+from flashgen.runtime.arguments import (
+    DTYPES,
+    MAX_HEAD_DIM,
+    MAX_LENGTH,
+    Sizes,
+    is_contiguous_last,
+    refuse_unstrided,
+    shown,
+)
 from flashgen.runtime.call import FLOAT32, NOTHING_OWN, OwnLayout
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.memory import remember
@@ -47,7 +55,7 @@ class Pages:
     @classmethod
     def of(cls, name: str, cache: torch.Tensor, device: torch.device) -> Pages:
         """Those of a tensor; ValueError or TypeError for one that is no cache on this device."""
-        if cache.ndim != 4 or cache.shape[1] % 16 or 0 in cache.shape or cache.stride(3) != 1:
+        if cache.ndim != 4 or cache.shape[1] % 16 or 0 in cache.shape or not is_contiguous_last(cache):
             raise ValueError(
                 f"{name} has shape {tuple(cache.shape)} and strides {cache.stride()}; expected [num_blocks, "
                 "block_size, kv_heads, head_dim], block_size a multiple of 16, with a contiguous last dimension"
@@ -57,7 +65,7 @@ class Pages:
         if cache.device != device:
             raise ValueError(f"{name} is on {cache.device}; expected {device}")
         num_blocks, block_size, kv_heads, head_dim = cache.shape
-        return cls(num_blocks, block_size, kv_heads, head_dim, cache.device)
+        return cls(num_blocks, int(block_size), int(kv_heads), int(head_dim), cache.device)
 
 
 def scale_strides(name: str, scale: torch.Tensor | None, pages: Pages) -> tuple[int, int, int]:
@@ -129,6 +137,8 @@ class PagedCall(NamedTuple):
         return self.layout.sizes
 
 
+# The tensors of a call, in the order of its layout.
+_TENSORS = ("q", "k_cache", "v_cache", "block_table", "seq_lens", "cu_seqlens_q", "k_scale", "v_scale")
 _layouts: dict[object, PagedLayout] = {}
 
 
@@ -139,11 +149,15 @@ def prepare_paged(
 ) -> PagedCall:  # fmt: skip
     """Check the tensors of a call; ValueError or TypeError where one does not fit the others."""
     tensors = (q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale)
-    about = tuple(t if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in tensors)
+    try:
+        about = tuple(t if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in tensors)
+    except RuntimeError:
+        layout_of(*tensors, max_seqlen_q, max_seqlen_k, scale)  # one has no shape or no strides: it says which
+        raise
     description = (*about, max_seqlen_q, max_seqlen_k, scale)
     layout = _layouts.get(description)
     if layout is None:
-        layout = _layout(*tensors, max_seqlen_q, max_seqlen_k, scale)
+        layout = layout_of(*tensors, max_seqlen_q, max_seqlen_k, scale)
         remember(_layouts, description, layout)
     if q.stride(-1) != 1 or layout.negated:
         q = q.contiguous()  # The layout has its strides.
@@ -152,22 +166,28 @@ def prepare_paged(
     return PagedCall(q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale, layout)
 
 
-def _layout(
+def layout_of(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None,
     max_seqlen_q: int, max_seqlen_k: int | None, scale: float | None,
 ) -> PagedLayout:  # fmt: skip
+    """What follows from the tensors of a call but for their values, checked; of a batch that torch traces too.
+
+    There the sizes of the batch may be symbols. Those of the model become numbers: kernels are chosen by them.
+    """
+    given = (q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale)
+    refuse_unstrided(**{name: t for name, t in zip(_TENSORS, given, strict=True) if t is not None})
     if q.ndim != 3 or q.dtype not in DTYPES:
         raise ValueError(
             f"q has shape {tuple(q.shape)} and dtype {q.dtype}; expected [total_q, heads, head_dim] in float16, "
             "bfloat16 or float32"
         )
-    if q.device.type != "cuda" and not interpreted():
+    if q.device.type not in ("cuda", "meta") and not interpreted():
         raise ValueError(f"q is on {q.device}; expected a CUDA device")
     pages, v_pages = Pages.of("k_cache", k_cache, q.device), Pages.of("v_cache", v_cache, q.device)
     _check_caches(q, k_cache, v_cache, pages, v_pages)
     _check_scaled(k_cache, k_scale, v_scale)
-    total_q, heads, head_dim = q.shape
+    total_q, heads, head_dim = q.shape[0], int(q.shape[1]), int(q.shape[2])
     batch = _batch(q, block_table, seq_lens, cu_seqlens_q)
     room = block_table.shape[1] * pages.block_size
     longest = room if max_seqlen_k is None else max_seqlen_k
@@ -229,7 +249,7 @@ def _batch(
     """The number of sequences, on which the tensors of the batch agree."""
     batch = block_table.shape[0] if block_table.ndim else 0
     wanted = {"seq_lens": (seq_lens, (batch,)), "cu_seqlens_q": (cu_seqlens_q, (batch + 1,))}
-    if block_table.ndim != 2 or block_table.shape[1] < 1 or block_table.stride(1) != 1:
+    if block_table.ndim != 2 or block_table.shape[1] < 1 or not is_contiguous_last(block_table):
         raise ValueError(
             f"block_table has shape {tuple(block_table.shape)} and strides {block_table.stride()}; expected [batch, "
             "max_blocks], max_blocks at least 1, with a contiguous last dimension"
@@ -239,9 +259,12 @@ def _batch(
             continue
         if tensor.dtype != torch.int32 or tensor.device != q.device:
             raise TypeError(f"{name} is {tensor.dtype} on {tensor.device}; expected int32 on {q.device}")
-        if shape is not None and (tuple(tensor.shape) != shape or tensor.stride(0) != 1):
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {shape}, contiguous, as block_table")
-    if cu_seqlens_q is None and q.shape[0] != batch:
+        if shape is not None and (tuple(tensor.shape) != shape or not tensor.is_contiguous()):
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}; expected {shape}, contiguous, "
+                "as block_table"
+            )
+    if (cu_seqlens_q is None or not batch) and q.shape[0] != batch:
         raise ValueError(
             f"q has {q.shape[0]} queries and block_table {batch} sequences; expected as many, or cu_seqlens_q"
         )

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from flashgen.runtime.arguments import is_contiguous_last
 from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.operator import Operator, operator
-from flashgen.runtime.own import given_own
-from flashgen.runtime.paged import prepare_paged
+from flashgen.runtime.own import check_inputs, given_own
+from flashgen.runtime.paged import layout_of, prepare_paged
 from flashgen.runtime.planning_paged import know, known_by
 from flashgen.runtime.variant import Variant
 
@@ -38,11 +39,11 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
         seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, *rest: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
         k_scale, v_scale, items, count, out, lse, max_seqlen_q, max_seqlen_k, scale, invariant, config = rest[own:]
-        written = room_for(q, v_cache, out, lse)
         call = prepare_paged(
             q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale, k_scale,
             v_scale,
         )  # fmt: skip
+        written = room_for(q, v_cache, out, lse)
         if own:
             inputs, params = variant.signature.split(rest[:own])
             given, layout = given_own(variant, variant.packed_inputs, call.q, call.layout, inputs, params)
@@ -62,8 +63,17 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
 
         return run
 
-    def fake(*_: Any) -> None:
-        """Nothing is returned."""
+    def fake(
+        q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
+        seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, *rest: Any,
+    ) -> None:  # fmt: skip
+        """Nothing is returned; what does not fit is refused as by a launch."""
+        k_scale, v_scale, _, _, _, _, max_seqlen_q, max_seqlen_k, scale, _, _ = rest[own:]
+        layout = layout_of(
+            q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale, max_seqlen_q, max_seqlen_k,
+            scale,
+        )  # fmt: skip
+        check_inputs(variant.packed_inputs, q, layout.sizes, *variant.signature.split(rest[:own]))
 
     signature = f"({_BEFORE}{schema}{', ' if schema else ''}{_AFTER}) -> ()"
     return operator(name, signature, launch, fake, shared=shared, completed=completed, dispatched=dispatched)
@@ -77,13 +87,8 @@ def room_for(
     ValueError for an out that does not fit.
     """
     for name, tensor, dims in (("q", q, 3), ("v_cache", v_cache, 4)):
-        if not isinstance(tensor, torch.Tensor) or tensor.ndim != dims:
-            what = (
-                f"has shape {tuple(tensor.shape)}"
-                if isinstance(tensor, torch.Tensor)
-                else f"is {type(tensor).__name__}"
-            )
-            raise ValueError(f"{name} {what}; expected a tensor of {dims} dimensions")
+        if tensor.ndim != dims:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected a tensor of {dims} dimensions")
     total_q, heads, v_head_dim = *q.shape[:2], v_cache.shape[3]
     if out is None:
         out = q.new_empty((total_q, heads, v_head_dim))
@@ -92,6 +97,6 @@ def room_for(
             f"out has shape {tuple(out.shape)} and dtype {out.dtype} on {out.device}; expected "
             f"{(total_q, heads, v_head_dim)}, {q.dtype} on {q.device}"
         )
-    elif out.stride(2) != 1:
+    elif not is_contiguous_last(out):
         raise ValueError(f"out has strides {out.stride()}; expected a contiguous last dimension")
     return out, q.new_empty((heads, total_q), dtype=torch.float32) if lse is None else lse

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 
+from flashgen.runtime.arguments import check_paged_types, check_scalar
 from flashgen.runtime.choosing import choose_paged, config_text
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import programs_at_once, row_tile
@@ -15,7 +17,7 @@ from flashgen.runtime.device.plan import plan_splits
 from flashgen.runtime.extending_paged import MOST_DECODED, Extension, extension_of, of_few_queries
 from flashgen.runtime.launching import launch
 from flashgen.runtime.operator import operator
-from flashgen.runtime.paged import PagedCall, PagedLayout, prepare_paged
+from flashgen.runtime.paged import PagedCall, PagedLayout, layout_of, prepare_paged
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
 
@@ -97,6 +99,12 @@ def paged_plan(
     batch_invariant: bool, config: Any,
 ) -> PagedPlan:  # fmt: skip
     """plan_paged() of a variant: the plan of a call with these tensors, made on the device."""
+    check_paged_types(
+        max_seqlen_q, max_seqlen_k, batch_invariant, q=q, k_cache=k_cache, block_table=block_table, seq_lens=seq_lens,
+        cu_seqlens_q=cu_seqlens_q,
+    )  # fmt: skip
+    if v_head_dim is not None:
+        check_scalar("v_head_dim", v_head_dim, int)
     text = config_text(config, "decode_paged")
     items, count = _PLAN(
         q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, v_head_dim,
@@ -106,16 +114,29 @@ def paged_plan(
 
 
 def _plan(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    call, work = _asked(*given)
+    call, work = _asked(prepare_paged, *given)
     return planned(call, work)
 
 
 def _plan_shapes(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    call, work = _asked(*given)
+    call, work = _asked(_traced, *given)
     return _empty_plan(call.q, work)
 
 
+def _traced(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None, *numbers: Any,
+) -> PagedCall:  # fmt: skip
+    """The call that torch traces: nothing of it is remembered, since its sizes may be symbols."""
+    max_seqlen_q, max_seqlen_k, scale, k_scale, v_scale = numbers
+    layout = layout_of(
+        q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale, max_seqlen_q, max_seqlen_k, scale
+    )
+    return PagedCall(q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale, layout)
+
+
 def _asked(
+    prepare: Callable[..., PagedCall],
     q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, v_head_dim: int | None,
     batch_invariant: bool, config: str | None, span: int | None, variant: str,
@@ -125,7 +146,7 @@ def _asked(
     if v_head_dim not in (None, k_cache.shape[-1]):
         # Of v_cache the width alone is looked at.
         values = k_cache.new_empty(v_head_dim).expand(*k_cache.shape[:-1], v_head_dim)
-    call = prepare_paged(
+    call = prepare(
         q, k_cache, values, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
     )
     found = _variants[variant]

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from flashgen.runtime.config import Config
@@ -41,8 +42,8 @@ class Bucket:
         cls, batch_heads: int, group: int, q_len: int, kv_len: int, block_size: int = 0, cache: str = "",
         tokens: int = 0,
     ) -> Bucket:  # fmt: skip
-        batch_heads, group, q_len, kv_len = (1 << _exponent(size) for size in (batch_heads, group, q_len, kv_len))
-        block_size, tokens = (1 << _exponent(size) if size else 0 for size in (block_size, tokens))
+        batch_heads, group, q_len, kv_len = (1 << exponent(size) for size in (batch_heads, group, q_len, kv_len))
+        block_size, tokens = (1 << exponent(size) if size else 0 for size in (block_size, tokens))
         return cls(batch_heads, group, q_len, kv_len, block_size, cache, tokens)
 
     @classmethod
@@ -76,7 +77,7 @@ class Bucket:
 
     def distance(self, other: Bucket) -> int:
         """How many doublings apart the sizes are, summed over all of them; a cache of another dtype is further."""
-        apart = sum(abs(_exponent(one) - _exponent(two)) for one, two in zip(self.sizes, other.sizes, strict=True))
+        apart = sum(abs(exponent(one) - exponent(two)) for one, two in zip(self.sizes, other.sizes, strict=True))
         return apart + (_OTHER_CACHE if self.cache != other.cache else 0)
 
     def __str__(self) -> str:
@@ -173,8 +174,14 @@ class Record:
         }
 
 
-def _exponent(size: int) -> int:
-    return (size - 1).bit_length() if size > 1 else 0
+def exponent(size: int) -> int:
+    """Of the power of two that a size is rounded up to.
+
+    A size that torch traces is compared with each: what is traced then serves all that are rounded up to the same.
+    """
+    if isinstance(size, int):
+        return (size - 1).bit_length() if size > 1 else 0
+    return next(power for power in count() if size <= 1 << power)
 
 
 def gpu_slug(gpu: str) -> str:

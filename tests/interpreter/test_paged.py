@@ -232,6 +232,29 @@ def test_new_queries_may_be_a_tree(tmp_path: Path) -> None:
         ({"k_scale": torch.ones(())}, "k_scale is given for caches of torch.float32"),
         ({"out": torch.zeros(2, 4, 8)}, "out has shape"),
         ({"plan": 3}, "plan is int"),
+        ({"q": [1.0]}, "q is list; expected a torch.Tensor"),
+        ({"v_cache": None}, "v_cache is NoneType; expected a torch.Tensor"),
+        ({"seq_lens": [20, 30]}, "seq_lens is list; expected a torch.Tensor"),
+        ({"cu_seqlens_q": [0, 1, 2]}, "cu_seqlens_q is list; expected a torch.Tensor"),
+        ({"v_scale": 0.5}, "v_scale is float; expected a torch.Tensor"),
+        ({"out": 1}, "out is int; expected a torch.Tensor"),
+        ({"q": torch.zeros(2, 4, 16).to_sparse()}, "q is a sparse_coo tensor; expected a strided one"),
+        ({"seq_lens": torch.zeros(4, dtype=torch.int32)[::2]}, r"seq_lens has shape \(2,\) and strides \(2,\)"),
+        ({"max_seqlen_q": 2.5}, "max_seqlen_q is 2.5; expected an int"),
+        ({"max_seqlen_k": True}, "max_seqlen_k is True; expected an int"),
+        ({"scale": "half"}, "scale is str; expected a float"),
+        ({"batch_invariant": None}, "batch_invariant is NoneType; expected a bool"),
+        ({"k_cache": torch.zeros(9, 16, 2, 16, device="meta")}, "k_cache is on meta; expected cpu"),
+        ({"seq_lens": torch.zeros(2, dtype=torch.int32, device="meta")}, "seq_lens is torch.int32 on meta"),
+        (
+            {
+                "q": torch.zeros(2, 4, 16),
+                "block_table": torch.zeros(0, 3, dtype=torch.int32),
+                "seq_lens": torch.zeros(0, dtype=torch.int32),
+                "cu_seqlens_q": torch.zeros(1, dtype=torch.int32),
+            },
+            "q has 2 queries and block_table 0 sequences",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(gallery_module: Gallery, change: dict[str, Any], message: str) -> None:
@@ -240,6 +263,31 @@ def test_what_does_not_fit_is_refused_by_name(gallery_module: Gallery, change: d
     arguments = {**dict(zip(names, batch.arguments, strict=True)), **change}
     with pytest.raises((TypeError, ValueError), match=message):
         gallery_module("causal").attention_paged(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": None}, "q is NoneType; expected a torch.Tensor"),
+        ({"block_table": [[0]]}, "block_table is list; expected a torch.Tensor"),
+        ({"max_seqlen_q": "1"}, "max_seqlen_q is str; expected an int"),
+        ({"v_head_dim": 16.0}, "v_head_dim is 16.0; expected an int"),
+        ({"batch_invariant": 1}, "batch_invariant is 1; expected a bool"),
+    ],
+)
+def test_a_plan_refuses_by_name_too(gallery_module: Gallery, change: dict[str, Any], message: str) -> None:
+    given, _ = make_batch((20, 30)).planning
+    arguments = {**dict(zip(("q", "k_cache", "block_table", "seq_lens"), given, strict=True)), **change}
+    with pytest.raises((TypeError, ValueError), match=message):
+        gallery_module("causal").plan_paged(**arguments)
+
+
+def test_one_element_has_no_gaps_whatever_its_stride(gallery_module: Gallery) -> None:
+    """As a scheduler's numbers have it where sequences are rows of one table, and a batch is one of them."""
+    module, batch = gallery_module("causal"), make_batch((13,))
+    numbers = torch.tensor([[*batch.block_table[0, :1].tolist(), 13, 7]], dtype=torch.int32)
+    found = module.attention_paged(*batch.arguments[:3], numbers[:, ::3], numbers[:, 1])
+    assert torch.equal(found, module.attention_paged(*batch.arguments))
 
 
 def test_it_is_one_operator_to_a_compiler(gallery_module: Gallery) -> None:
@@ -251,3 +299,23 @@ def test_it_is_one_operator_to_a_compiler(gallery_module: Gallery) -> None:
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*batch.arguments), step(*batch.arguments))
+
+
+def test_batches_of_all_sizes_are_one_to_a_compiler(gallery_module: Gallery) -> None:
+    """Sizes become symbols once a second one comes; a plan's room follows from them."""
+    module, compilations = gallery_module("causal"), []
+
+    def step(*arguments: torch.Tensor) -> torch.Tensor:
+        plan = module.plan_paged(arguments[0], arguments[1], *arguments[3:])
+        return module.attention_paged(*arguments, plan=plan)
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        compilations.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    for size in (2, 3, 5, 9, 17, 40):
+        batch = make_batch([20] * size)
+        torch.testing.assert_close(compiled(*batch.arguments), step(*batch.arguments))
+    assert len(compilations) == 2
