@@ -64,7 +64,7 @@ class Sizes:
         return -(-self.kv_len // BN) * self.batch * heads
 
 
-# Tensors that a call over a paged cache may do without.
+# Tensors that calls over a paged cache may do without.
 _MAY_BE_NONE = frozenset({"cu_seqlens_q", "k_scale", "v_scale", "out"})
 # The default of an argument that has none.
 REQUIRED = object()
@@ -103,14 +103,19 @@ def check_paged_types(
     max_seqlen_q: object, max_seqlen_k: object, batch_invariant: object, scale: object = None, **tensors: object
 ) -> None:
     """The same for a call over a paged cache, which converts nothing."""
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor) and (tensor is not None or name not in _MAY_BE_NONE):
-            refuse_all_but_tensors(**{name: tensor})
+    check_tensors(**tensors)
     check_scalar("max_seqlen_q", max_seqlen_q, int)
     if max_seqlen_k is not None:
         check_scalar("max_seqlen_k", max_seqlen_k, int)
     check_scalar("batch_invariant", batch_invariant, bool)
     check_scale(scale)
+
+
+def check_tensors(**tensors: object) -> None:
+    """Refuse what is no tensor of those that have to do with a paged cache; some may be None."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) and (tensor is not None or name not in _MAY_BE_NONE):
+            refuse_all_but_tensors(**{name: tensor})
 
 
 def check_scale(scale: object) -> None:

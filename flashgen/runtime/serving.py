@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 
+from flashgen.runtime.arguments import check_tensors, is_contiguous_last, refuse_unstrided
 from flashgen.runtime.device.store import store_tokens
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.launching import launch
+from flashgen.runtime.operator import operator
 from flashgen.runtime.paged import CACHE_DTYPES, Pages, scale_strides
 
 __all__ = ["check", "check_varlen", "merge_states", "store_kv"]
@@ -73,18 +76,54 @@ def store_kv(
     k_scale, v_scale: float32 [], [kv_heads] or [num_blocks, block_size, kv_heads]: what is written is the value over
     its scale, to the nearest number of the cache's dtype, ties to even, and its largest where it is beyond that.
 
-    Launches on the current stream, without a synchronisation. Raises ValueError or TypeError for what does not fit.
+    Launches on the current stream, without a synchronisation; one operator to torch.compile. Raises ValueError or
+    TypeError for what does not fit, before anything is written.
     """
-    for name, source, cache, scale in (("k", k, k_cache, k_scale), ("v", v, v_cache, v_scale)):
-        _check_source(name, source, cache, slot_mapping)
-        strides = scale_strides(f"{name}_scale", scale, Pages.of(f"{name}_cache", cache, k.device))
+    check_tensors(
+        k=k, v=v, k_cache=k_cache, v_cache=v_cache, slot_mapping=slot_mapping, k_scale=k_scale, v_scale=v_scale
+    )
+    _STORE.run((k, v, k_cache, v_cache, slot_mapping, k_scale, v_scale))
+
+
+def _store_both(*given: Any) -> None:
+    # All is checked before any of it is written.
+    for source, cache, slot_mapping, scale, strides in _checked(*given):
         if source.shape[0]:
             _store(source, cache, slot_mapping, scale, strides)
 
 
+def _store_nothing(*given: Any) -> None:
+    _checked(*given)
+
+
+_STORE = operator(
+    "store_kv",
+    "(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slot_mapping, Tensor? k_scale, "
+    "Tensor? v_scale) -> ()",
+    _store_both,
+    _store_nothing,
+    shared=True,
+)
+
+
+def _checked(
+    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slot_mapping: torch.Tensor,
+    k_scale: torch.Tensor | None, v_scale: torch.Tensor | None,
+) -> list[tuple[Any, ...]]:  # fmt: skip
+    """What is written for keys and for values: the source, the cache, slots, the scale and its strides."""
+    found = []
+    for name, source, cache, scale in (("k", k, k_cache, k_scale), ("v", v, v_cache, v_scale)):
+        _check_source(name, source, cache, slot_mapping)
+        strides = scale_strides(f"{name}_scale", scale, Pages.of(f"{name}_cache", cache, source.device))
+        found.append((source, cache, slot_mapping, scale, strides))
+    return found
+
+
 def _check_source(name: str, source: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    refuse_unstrided(**{name: source, f"{name}_cache": cache, "slot_mapping": slot_mapping})
     pages = Pages.of(f"{name}_cache", cache, source.device)
-    if source.ndim != 3 or tuple(source.shape[1:]) != (pages.kv_heads, pages.head_dim) or source.stride(-1) != 1:
+    whole = source.ndim == 3 and is_contiguous_last(source)
+    if not whole or tuple(source.shape[1:]) != (pages.kv_heads, pages.head_dim):
         raise ValueError(
             f"{name} has shape {tuple(source.shape)} and strides {source.stride()}; expected [tokens, "
             f"{pages.kv_heads}, {pages.head_dim}] with a contiguous last dimension"
@@ -98,7 +137,7 @@ def _check_source(name: str, source: torch.Tensor, cache: torch.Tensor, slot_map
             f"slot_mapping has shape {tuple(slot_mapping.shape)} on {slot_mapping.device}; expected "
             f"[{source.shape[0]}], one slot for each token of {name}, on {source.device}"
         )
-    if source.device.type != "cuda" and not interpreted():
+    if source.device.type not in ("cuda", "meta") and not interpreted():
         raise ValueError(f"{name} is on {source.device}; expected a CUDA device")
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
+from flashgen.bench.unlaunched import is_repeated, unlaunched
 from flashgen.runtime.serving import check, merge_states, store_kv
 
 NUM_BLOCKS, BLOCK_SIZE, KV_HEADS, HEAD_DIM, V_HEAD_DIM = 4, 16, 3, 40, 24
@@ -77,16 +80,65 @@ def test_what_is_not_converted_is_copied() -> None:
         ({"v_scale": torch.ones(3, dtype=torch.float64)}, "v_scale is"),
         ({"k_cache": torch.zeros(4, 15, KV_HEADS, HEAD_DIM)}, "k_cache has shape"),
         ({"k_cache": torch.zeros(4, 16, KV_HEADS, HEAD_DIM, dtype=torch.int32)}, "k_cache has dtype"),
+        ({"k": [1.0]}, "k is list; expected a torch.Tensor"),
+        ({"v_cache": None}, "v_cache is NoneType; expected a torch.Tensor"),
+        ({"v_scale": 0.5}, "v_scale is float; expected a torch.Tensor"),
+        ({"slot_mapping": SLOTS.to_sparse()}, "slot_mapping is a sparse_coo tensor"),
+        ({"v_cache": torch.zeros(4, 16, KV_HEADS, V_HEAD_DIM, dtype=torch.int8, device="meta")}, "v_cache is on meta"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(change: dict[str, torch.Tensor], message: str) -> None:
+def test_what_does_not_fit_is_refused_by_name_and_nothing_is_written(change: dict[str, Any], message: str) -> None:
     arguments = {
-        "k": torch.zeros(7, KV_HEADS, HEAD_DIM), "v": torch.zeros(7, KV_HEADS, V_HEAD_DIM),
+        "k": torch.ones(7, KV_HEADS, HEAD_DIM), "v": torch.ones(7, KV_HEADS, V_HEAD_DIM),
         "k_cache": new_cache(torch.int8, HEAD_DIM), "v_cache": new_cache(torch.int8, V_HEAD_DIM),
         "slot_mapping": SLOTS,
     }  # fmt: skip
     with pytest.raises((TypeError, ValueError), match=message):
         store_kv(**{**arguments, **change})
+    assert not arguments["k_cache"].any() and not arguments["v_cache"].any()
+
+
+def test_a_compiler_has_it_in_its_graph() -> None:
+    """Also where both caches lie in one tensor, and with any number of tokens."""
+
+    def step(k: torch.Tensor, v: torch.Tensor, caches: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        store_kv(k, v, caches[:, 0], caches[:, 1], slots)
+        return caches.sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for tokens in (3, 4, 7):
+        k, v = torch.randn(2, tokens, KV_HEADS, HEAD_DIM)
+        found, wanted = torch.zeros(2, NUM_BLOCKS, 2, BLOCK_SIZE, KV_HEADS, HEAD_DIM)
+        torch.testing.assert_close(compiled(k, v, found, SLOTS[:tokens]), step(k, v, wanted, SLOTS[:tokens]))
+        assert torch.equal(found, wanted) and found.any()
+
+
+def test_tensors_without_memory_are_checked_alone() -> None:
+    k, v, k_cache, v_cache, slots = (
+        each.to("meta")
+        for each in (torch.ones(7, 1, 4), torch.ones(7, 1, 4), *torch.ones(2, 3, 16, 1, 4), torch.zeros(7).long())
+    )
+    store_kv(k, v, k_cache, v_cache, slots)
+    with pytest.raises(ValueError, match="v has shape"):
+        store_kv(k, v[..., :2], k_cache, v_cache, slots)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tensors of the CPU stand for those of a GPU")
+@pytest.mark.parametrize("shared", [False, True], ids=["two sources", "one source"])
+def test_a_call_that_is_repeated_stores_its_own_tokens(shared: bool) -> None:
+    """Whichever tensors were given to the calls before, one for two of them too."""
+    handed: list[Sequence[Any]] = []
+    with unlaunched(lambda *launched: handed.append(launched[-1])):
+        for call in range(6):
+            k, v = torch.randn(2, 7, KV_HEADS, HEAD_DIM)
+            k_cache, v_cache = new_cache(torch.int8, HEAD_DIM), new_cache(torch.int8, HEAD_DIM)
+            v = k if shared and call < 3 else v
+            handed.clear()
+            store_kv(k, v, k_cache, v_cache, SLOTS)
+            wanted = [[each.data_ptr() for each in given] for given in ((k, k_cache, SLOTS), (v, v_cache, SLOTS))]
+            assert [list(launched[:3]) for launched in handed] == wanted
+        assert is_repeated(lambda: store_kv(k, v, k_cache, v_cache, SLOTS))
 
 
 def attention_over(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
