@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import check_tensors, is_contiguous_last, refuse_unstrided
+from flashgen.runtime.arguments import check_tensors, is_contiguous_last, refuse_all_but_tensors, refuse_unstrided
 from flashgen.runtime.device.store import store_tokens
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.launching import launch
@@ -31,11 +31,18 @@ def merge_states(
     with lses [heads, total_q]; natural logarithms, minus infinity for a row that saw no key of a part. Computed in
     float32, float64 for float64. A row that saw none of any part has out 0 and lse minus infinity. Differentiable.
 
-    Raises ValueError for shapes that do not fit.
+    Raises ValueError or TypeError for what does not fit.
     """
+    for name, given in (("outs", outs), ("lses", lses)):
+        if not isinstance(given, (torch.Tensor, Sequence)):
+            raise TypeError(f"{name} is {type(given).__name__}; expected a tensor, or a sequence of them")
     if len(outs) != len(lses) or not len(outs):
         raise ValueError(f"there are {len(outs)} outs and {len(lses)} lses; expected as many, one at least")
     for number, (out, lse) in enumerate(zip(outs, lses, strict=True)):
+        for name, part in ((f"outs[{number}]", out), (f"lses[{number}]", lse)):
+            refuse_all_but_tensors(**{name: part})
+            if not part.is_floating_point() or part.device != outs[0].device:
+                raise TypeError(f"{name} is {part.dtype} on {part.device}; expected floats on {outs[0].device}")
         packed = out.ndim == 3
         expected = (out.shape[1], out.shape[0]) if packed else out.shape[:-1]
         if out.ndim not in (3, 4) or tuple(lse.shape) != tuple(expected) or out.shape != outs[0].shape:
@@ -175,7 +182,10 @@ def check(
     for the sequences concerned means nothing.
     """
     num_blocks, block_size = k_cache.shape[:2]
+    if block_table.ndim != 2:
+        raise ValueError(f"block_table has shape {tuple(block_table.shape)}; expected [batch, max_blocks]")
     batch, max_blocks = block_table.shape
+    _refuse_other_sizes("block_table", batch, seq_lens=(seq_lens, batch), cu_seqlens_q=(cu_seqlens_q, batch + 1))
     table, lengths = block_table.tolist(), seq_lens.tolist()
     most = max_blocks * block_size if max_seqlen_k is None else min(max_seqlen_k, max_blocks * block_size)
     found = [
@@ -183,15 +193,17 @@ def check(
         for b, length in enumerate(lengths)
         if not 0 <= length <= most
     ]
-    for b, length in enumerate(lengths[:batch]):
+    for b, length in enumerate(lengths):
         used = min(max_blocks, -(-max(length, 0) // block_size))
         found += [
             f"block_table[{b}, {place}] is {page}; expected 0 to {num_blocks - 1}"
             for place, page in enumerate(table[b][:used])
             if not 0 <= page < num_blocks
         ]
-    starts = list(range(batch + 1)) if cu_seqlens_q is None else cu_seqlens_q.tolist()
-    found += _wrong_ends("q", "queries", starts, q.shape[0], max_seqlen_q)
+    if cu_seqlens_q is not None:
+        found += _wrong_ends("q", "queries", cu_seqlens_q.tolist(), q.shape[0], max_seqlen_q)
+    elif q.shape[0] != batch:
+        found.append(f"q has {q.shape[0]} queries and block_table {batch} sequences; expected as many, or cu_seqlens_q")
     if found:
         raise ValueError("; ".join(found))
 
@@ -207,12 +219,25 @@ def check_varlen(
     reads and writes nothing out of bounds, and what it returns for the sequences concerned means nothing. Ends before
     the last token are wrong here, though attention_varlen takes them: it leaves 0 behind them.
     """
+    ends = max(1, cu_seqlens_q.numel())
+    _refuse_other_sizes("cu_seqlens_q", ends - 1, cu_seqlens_q=(cu_seqlens_q, ends), cu_seqlens_k=(cu_seqlens_k, ends))
     found = [
         *_wrong_ends("q", "queries", cu_seqlens_q.tolist(), q.shape[0], max_seqlen_q),
         *_wrong_ends("k", "keys", cu_seqlens_k.tolist(), k.shape[0], max_seqlen_k),
     ]
     if found:
         raise ValueError("; ".join(found))
+
+
+def _refuse_other_sizes(of: str, batch: int, **numbers: tuple[torch.Tensor | None, int]) -> None:
+    """ValueError for what has not as many numbers as it should beside a tensor `of` so many sequences."""
+    wrong = [
+        f"{name} has shape {tuple(tensor.shape)}; expected [{size}], as {of} is of {batch} sequences"
+        for name, (tensor, size) in numbers.items()
+        if tensor is not None and tuple(tensor.shape) != (size,)
+    ]
+    if wrong:
+        raise ValueError("; ".join(wrong))
 
 
 def _wrong_ends(side: str, what: str, starts: Sequence[int], total: int, longest: int) -> list[str]:

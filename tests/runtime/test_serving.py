@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flashgen.bench.unlaunched import is_repeated, unlaunched
-from flashgen.runtime.serving import check, merge_states, store_kv
+from flashgen.runtime.serving import check, check_varlen, merge_states, store_kv
 
 NUM_BLOCKS, BLOCK_SIZE, KV_HEADS, HEAD_DIM, V_HEAD_DIM = 4, 16, 3, 40, 24
 SLOTS = torch.tensor([3, -1, 63, 17, 16, 64, 5])
@@ -190,6 +190,14 @@ def test_states_that_do_not_fit_are_refused() -> None:
         merge_states([torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 5)], [torch.zeros(1, 2, 3)] * 2)
     with pytest.raises(ValueError, match="1 outs and 2 lses"):
         merge_states([torch.zeros(1, 2, 3, 4)], [torch.zeros(1, 2, 3)] * 2)
+    with pytest.raises(TypeError, match=r"lses is NoneType; expected a tensor, or a sequence of them"):
+        merge_states([torch.zeros(1, 2, 3, 4)], None)
+    with pytest.raises(TypeError, match=r"outs\[0\] is float; expected a torch\.Tensor"):
+        merge_states([1.0], [torch.zeros(1, 2, 3)])
+    with pytest.raises(TypeError, match=r"outs\[0\] is torch\.int32 on cpu; expected floats on cpu"):
+        merge_states([torch.zeros(1, 2, 3, 4).int()], [torch.zeros(1, 2, 3)])
+    with pytest.raises(TypeError, match=r"lses\[0\] is torch\.float32 on meta; expected floats on cpu"):
+        merge_states([torch.zeros(1, 2, 3, 4)], [torch.zeros(1, 2, 3, device="meta")])
 
 
 def test_check_says_all_that_is_wrong() -> None:
@@ -202,3 +210,22 @@ def test_check_says_all_that_is_wrong() -> None:
         check(q, k_cache, table, torch.tensor([32, 17]), cu_seqlens_q=starts, max_seqlen_q=3)
     with pytest.raises(ValueError, match=r"seq_lens\[0\] is 33; expected 0 to 32; .* sequence 0 has -1 queries"):
         check(q, k_cache, table, torch.tensor([33, 0]), cu_seqlens_q=torch.tensor([1, 0, 4]), max_seqlen_q=4)
+
+
+def test_check_says_what_has_not_a_number_for_each_sequence() -> None:
+    q, k_cache, table = torch.zeros(5, 4, 16), torch.zeros(8, 16, 2, 16), torch.zeros(2, 2, dtype=torch.int32)
+    lengths = torch.tensor([3, 4], dtype=torch.int32)
+    with pytest.raises(ValueError, match="q has 5 queries and block_table 2 sequences; expected as many"):
+        check(q, k_cache, table, lengths)
+    with pytest.raises(
+        ValueError, match=r"seq_lens has shape \(3,\); expected \[2\], as block_table is of 2 sequences"
+    ):
+        check(q, k_cache, table, torch.tensor([3, 4, 5]), cu_seqlens_q=torch.tensor([0, 2, 5]), max_seqlen_q=3)
+    with pytest.raises(ValueError, match=r"cu_seqlens_q has shape \(2,\); expected \[3\]"):
+        check(q, k_cache, table, lengths, cu_seqlens_q=torch.tensor([0, 5]), max_seqlen_q=5)
+    with pytest.raises(ValueError, match=r"block_table has shape \(2,\); expected \[batch, max_blocks\]"):
+        check(q, k_cache, table[0], lengths)
+    with pytest.raises(ValueError, match=r"cu_seqlens_k has shape \(2,\); expected \[3\], as cu_seqlens_q is of 2"):
+        check_varlen(q, q, torch.tensor([0, 2, 5]), torch.tensor([0, 5]), 5, 5)
+    with pytest.raises(ValueError, match=r"cu_seqlens_q has shape \(0,\); expected \[1\]"):
+        check_varlen(q, q, torch.zeros(0), torch.zeros(0), 5, 5)
