@@ -15,6 +15,7 @@ from flashgen.bench.installed import Unavailable
 from flashgen.bench.serving import COPY, Run, graph, replays_us
 from flashgen.bench.serving_peers import PEERS
 from flashgen.bench.timing import interleave
+from flashgen.files import append_to
 from flashgen.paged import PagedCall, make_paged, packed_keywords
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.spec.variant import Variant
@@ -95,12 +96,15 @@ def _paged(variant: Variant, module: ModuleType, call: PagedCall) -> Run:
 
 
 class ServingRows:
-    """A file of rows, a line of JSON each, to go on from: what it has is not measured again."""
+    """A file of rows, a line of JSON each, to go on from: what it has is not measured again.
+
+    A line that an interruption cut short, or one of another layout, is left out.
+    """
 
     def __init__(self, path: Path | None, resume: bool) -> None:
         self._path = path
         lines = path.read_text(encoding="utf-8").splitlines() if path and resume and path.exists() else []
-        self._known = [ServingRow(**json.loads(line)) for line in lines]
+        self._known = [row for line in lines if (row := _parsed(line)) is not None]
 
     def known(self, variant: Variant, problem: Problem) -> list[ServingRow]:
         about = (variant.name, problem.mode, str(problem))
@@ -108,8 +112,14 @@ class ServingRows:
 
     def add(self, rows: list[ServingRow]) -> None:
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(f"{json.dumps(asdict(row))}\n" for row in rows)
+            append_to(self._path, "".join(f"{json.dumps(asdict(row))}\n" for row in rows))
+
+
+def _parsed(line: str) -> ServingRow | None:
+    try:
+        return ServingRow(**json.loads(line))
+    except (ValueError, TypeError):
+        return None
 
 
 def run(

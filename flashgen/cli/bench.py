@@ -120,10 +120,12 @@ def serving(
     rounds: int, rows_file: Path | None, resume: bool, out: Path, output: Output,
 ) -> None:  # fmt: skip
     """Few queries and paged caches, a table a problem."""
+    from flashgen.bench.run import machine
     from flashgen.bench.serving_rows import ServingRows, run
     from flashgen.codegen import generate, load_module
     from flashgen.tuning.workloads import problems
 
+    machine()
     file = ServingRows(rows_file, resume)
 
     def one(spec: str) -> None:

@@ -51,3 +51,12 @@ def test_what_a_file_has_is_not_measured_again(tmp_path: Path) -> None:
     ServingRows(path, False).add([row])
     assert ServingRows(path, True).known(CAUSAL, PAGED) == [row]
     assert ServingRows(path, True).known(CAUSAL, DECODE) == ServingRows(path, False).known(CAUSAL, PAGED) == []
+
+
+def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "rows.jsonl"
+    row = ServingRow("causal", "paged", str(PAGED), "flashgen", 10.0, 0.1, 20.0, 0.9)
+    ServingRows(path, False).add([row])
+    whole = path.read_text()
+    path.write_text(f'{whole}{{"of": "another layout"}}\n[1]\n{whole[:30]}')
+    assert ServingRows(path, True).known(CAUSAL, PAGED) == [row]

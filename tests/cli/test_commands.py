@@ -213,9 +213,10 @@ def test_a_target_that_does_not_compile_exits_with_1(run: Run, monkeypatch: pyte
 
 
 @needs_no_gpu
+@pytest.mark.parametrize("mode", ["dense", "varlen", "decode", "paged"])
 @pytest.mark.parametrize("command", ["tune", "bench"])
-def test_what_needs_a_gpu_says_so(run: Run, command: str) -> None:
-    ended = run(command, "band")
+def test_what_needs_a_gpu_says_so(run: Run, command: str, mode: str) -> None:
+    ended = run(command, "band", "--mode", mode)
     assert ended.code == 2
     assert ended.err.startswith("error: ")
     assert "no GPU" in ended.err
