@@ -1,7 +1,8 @@
 """Triton's interpreter, mended where it departs from the compiler (Triton 3.6 to 3.9).
 
 It has no tl.tensor_descriptor.atomic_add. It keeps bfloat16 values as their 16 bits in integers and multiplies those
-integers in tl.dot. It loses the carry where a number is rounded to float8. It hands float arguments to a kernel as
+integers in tl.dot; what these do not hold of a float32 it cuts off. It loses the carry where a number is rounded to
+float8. It hands float arguments to a kernel as
 Python's own, and bools as integers, so that a comparison of them is no tensor and `~` no negation. It takes the outcome
 of comparing two floats for a float when it spreads it over a tile. And it runs one kernel at a time: the position in
 the grid, and what `tl` means, are the process's, so that of several threads' each got another's. It parses a kernel's
@@ -50,7 +51,7 @@ def _mend() -> None:
 
     builder = interpreter.InterpreterBuilder
     create_dot, create_splat, convert = builder.create_dot, builder.create_splat, interpreter._implicit_cvt
-    create_fp_to_fp = builder.create_fp_to_fp
+    create_fp_to_fp, cast = builder.create_fp_to_fp, builder.cast_impl
     torch_float8 = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
 
     def as_float32(operand: Any) -> Any:
@@ -68,6 +69,12 @@ def _mend() -> None:
             return create_fp_to_fp(self, value, dtype, rounding)
         rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(target).view(torch.uint8)
         return interpreter.TensorHandle(rounded.numpy(), dtype.scalar)
+
+    def cast_nearest(self: Any, value: Any, dtype: Any) -> Any:
+        if dtype.scalar != tl.bfloat16 or value.dtype.scalar != tl.float32:
+            return cast(self, value, dtype)
+        rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(torch.bfloat16).view(torch.uint16)
+        return interpreter.TensorHandle(rounded.numpy(), tl.bfloat16)
 
     def splat(self: Any, block: Any, operand: Any) -> Any:
         is_test = operand.data.dtype == np.bool_
@@ -114,6 +121,7 @@ def _mend() -> None:
     interpreter._patch_lang, interpreter._patch_attr = language.patch, language.patch_builtin
     interpreter.FunctionRewriter.rewrite_ast = rewrite_alone
     builder.create_dot, builder.create_splat, builder.create_fp_to_fp = dot, splat, to_float
+    builder.cast_impl = cast_nearest
     if not hasattr(builder, "create_descriptor_reduce"):
         builder.create_descriptor_reduce = reduce_into
     interpreter._implicit_cvt = argument

@@ -47,6 +47,26 @@ def test_products_of_bfloat16() -> None:
 
 
 @triton.jit
+def _rounded(x_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out_ptr + at, tl.load(x_ptr + at).to(tl.bfloat16))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_bfloat16_is_the_nearest(dtype: torch.dtype) -> None:
+    """Ties go to even, as on a GPU; what is no number stays none, and what is beyond the largest is infinite."""
+    assert interpreted()
+    odd = [1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8 - 2**-10, 0.0, -0.0, float("inf"), float("nan"), torch.finfo(dtype).max]
+    x = torch.cat(
+        [torch.tensor(odd, dtype=dtype), torch.randn(56, generator=torch.Generator().manual_seed(0)).to(dtype)]
+    )
+    out = torch.zeros(64, dtype=torch.bfloat16)
+    _rounded[(1,)](x, out, SIZE=64)
+    torch.testing.assert_close(out, x.bfloat16(), rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(out[:5].view(torch.int16), x[:5].bfloat16().view(torch.int16))
+
+
+@triton.jit
 def _doubled(x):
     return x + x
 
