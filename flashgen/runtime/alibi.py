@@ -23,6 +23,6 @@ def alibi_slopes(heads: int, device: torch.device) -> torch.Tensor:
 
 
 def _slopes(heads: int) -> list[float]:
-    below = 1 << (heads.bit_length() - 1)
+    below = 1 << heads.bit_length() >> 1
     slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
     return slopes + [2.0 ** (-8 * i / (2 * below)) for i in range(1, 2 * (heads - below), 2)]

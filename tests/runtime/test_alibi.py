@@ -36,3 +36,8 @@ def test_eight_heads() -> None:
 
 def test_slopes_are_made_once() -> None:
     assert alibi_slopes(6, torch.device("cpu")) is alibi_slopes(6, torch.device("cpu"))
+
+
+def test_no_heads_have_no_slopes() -> None:
+    """As calls without heads have them, whose result is empty."""
+    assert alibi_slopes(0, torch.device("cpu")).shape == (0,)
