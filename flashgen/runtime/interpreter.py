@@ -1,15 +1,14 @@
 """Triton's interpreter, mended where it departs from the compiler (Triton 3.6 to 3.9).
 
 It has no tl.tensor_descriptor.atomic_add. It keeps bfloat16 values as their 16 bits in integers and multiplies those
-integers in tl.dot; what these do not hold of a float32 it cuts off. It loses the carry where a number is rounded to
-float8. It hands float arguments to a kernel as
-Python's own, and bools as integers, so that a comparison of them is no tensor and `~` no negation. It takes the outcome
-of comparing two floats for a float when it spreads it over a tile. And it runs one kernel at a time: the position in
-the grid, and what `tl` means, are the process's, so that of several threads' each got another's. It parses a kernel's
-source whatever other threads parse, which Python 3.11 does not survive. It patches all of `tl` anew for each function
-that a kernel calls, a fourth of the time that kernels take, and refuses one whose module does not have it. It asks of
-each sum of integers whether it overflows, a third of the time, to tell nobody, and makes its table of dtypes for each
-look into it.
+integers in tl.dot; what these do not hold of a float32 it cuts off, and the smallest it makes 0. It loses the carry
+where a number is rounded to float8. It hands float arguments to a kernel as Python's own, and bools as integers, so
+that a comparison of them is no tensor and `~` no negation. It takes the outcome of comparing two floats for a float
+when it spreads it over a tile. And it runs one kernel at a time: the position in the grid, and what `tl` means, are the
+process's, so that of several threads' each got another's. It parses a kernel's source whatever other threads parse,
+which Python 3.11 does not survive. It patches all of `tl` anew for each function that a kernel calls, a fourth of the
+time that kernels take, and refuses one whose module does not have it. It asks of each sum of integers whether it
+overflows, a third of the time, to tell nobody, and makes its table of dtypes for each look into it.
 """
 
 from __future__ import annotations
@@ -71,6 +70,8 @@ def _mend() -> None:
         return interpreter.TensorHandle(rounded.numpy(), dtype.scalar)
 
     def cast_nearest(self: Any, value: Any, dtype: Any) -> Any:
+        if dtype.scalar == tl.float32:
+            value = as_float32(value)
         if dtype.scalar != tl.bfloat16 or value.dtype.scalar != tl.float32:
             return cast(self, value, dtype)
         rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(torch.bfloat16).view(torch.uint16)

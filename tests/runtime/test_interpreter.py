@@ -52,6 +52,12 @@ def _rounded(x_ptr, out_ptr, SIZE: tl.constexpr):
     tl.store(out_ptr + at, tl.load(x_ptr + at).to(tl.bfloat16))
 
 
+@triton.jit
+def _widened(x_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out_ptr + at, tl.load(x_ptr + at).to(tl.float32))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_bfloat16_is_the_nearest(dtype: torch.dtype) -> None:
     """Ties go to even, as on a GPU; what is no number stays none, and what is beyond the largest is infinite."""
@@ -64,6 +70,14 @@ def test_bfloat16_is_the_nearest(dtype: torch.dtype) -> None:
     _rounded[(1,)](x, out, SIZE=64)
     torch.testing.assert_close(out, x.bfloat16(), rtol=0, atol=0, equal_nan=True)
     assert torch.equal(out[:5].view(torch.int16), x[:5].bfloat16().view(torch.int16))
+
+
+def test_no_bfloat16_is_too_small_for_a_float() -> None:
+    assert interpreted()
+    x = torch.arange(64, dtype=torch.int16).view(torch.bfloat16)
+    out = torch.zeros(64)
+    _widened[(1,)](x, out, SIZE=64)
+    assert torch.equal(out, x.float()) and out[1:].all()
 
 
 @triton.jit
