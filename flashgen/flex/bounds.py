@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from flashgen.lang.syntax import Call, Index, Literal, Name, Operation, Syntax
+from flashgen.lang.syntax import Call, Index, Literal, Name, Operation, Syntax, leftmost
 
 # A sum of names times coefficients; "" has the constant. None: nothing is known.
 Linear = Mapping[str, int]
@@ -53,21 +53,25 @@ class _Bounds:
                 return {name: 1}
             case Index(input=name) if side == 1 and name in self._natural:
                 return ZERO
-            case Operation(symbol=symbol, operands=operands):
-                return self._of_operation(symbol, operands, side)
+            case Operation(symbol=symbol, operands=(operand,)):
+                return _sum(ZERO, self._bound(operand, -side), -1) if symbol == "-" else None
+            case Operation():
+                first, operations = leftmost(syntax)
+                bound = self._bound(first, side)
+                for operation in operations:
+                    bound = self._of_operation(operation.symbol, bound, operation.operands[1], side)
+                return bound
             case Call(function=function, arguments=arguments):
                 return self._of_call(function, arguments, side)
         return None
 
-    def _of_operation(self, symbol: str, operands: tuple[Syntax, ...], side: int) -> Bound:
-        if symbol == "-" and len(operands) == 1:
-            return _sum(ZERO, self._bound(operands[0], -side), -1)
+    def _of_operation(self, symbol: str, left: Bound, right: Syntax, side: int) -> Bound:
+        """The bound of a binary operation, from that of its left operand."""
         if symbol in ("+", "-"):
             factor = 1 if symbol == "+" else -1
-            return _sum(self._bound(operands[0], side), self._bound(operands[1], side * factor), factor)
+            return _sum(left, self._bound(right, side * factor), factor)
         if side == 1 and symbol in ("*", "//", "%", "&", "|", ">>", "<<"):
-            checked = operands[1:] if symbol == "%" else operands
-            return ZERO if all(map(self.is_natural, checked)) else None
+            return ZERO if (symbol == "%" or self._holds(left)) and self.is_natural(right) else None
         return None
 
     def _of_call(self, function: str, arguments: tuple[Syntax, ...], side: int) -> Bound:

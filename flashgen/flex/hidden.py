@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flashgen.flex.values import NOWHERE
-from flashgen.lang.syntax import Call, Chain, Literal, Name, Operation, Syntax, pieces
+from flashgen.lang.syntax import Call, Chain, Literal, Name, Operation, Syntax, leftmost, pieces
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _MINUS_INFINITY = -float("inf")
@@ -24,18 +24,32 @@ def apart(score: Syntax) -> tuple[Syntax, list[Syntax]]:
             if _is_hidden(then):
                 rest, tests = apart(otherwise)
                 return rest, [_opposite(test), *tests]
-        case Operation(symbol="+", operands=(left, right)):
-            (first, tests), (second, others) = apart(left), apart(right)
-            if tests or others:
-                return _sum(score, first, second), [*tests, *others]
+        case Operation(symbol="+", operands=(_, _)):
+            return _apart_of_sum(score)
     return score, []
+
+
+def _apart_of_sum(score: Syntax) -> tuple[Syntax, list[Syntax]]:
+    first, operations = leftmost(score, "+")
+    rest, tests = apart(first)
+    for operation in operations:
+        right, others = apart(operation.operands[1])
+        tests = [*tests, *others]
+        rest = _sum(operation, rest, right) if tests else operation
+    return rest, tests
 
 
 def conjuncts(mask: Syntax) -> list[Syntax]:
     """The masks that are joined with `&`."""
-    if isinstance(mask, Operation) and mask.symbol == "&":
-        return [each for operand in mask.operands for each in conjuncts(operand)]
-    return [] if isinstance(mask, Literal) and mask.value is True else [mask]
+    found: list[Syntax] = []
+    stack = [mask]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, Operation) and each.symbol == "&":
+            stack.extend(reversed(each.operands))
+        elif not (isinstance(each, Literal) and each.value is True):
+            found.append(each)
+    return found
 
 
 def _sum(whole: Operation, left: Syntax, right: Syntax) -> Syntax:

@@ -10,7 +10,7 @@ from flashgen.lang.fold import fold, nothing, simplify
 from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Op, Type, const, gather, op
 from flashgen.lang.parse import parse
 from flashgen.lang.reductions import MAX_TERMS, TooLong, joined, over, provisional, reads_of_length
-from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax
+from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax, leftmost
 from flashgen.lang.vocabulary import FUNCTIONS, REDUCTIONS, expected_function, expected_name, listed, near
 
 _ARITY = dict.fromkeys(FUNCTIONS, (1, 1)) | {"min": (2, None), "max": (2, None), "clamp": (3, 3), "where": (3, 3)}
@@ -116,13 +116,9 @@ class _Checker:
 
     def _operations(self, syntax: Operation) -> Expr:
         """Binary operations from the left: a long sum is no deep recursion."""
-        first: Syntax = syntax
-        operations: list[Operation] = []
-        while isinstance(first, Operation) and len(first.operands) == 2:
-            operations.append(first)
-            first = first.operands[0]
+        first, operations = leftmost(syntax)
         node = self.check(first)
-        for operation in reversed(operations):
+        for operation in operations:
             node = self._binary(operation, node, self.check(operation.operands[1]))
         return node
 

@@ -53,10 +53,12 @@ def _as_tests(chain: Chain) -> str:
 
 def _parts(operand: Syntax) -> list[tuple[Syntax, str]]:
     """What bitwise operators join, each with the operator before it, empty for the first."""
-    if not isinstance(operand, Operation) or not _is_open(operand) or len(operand.operands) < 2:
-        return [(operand, "")]
-    left, right = operand.operands
-    return [*_parts(left), (right, operand.symbol)]
+    found: list[tuple[Syntax, str]] = []
+    while isinstance(operand, Operation) and _is_open(operand) and len(operand.operands) == 2:
+        left, right = operand.operands
+        found.append((right, operand.symbol))
+        operand = left
+    return [(operand, ""), *reversed(found)]
 
 
 def _operand(syntax: Syntax) -> str:

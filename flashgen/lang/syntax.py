@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flashgen.errors import Location
@@ -93,11 +93,32 @@ def pieces(syntax: Syntax) -> Iterator[Syntax]:
         stack.extend(reversed(parts(piece)))
 
 
+def leftmost(syntax: Syntax, *symbols: str) -> tuple[Syntax, list[Operation]]:
+    """The operand that binary operations start from, and these, the innermost first: a long sum is no deep recursion.
+
+    Those of certain symbols, or all.
+    """
+    operations: list[Operation] = []
+    while isinstance(syntax, Operation) and len(syntax.operands) == 2 and (not symbols or syntax.symbol in symbols):
+        operations.append(syntax)
+        syntax = syntax.operands[0]
+    return syntax, operations[::-1]
+
+
 def with_names(syntax: Syntax, meanings: Mapping[str, Syntax]) -> Syntax:
     """The same with what names stand for in their place."""
-    if isinstance(syntax, Name):
-        return meanings.get(syntax.id, syntax)
-    inner = [with_names(part, meanings) for part in parts(syntax)]
+    first, operations = leftmost(syntax)
+    if isinstance(first, Name):
+        new = meanings.get(first.id, first)
+    else:
+        new = _with_parts(first, [with_names(part, meanings) for part in parts(first)])
+    for operation in operations:
+        new = _with_parts(operation, [new, with_names(operation.operands[1], meanings)])
+    return new
+
+
+def _with_parts(syntax: Syntax, inner: Sequence[Syntax]) -> Syntax:
+    """The same with other expressions in the places of its own."""
     if all(new is old for new, old in zip(inner, parts(syntax), strict=True)):
         return syntax
     height = 1 + max(part.height for part in inner)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flashgen.lang.infix import Text, binary, call, conditional, number, prefix
 from flashgen.lang.parse import BINDING
-from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax
+from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax, leftmost
 
 
 def written(syntax: Syntax) -> str:
@@ -17,6 +17,15 @@ def written(syntax: Syntax) -> str:
 
 
 def _text(syntax: Syntax) -> Text:
+    first, operations = leftmost(syntax)
+    text = _operand(first)
+    for operation in operations:
+        text = binary(operation.symbol, text, _text(operation.operands[1]))
+    return text
+
+
+def _operand(syntax: Syntax) -> Text:
+    """The text of what is no binary operation."""
     match syntax:
         case Literal(value=value):
             return number(value)
@@ -24,8 +33,6 @@ def _text(syntax: Syntax) -> Text:
             return Text(name)
         case Operation(symbol=symbol, operands=(operand,)):
             return prefix(symbol, _text(operand))
-        case Operation(symbol=symbol, operands=(left, right)):
-            return binary(symbol, _text(left), _text(right))
         case Chain(symbols=symbols, operands=operands):
             first, *others = (_text(operand).within(BINDING["<"] + 1) for operand in operands)
             links = (f" {symbol} {other}" for symbol, other in zip(symbols, others, strict=True))

@@ -137,6 +137,26 @@ def test_indices_that_cannot_be_negative_are_as_they_were() -> None:
     assert below_diagonal["score"] == "score + table[q - k]"
 
 
+def test_mods_that_add_up_much() -> None:
+    table = torch.zeros(9)
+
+    def far(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        place = q
+        for _ in range(900):
+            place = place + 1
+        return torch.where(q >= k, score, -float("inf")) + table[place]
+
+    def holes(b: Any, h: Any, q: Any, k: Any) -> Any:
+        mask = q >= k
+        for i in range(460):
+            mask = mask & (q != k + i)
+        return mask
+
+    spec = spec_of(far, holes)
+    assert spec["score"].startswith("score + table[")
+    assert spec["mask"].count("&") == 459
+
+
 def test_where_queries_outnumber_keys_inputs_along_both_are_as_long_as_queries() -> None:
     doc = torch.zeros(9, dtype=torch.int32)
     same = to_spec(None, lambda b, h, q, k: doc[q] == doc[k], many_queries=True)[0]

@@ -47,3 +47,11 @@ def test_what_is_read_and_what_may_be_meant(text: str) -> None:
 )
 def test_what_is_clear_is_not_doubted(text: str) -> None:
     assert list(doubts(parse(text, AT))) == []
+
+
+def test_many_tests_without_parentheses() -> None:
+    tests = ["k <= q", *(f"k != {i}" for i in range(600))]
+    (said,) = doubts(parse(" & ".join(tests), AT))
+    assert " & ".join(f"({test})" for test in tests) in said
+    (said,) = doubts(parse(" & ".join(["k <= q", *["a"] * 1900]), AT))
+    assert " & ".join(["(k <= q)", *["a"] * 1900]) in said

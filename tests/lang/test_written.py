@@ -59,3 +59,8 @@ def test_what_has_no_needless_parentheses_stays(text: str) -> None:
 )
 def test_comments_spaces_and_spellings_go(text: str, expected: str) -> None:
     assert written(parse(text, AT)) == expected
+
+
+def test_a_long_sum_is_no_deep_recursion() -> None:
+    text = " - ".join(["score", *["k"] * 1900])
+    assert written(parse(text, AT)) == text

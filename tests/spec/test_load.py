@@ -120,6 +120,13 @@ def test_score_may_ignore_the_product() -> None:
     assert score(load({"name": "a", "score": "q - k"}), 7.0, q=5, k=2) == 3.0
 
 
+def test_a_score_of_many_terms() -> None:
+    terms = ["score", *["k * 0.5"] * 900]
+    variant = load({"name": "a", "bias": "alibi", "score": " + ".join(terms)})
+    assert dict(variant.texts)["score"].startswith("score - slopes[h] * abs(q - k) + k * 0.5 + ")
+    assert score(variant, 1.0, q=2, k=2, slopes=[0.5]) == 1.0 + 900
+
+
 def test_lets_use_earlier_lets() -> None:
     variant = load({"name": "a", "let": {"d": "q - k", "near": "abs(d) < 2"}, "mask": "near | (d % 4 == 0)"})
     drawn = visible(variant, 9)
