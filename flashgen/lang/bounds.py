@@ -150,16 +150,14 @@ def _fold_with(name: str, exprs: tuple[Expr, ...]) -> Expr | None:
 
 def _tightest(exprs: tuple[Expr, ...], name: str) -> tuple[Expr, ...]:
     """Drop a bound that another one, a constant away, makes superfluous."""
-    kept: list[Expr] = []
+    # By what they have but for a constant: of many bounds no two are compared that differ in more.
+    kept: dict[frozenset[tuple[Expr, int]], Expr] = {}
     for expr in exprs:
-        for i, other in enumerate(kept):
-            gap = difference(expr, other)
-            if gap is not None:
-                kept[i] = expr if (gap < 0) == (name == "min") else other
-                break
-        else:
-            kept.append(expr)
-    return tuple(kept)
+        other = kept.setdefault(frozenset(linear(expr).terms.items()), expr)
+        gap = difference(expr, other)
+        if gap is not None and (gap < 0) == (name == "min"):
+            kept[frozenset(linear(expr).terms.items())] = expr
+    return tuple(kept.values())
 
 
 def _intersect(a: KeyRange, b: KeyRange) -> KeyRange:

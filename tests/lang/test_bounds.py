@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from language_world import SIZES, TENSORS, compile, pairs
 from mask_strategies import drawn
 
+from flashgen.lang import bounds
 from flashgen.lang.bounds import KeyRange, always, increasing_in_q, key_range
 from flashgen.lang.evaluate import evaluate
+from flashgen.lang.linear import difference
 from flashgen.lang.nodes import Expr, Type, variables
 
 KEYS = range(SIZES["kv_len"])
@@ -116,3 +118,12 @@ def test_increasing_in_q(text: str, sign: int | None) -> None:
 @pytest.mark.parametrize("text", ["0 <= clamp(k, 2, 9)", "min(k, 5) <= 9", "(5 <= 9) | (k < 3)", "k <= kv_len - 1"])
 def test_what_holds_for_every_key_bounds_none(text: str) -> None:
     assert key_range(compile(text, Type.BOOL)).upper == ()
+
+
+def test_many_bounds_are_found_with_few_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(bounds, "difference", lambda a, b: asked.append(a) or difference(a, b))
+    found = key_range(compile(" & ".join(f"(k <= q * {i + 1})" for i in range(60)), Type.BOOL))
+    assert len(found.upper) == 60
+    # With each pair of them compared at each step there are 36,000.
+    assert len(asked) < 4000
