@@ -100,10 +100,13 @@ def _of_sum(node: Op) -> Linear | None:
 
 
 def expression(form: Linear) -> Expr:
-    """The form as an expression again: positive terms first, then what is subtracted, then the constant."""
+    """The form as an expression again: positive terms first, then what is subtracted, then the constant.
+
+    The least integer is its own negative in 64 bits, and so it is whether it is added or subtracted.
+    """
     result: Expr | None = None
     for atom, coefficient in sorted(form.terms.items(), key=lambda item: item[1] < 0):
-        factor = abs(coefficient)
+        factor = _wrap(abs(coefficient))
         term = atom if factor == 1 else op("mul", atom, const(factor))
         if result is None:
             result = term if coefficient > 0 else op("neg", term)
@@ -112,7 +115,7 @@ def expression(form: Linear) -> Expr:
     if result is None:
         return const(form.constant)
     if form.constant:
-        result = op("add" if form.constant > 0 else "sub", result, const(abs(form.constant)))
+        result = op("add" if form.constant > 0 else "sub", result, const(_wrap(abs(form.constant))))
     return result
 
 

@@ -70,6 +70,8 @@ _LARGEST_ROW_TERM = 1e4
 _LARGEST_FACTOR = 2.0**64
 # So is a slope: a score is counted from the first query of a tile, and the digits below 128 of it are lost.
 _STEEPEST = 16.0
+# Times a position, which has 31 bits, it does not wrap: what is split at a tile's first query does not either.
+_LARGEST_COEFFICIENT = 2**31
 
 
 @dataclass(frozen=True)
@@ -338,7 +340,8 @@ def _split(term: Expr) -> tuple[Expr | None, Expr | None]:
     slope, rest = form.terms.get(K, 0), form.without(K)
     if not slope or not variables(expression(rest)) & {"q"} or "k" in variables(expression(rest)):
         return term, None
-    if factor is not None and isinstance(factor, Const) and abs(factor.value) > _STEEPEST:
+    steepness = abs(slope * factor.value) if isinstance(factor, Const) else abs(slope)
+    if steepness > _STEEPEST or abs(slope) > _LARGEST_COEFFICIENT:
         return term, None
     anchor = Linear({Q_FIRST: slope}, 0)
     pair = op("to_float", expression(Linear({K: slope}, 0) - anchor))

@@ -8,7 +8,7 @@ from language_world import SCOPE, TENSORS, compile, pairs
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.linear import Linear, difference, expression, linear
-from flashgen.lang.nodes import Type
+from flashgen.lang.nodes import Const, Type, walk
 
 INTS = expressions(Type.INT, SCOPE)
 
@@ -56,3 +56,14 @@ def test_difference_is_known_without_any_value(left: str, right: str, expected: 
 
 def test_only_integers_are_compared() -> None:
     assert difference(compile("score"), compile("score")) is None
+
+
+@pytest.mark.parametrize("text", ["q - k * 2**62 * 2", "q * -2**62 * 2 + k", "q - 2**62 * n - 2**62 * n"])
+def test_no_constant_of_a_form_passes_64_bits(text: str) -> None:
+    expr = compile(text)
+    written_out = expression(linear(expr))
+    constants = [node.value for node in walk(written_out) if isinstance(node, Const)]
+    assert -(2**63) in constants
+    assert all(-(2**63) <= value < 2**63 for value in constants)
+    for at in ({"q": 3, "k": 5, "n": 7}, {"q": -3, "k": 4, "n": 1}):
+        assert evaluate(written_out, at) == evaluate(expr, at)

@@ -75,6 +75,38 @@ def test_sums_of_products(
     check(score, mask, at, scale, q_first)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "score + (k - q) * 5000",
+        "score - 3.0 * (7 * (q - k))",
+        "score + half * (k - q) * 2**40",
+        "score - slope * (q * 20 - k * 20)",
+    ],
+)
+def test_a_steep_distance_stays_whole(text: str) -> None:
+    """Counted from a tile's first query it would lose the digits of a score near 0, or wrap."""
+    found = logits(compile(text.replace("slope", "cap"), Type.FLOAT), TRUE)
+    assert found.row is None
+    assert "q_first" not in variables(found.pair)
+
+
+@pytest.mark.parametrize(
+    "text", ["score + (k - q) * 8", "score - half * (7 * (q - k))", "score - cap * (q * 5 - k * 5)"]
+)
+def test_another_distance_is_split(text: str) -> None:
+    found = logits(compile(text, Type.FLOAT), TRUE)
+    assert found.row is not None
+    assert "q_first" in variables(found.pair)
+
+
+@given(k=st.integers(-9, 9), q_first=st.integers(-9, 9))
+def test_a_distance_that_wraps_is_not_split(k: int, q_first: int) -> None:
+    """In integers 2**63 times a distance is 0 or the least of them, which is small once it is a float times 2**-66."""
+    text = f"score + (q - k){' * 8192' * 4} * 2048 * {2.0**-66}"
+    check(text, "True", {"score": 0.5, "q": 2, "k": k}, 0.5, q_first)
+
+
 def test_a_plain_score_is_one_product() -> None:
     found = logits(compile("score"), TRUE)
     assert found.row is None
