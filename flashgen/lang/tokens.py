@@ -102,7 +102,7 @@ def _attribute(text: str, position: int, owner: Token | None) -> ExpressionError
 
 
 def _stray(character: str, at: Location) -> ExpressionError:
-    shown = f"'{character}'" if character.isprintable() else f"the character U+{ord(character):04X}"
+    shown = f"'{character}'" if character.isprintable() else f"character U+{ord(character):04X}"
     expected = _HABITS.get(character, "a number, a name, an operator or a bracket")
     return ExpressionError(at, f"unexpected {shown}", expected)
 

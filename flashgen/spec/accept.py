@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 
+from flashgen.lang.magnitudes import LARGEST_FLOAT32
 from flashgen.printable import is_printable
 from flashgen.spec.variant import DTYPES
 
@@ -24,6 +25,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 MAX_HEAD_DIM = 512
 MAX_RANK = 6
 _INT64 = range(-(2**63), 2**63)
+# Sizes stay below this one.
+_MOST = 2**31
 
 
 def refuse(expected: str, key: str = "", found: str = "") -> PydanticCustomError:
@@ -33,16 +36,20 @@ def refuse(expected: str, key: str = "", found: str = "") -> PydanticCustomError
 
 @dataclass(frozen=True, eq=False)
 class Accept:
-    """A type made of one test, the words that say what passes it, and its JSON Schema."""
+    """A type made of one test, the words that say what passes it, and its JSON Schema.
+
+    `limits` are the words for a number so far out that it is no wonder of which kind it is, but how large it may be.
+    """
 
     test: Callable[[Any], bool]
     expected: str
     schema: dict[str, Any]
     convert: Callable[[Any], Any] = lambda value: value
+    limits: str = ""
 
     def check(self, value: Any) -> Any:
         if not self.test(value):
-            raise refuse(self.expected)
+            raise refuse(self.limits if self.limits and _is_far(value) else self.expected)
         return self.convert(value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
@@ -50,6 +57,10 @@ class Accept:
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         return dict(self.schema)
+
+
+def _is_far(value: Any) -> bool:
+    return isinstance(value, int | float) and not abs(value) < _MOST
 
 
 def _is_int(value: Any) -> bool:
@@ -82,7 +93,10 @@ def choice(*options: str) -> Accept:
 def count(low: int, high: int | None = None) -> Accept:
     words = f"an integer from {low} to {high}" if high else f"an integer >= {low}"
     schema = {"type": "integer", "minimum": low} | ({"maximum": high} if high else {})
-    return Accept(lambda v: _is_int(v) and low <= v < 2**31 and (high is None or v <= high), words, schema)
+    limits = f"an integer from {low} to {high or _MOST - 1}"
+    return Accept(
+        lambda v: _is_int(v) and low <= v < _MOST and (high is None or v <= high), words, schema, limits=limits
+    )
 
 
 def _is_text(value: Any) -> bool:
@@ -103,19 +117,21 @@ Extent = Annotated[
 Cap = Annotated[
     str,
     Accept(
-        lambda v: _is_text(v) or (is_scalar(v) and not isinstance(v, bool) and 0 < v < math.inf),
+        lambda v: _is_text(v) or (is_scalar(v) and not isinstance(v, bool) and 0 < v <= LARGEST_FLOAT32),
         "a number > 0 or an expression of params",
         {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]},
         str,
+        "a number > 0 that float32 holds, or an expression of params",
     ),
 ]
 Size = Annotated[
     str,
     Accept(
-        lambda v: _is_text(v) or (_is_int(v) and 0 < v < 2**31),
+        lambda v: _is_text(v) or (_is_int(v) and 0 < v < _MOST),
         "an integer >= 1, an expression of sizes and params, or a new name",
         {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]},
         str,
+        f"an integer from 1 to {_MOST - 1}, an expression of sizes and params, or a new name",
     ),
 ]
 Scalar = Annotated[
@@ -124,6 +140,7 @@ Scalar = Annotated[
         is_scalar,
         "a number, true, false, or {value: ..., runtime: true}",
         {"type": ["boolean", "integer", "number"]},
+        limits="a number that is not NaN, as an integer one of 64 bits",
     ),
 ]
 Flag = Annotated[bool, Accept(lambda v: isinstance(v, bool), "true or false", {"type": "boolean"})]

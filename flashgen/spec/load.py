@@ -10,6 +10,7 @@ from flashgen.errors import ExpressionError, SpecError
 from flashgen.lang.check import Scope, meaning
 from flashgen.lang.doubts import doubts
 from flashgen.lang.fold import fold
+from flashgen.lang.magnitudes import LARGEST_FLOAT32
 from flashgen.lang.nodes import TRUE, Const, Expr, Gather, Type, indices, inputs, op, substitute, variables, walk
 from flashgen.lang.parse import parse as parse_expression
 from flashgen.lang.reductions import MAX_TERMS
@@ -145,9 +146,12 @@ class _Reading:
         if text is None:
             return
         node = self._expression(self._read(path, text), self._declared.param_scope, want)
-        if isinstance(node, Const) and (node.value <= 0 if least is None else node.value < least):
+        if not isinstance(node, Const):
+            return
+        if not (0 < node.value <= LARGEST_FLOAT32 if least is None else node.value >= least):
             what = " ".join(map(str, path))
-            expected = "a number > 0" if least is None else f"an integer >= {least}"
+            cap = "a number > 0 that float32 holds" if node.value > 0 else "a number > 0"
+            expected = cap if least is None else f"an integer >= {least}"
             if path[0] == "window":
                 expected += f"; {beyond(str(path[1]), int(node.value))}"
             raise SpecError(self._document.at(path), f"{what} of {node.value}", expected)

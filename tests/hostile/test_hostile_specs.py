@@ -97,7 +97,7 @@ RIGHT: dict[str, set[str]] = {
     **{key: {"zero"} for key in ("window.left", "window.right")},
     "softcap": {"a fraction"},
     "params.W": {"a bool", "zero"},
-    "params.cap": {"a fraction", "infinity"},
+    "params.cap": {"a fraction"},
     **{key: {"a bool", *NUMBERS} for key in ("params.shift", "params.shift.value")},
     **{key: {"a list"} for key in ("inputs.doc.shape", "inputs.rel.shape", "inputs.off.shape")},
     "inputs.rel.range.0": {"zero", "a negative number"},

@@ -97,7 +97,7 @@ ERRORS = [
     ("q.real", None, "3:8: 'q.real'; expected a plain name or number; there are no attributes"),
     ("__import__('os')", None, "3:19: unexpected '''; expected a number or a name; there are no strings"),
     ("q + ²", None, "3:12: unexpected '²'; expected '** 2'"),
-    ("q\x00", None, "3:9: unexpected the character U+0000; expected a number, a name, an operator or a bracket"),
+    ("q\x00", None, "3:9: unexpected character U+0000; expected a number, a name, an operator or a bracket"),
     ("1.2.3", None, "3:8: the malformed number '1.2.3'; expected a number such as 64, 0x40, 0.5 or 1e-3"),
     ("08", None, "3:8: the malformed number '08'; expected a number such as 64, 0x40, 0.5 or 1e-3"),
     ("2k", None, "3:8: the malformed number '2k'; expected a number such as 64, 0x40, 0.5 or 1e-3"),

@@ -63,6 +63,14 @@ FORM = {
         "name: a\nparams: {cap: -1.5}\nsoftcap: cap\n",
         ":3:10: softcap of -1.5; expected a number > 0",
     ),
+    "softcap beyond float32": (
+        "name: a\nsoftcap: 1e39\n",
+        ":2:10: 1e+39; expected a number > 0 that float32 holds, or an expression of params",
+    ),
+    "softcap param beyond float32": (
+        "name: a\nparams: {cap: .inf}\nsoftcap: cap\n",
+        ":3:10: softcap of inf; expected a number > 0 that float32 holds",
+    ),
     "open window": ("name: a\nwindow: {}\n", ":2:9: an empty mapping; expected left, right or both"),
     "window as a number": ("name: a\nwindow: 3\n", ":2:9: 3; expected a mapping with the keys left, right"),
     "negative window": (
@@ -81,17 +89,25 @@ FORM = {
         "write 'mask: k >= q + 8', joined with & to another mask",
     ),
     "block size": ("name: a\nblock_sparse: {block_q: 0, block_kv: 8}\n", ":2:25: 0; expected an integer >= 1"),
+    "block size beyond 31 bits": (
+        "name: a\nblock_sparse: {block_q: 8, block_kv: 2147483648}\n",
+        ":2:38: 2147483648; expected an integer from 1 to 2147483647",
+    ),
+    "dimension beyond 31 bits": (
+        "name: a\ninputs: {r: {shape: [2147483648], dtype: int8}}\nscore: score + r[k]\n",
+        ":2:22: 2147483648; expected an integer from 1 to 2147483647, an expression of sizes and params, or a new name",
+    ),
     "param as text": (
         "name: a\nparams: {W: '64'}\n",
         ":2:13: '64'; expected a number, true, false, or {value: ..., runtime: true}",
     ),
     "param beyond 64 bits": (
         "name: a\nparams: {W: 9223372036854775808}\n",
-        ":2:13: 9223372036854775808; expected a number, true, false, or {value: ..., runtime: true}",
+        ":2:13: 9223372036854775808; expected a number that is not NaN, as an integer one of 64 bits",
     ),
     "param that is no number": (
         "name: a\nparams: {W: .nan}\n",
-        ":2:13: nan; expected a number, true, false, or {value: ..., runtime: true}",
+        ":2:13: nan; expected a number that is not NaN, as an integer one of 64 bits",
     ),
     "huge number": (
         f"name: a\nhead_dim: {'9' * 5000}\n",
