@@ -108,7 +108,7 @@ def make_batch(
     """
     generator = torch.Generator(device).manual_seed(seed)
     q_lens, cache = q_lens or [1] * len(kv_lens), cache or dtype
-    counts = [-(-length // block_size) for length in kv_lens]
+    counts = _pages(kv_lens, block_size)
     num_blocks = sum(counts) + 3
     table = _table(counts, num_blocks, spoilt, generator)
     caches, given = [], {}
@@ -127,6 +127,19 @@ def make_batch(
     return Batch(q, k_cache, v_cache, table, tuple(kv_lens), tuple(q_lens), given)
 
 
+def room(kv_lens: Sequence[int], block_size: int, spoilt: bool = True) -> int:
+    """For how many keys a row of the table of such a batch has room: `Batch.longest`."""
+    return _columns(_pages(kv_lens, block_size), spoilt) * block_size
+
+
+def _pages(kv_lens: Sequence[int], block_size: int) -> list[int]:
+    return [-(-length // block_size) for length in kv_lens]
+
+
+def _columns(counts: Sequence[int], spoilt: bool) -> int:
+    return max(1, *counts) + spoilt
+
+
 def _normal(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, generator=generator, device=generator.device, dtype=dtype)
 
@@ -134,7 +147,7 @@ def _normal(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dty
 def _table(counts: Sequence[int], num_blocks: int, spoilt: bool, generator: torch.Generator) -> torch.Tensor:
     """Each sequence's pages, in random order; behind them numbers that may be those of no page."""
     device = generator.device
-    room = len(counts), max(1, *counts) + spoilt
+    room = len(counts), _columns(counts, spoilt)
     table = torch.randint(-9, num_blocks + 9, room, generator=generator, device=device, dtype=torch.int32)
     order = torch.randperm(num_blocks, generator=generator, device=device).int()
     end = 0

@@ -15,6 +15,7 @@ import torch
 from flashgen.choices import LEVELS, check_choice
 from flashgen.codegen import load_module, uses_schedule
 from flashgen.codegen.rehearsal import Wanted
+from flashgen.errors import VerificationFailed
 from flashgen.runtime import Config
 from flashgen.runtime.lookup import current_device
 from flashgen.spec.variant import Variant
@@ -67,9 +68,14 @@ def verify(
     if configs is None:
         capability = current_device(torch.device(device).index or 0).capability if gpu else ""
         cases += [*dense, *gradient_cases_for(variant, level, gpu, uses_schedule(variant))]
-        cases += paged_cases_for(level, capability)
+        cases += paged_cases_for(variant, level, capability)
     else:
         cases += [replace(case, name=f"{case.name}, {config}", config=config) for case in dense for config in configs]
+    if not cases:
+        raise VerificationFailed(
+            f"{module_path} is not proven: in each case of level {level!r} some input has no element; expected "
+            "dimensions that come to 1 or more where there are a hundred queries and keys"
+        )
     limit = DEFAULT_SECONDS[level] if seconds is None else seconds
     if not gpu:
         return run_isolated(Path(module_path), variant, cases, level=level, seconds=limit)

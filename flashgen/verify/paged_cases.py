@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from flashgen.elements import has_elements
+from flashgen.paged import room
+from flashgen.problems import Problem
 from flashgen.runtime import Config
+from flashgen.spec.variant import Variant
 
 # Sequences without a key, with one, with a page but one slot, a page, a page and one slot, and longer ones.
 RAGGED = (0, 1, 15, 16, 17, 100, 1000)
@@ -38,6 +42,13 @@ class PagedCase:
     config: Config | None = None
     seed: int = 0
 
+    @property
+    def problem(self) -> Problem:
+        """The sizes that inputs have: those of the whole batch, at the longest lengths."""
+        q_len, kv_len = max(self.q_lens or (1,)), room(self.kv_lens, self.block_size)
+        heads = self.heads, self.kv_heads
+        return Problem(len(self.kv_lens), *heads, q_len, kv_len, self.head_dim, self.v_head_dim, self.dtype)
+
 
 _FEW = (0, 70, 17, 40)
 
@@ -64,8 +75,12 @@ _FULL = (
 )
 
 
-def paged_cases_for(level: str, capability: str = "") -> tuple[PagedCase, ...]:
-    """The cases of a level, for a GPU such as "sm_80" or, "", the interpreter."""
+def paged_cases_for(variant: Variant, level: str, capability: str = "") -> tuple[PagedCase, ...]:
+    """The cases of a level whose inputs have elements, for a GPU such as "sm_80" or, "", the interpreter."""
+    return tuple(case for case in _cases(level, capability) if has_elements(variant, case.problem))
+
+
+def _cases(level: str, capability: str) -> tuple[PagedCase, ...]:
     cases = (*_QUICK, *(_FULL if level == "full" else ()))
     seeded = (replace(case, seed=seed) for seed, case in enumerate(cases))
     # Triton has no float8_e4m3fn below sm_89.

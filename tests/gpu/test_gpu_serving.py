@@ -55,7 +55,7 @@ def assert_proven(module: ModuleType, name: str, **how: object) -> None:
 def test_the_cases_of_verify_are_proven(gallery_module: Gallery, name: str) -> None:
     module, variant = gallery_module(name), load(VARIANTS / f"{name}.yaml")
     major, minor = torch.cuda.get_device_capability()
-    for case in paged_cases_for("full", f"sm_{major}{minor}"):
+    for case in paged_cases_for(variant, "full", f"sm_{major}{minor}"):
         result = run_case(module, variant, case, "cuda")
         assert result.ok, result
 

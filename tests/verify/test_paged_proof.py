@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from flashgen.codegen import generate, load_module
+from flashgen.errors import VerificationFailed
 from flashgen.paged import dense_inputs, make_batch, packed_keywords
 from flashgen.spec import load
 from flashgen.verify import PagedCase, paged_cases_for, run_case, verify
-from flashgen.verify.paged import judge_sequences
+from flashgen.verify.paged import batch_of_case, judge_sequences
 
 CAUSAL = load(Path(__file__).parents[2] / "variants" / "causal.yaml")
 # Which sequence of how many one is, inputs along queries, along keys and along both, a dimension's name in two of them.
@@ -41,16 +42,51 @@ def test_a_variant_with_inputs_of_every_form_is_proven(tmp_path: Path) -> None:
 
 
 def test_a_level_has_every_cache_and_scale() -> None:
-    cases = paged_cases_for("full")
+    cases = paged_cases_for(CAUSAL, "full")
     assert {case.cache for case in cases} == {"", "float8_e4m3fn", "float8_e5m2", "int8"}
     assert {case.scales for case in cases} == {"none", "one", "head", "token"}
     assert len({case.seed for case in cases}) == len(cases)
-    assert "float8_e4m3fn" not in {case.cache for case in paged_cases_for("full", "sm_80")}
+    assert "float8_e4m3fn" not in {case.cache for case in paged_cases_for(CAUSAL, "full", "sm_80")}
+
+
+def of_blocks(dim: str) -> dict[str, object]:
+    """A spec with an input that has an element only where a batch is long enough."""
+    return {
+        "name": "of_blocks",
+        "score": "score + a[b, q // 128]",
+        "inputs": {"a": {"shape": ["batch", dim], "dtype": "float32"}},
+    }
+
+
+@pytest.mark.parametrize("level", ["quick", "full"])
+def test_a_case_has_the_sizes_of_its_batch(level: str) -> None:
+    variant = load(of_blocks("kv_len"))
+    for case in paged_cases_for(variant, level):
+        batch = batch_of_case(case, "cpu")
+        a = dense_inputs(variant, batch).inputs["a"]
+        assert tuple(a.shape) == (case.problem.batch, case.problem.kv_len) == (len(case.kv_lens), batch.longest)
+
+
+@pytest.mark.parametrize(("dim", "left"), [("q_len", 3), ("q_len // 8", 1), ("kv_len // 200", 2), ("kv_len - 97", 2)])
+def test_cases_whose_inputs_have_no_element_are_left_out(dim: str, left: int, tmp_path: Path) -> None:
+    variant = load(of_blocks(dim))
+    cases = paged_cases_for(variant, "quick")
+    assert len(cases) == left
+    module = load_module(generate(variant, tmp_path))
+    for case in cases:
+        result = run_case(module, variant, case, "cpu")
+        assert result.ok, result
+
+
+def test_what_has_no_case_is_not_proven(tmp_path: Path) -> None:
+    variant = load(of_blocks("kv_len // 100000"))
+    with pytest.raises(VerificationFailed, match=r"of_blocks is not proven: in each case of level 'quick' some input"):
+        verify(generate(variant, tmp_path), variant, device="cpu")
 
 
 def test_verify_proves_them(tmp_path: Path) -> None:
     report = verify(generate(CAUSAL, tmp_path), CAUSAL, device="cpu")
-    assert {case.name for case in paged_cases_for("quick")} <= {case.name for case in report.cases if case.ok}
+    assert {case.name for case in paged_cases_for(CAUSAL, "quick")} <= {case.name for case in report.cases if case.ok}
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan")])
