@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.reductions import counted_sizes
 from flashgen.problems import Problem, input_sizes
-from flashgen.spec.variant import Input, Variant
+from flashgen.spec.variant import Dim, Input, Variant
 
 
 def part_of(tensor: Input, sizes: dict[str, Any]) -> tuple[int, ...]:
@@ -17,9 +18,16 @@ def part_of(tensor: Input, sizes: dict[str, Any]) -> tuple[int, ...]:
 
 def has_elements(variant: Variant, problem: Problem, params: dict[str, bool | int | float] | None = None) -> bool:
     """Whether each input has an element to read: [kv_len // 64] of 40 keys has none."""
+    return next(empty_dims(variant, problem, params), None) is None
+
+
+def empty_dims(
+    variant: Variant, problem: Problem, params: dict[str, bool | int | float] | None = None
+) -> Iterator[tuple[Input, Dim]]:
+    """The dimensions that leave an input without an element to read."""
     sizes = input_sizes(variant, problem, params=params)
     for tensor in variant.inputs:
         counted = counted_sizes(tensor.name, [dim.size for dim in tensor.dims], variant.score, variant.mask)
-        if any(evaluate(dim.size, sizes, {}) < 1 and dim.size not in counted for dim in tensor.dims):
-            return False
-    return True
+        for dim in tensor.dims:
+            if evaluate(dim.size, sizes, {}) < 1 and dim.size not in counted:
+                yield tensor, dim

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from flashgen.codegen import uses_schedule
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
+from flashgen.elements import empty_dims
+from flashgen.errors import UsageError
 from flashgen.explain.configs import Used, used_configs
 from flashgen.explain.describe import Explanation, describe
 from flashgen.explain.picture import Panel
 from flashgen.explain.scores import ScorePanel, look_at
 from flashgen.explain.tiles import count
+from flashgen.lang.nodes import Expr, inputs
 from flashgen.problems import Problem, make_inputs
 from flashgen.spec.variant import Variant
 
@@ -49,7 +52,7 @@ def explain(variant: Variant, out: Path, length: int | None = None, seed: int = 
 
 def picture_of(variant: Variant, length: int, seed: int = 0, BM: int = TILE_Q, BN: int = TILE_KV) -> Panel:
     """Evaluate the mask on every pair of a problem with random inputs, cell by cell and tile by tile."""
-    mask = _pairwise(variant, length, seed).mask
+    mask = _pairwise(variant, variant.mask, length, seed).mask
     cell = -(-length // CELLS)
     return Panel(variant.name, count(mask, length, length, cell, cell), count(mask, length, length, BM, BN))
 
@@ -59,14 +62,23 @@ def score_picture_of(variant: Variant, panel: Panel, seed: int = 0) -> ScorePane
 
     `seed` draws the inputs, the same as for the panel.
     """
-    score = _pairwise(variant, panel.cells.q_len, seed).score
+    score = _pairwise(variant, variant.score, panel.cells.q_len, seed).score
     return look_at(variant.name, score, panel.cells, variant.tune_shapes[0].heads)
 
 
-def _pairwise(variant: Variant, length: int, seed: int) -> Pairwise:
-    """The variant's two functions for a problem of this length with random inputs."""
+def _pairwise(variant: Variant, shown: Expr, length: int, seed: int) -> Pairwise:
+    """The variant's two functions for a problem of this length with random inputs, for the one that is shown.
+
+    UsageError where what it reads has no element at this length.
+    """
     shape = variant.tune_shapes[0]
     dim = variant.head_dims[0]
     problem = Problem(1, shape.heads, shape.kv_heads, length, length, dim, dim, variant.dtypes[0])
+    for tensor, empty in empty_dims(variant, problem):
+        if tensor.name in inputs(shown):
+            raise UsageError(
+                f"the input {tensor.name} has no element at {length} queries and keys, by its dimension {empty.text}; "
+                "expected a length at which it comes to 1 or more"
+            )
     call = make_inputs(variant, problem, seed=seed)
     return make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)

@@ -22,7 +22,9 @@ def limits(panel: ScorePanel) -> tuple[float, float]:
     """What the darkest and the lightest colour of all its heads stand for; what is less than the first is as dark."""
     low, high = panel.span
     low = max(low, high - DEPTH)
-    return (low, high) if low < high else (low - 1, high + 1)
+    # Beside a large number 1 is nothing.
+    beside = max(1.0, abs(high) * 1e-9)
+    return (low, high) if low < high else (low - beside, high + beside)
 
 
 def draw_added(added: Added, panel: ScorePanel, place: Axes) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flashgen.errors import UsageError
 from flashgen.explain import picture_of, score_picture_of
 from flashgen.explain.curves import DEPTH, curve_of, limits, map_of
 from flashgen.explain.picture import ASCII_SHADES, save
@@ -110,3 +111,27 @@ def test_a_png_has_the_scores_after_the_masks_on_either_background(tmp_path: Pat
     assert (light[0, 0, 3], dark[0, 0, 3]) == (1, 0)
     ink = np.array([int(DARK_INK[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     assert (np.abs(dark[..., :3] - ink) < 0.01).all(axis=-1).any()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("much", ["1e30", "-3e18", "3"])
+def test_a_large_constant_for_every_pair_is_drawn(much: str) -> None:
+    panel = panel_of(score=f"score + {much}")
+    low, high = limits(panel)
+    assert low < float(np.float32(much)) < high
+    (added,) = panel.added
+    assert len(map_of(added, panel, ASCII_SHADES)) == 18
+
+
+def test_an_input_without_an_element_is_named_where_it_would_be_read() -> None:
+    variant = load(
+        {
+            "name": "shown",
+            "inputs": {"a": {"shape": ["kv_len // 64"], "dtype": "float32"}},
+            "score": "score + a[k // 64]",
+        }
+    )
+    panel = picture_of(variant, 60)
+    with pytest.raises(UsageError, match=r"the input a has no element at 60 queries and keys, by its dimension kv_len"):
+        score_picture_of(variant, panel)
+    assert score_picture_of(variant, picture_of(variant, 64)).added
