@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from numbers import Number as Scalar
 from typing import Any
 
 import torch
@@ -86,6 +87,9 @@ def trace(
     asking = Asking()
     with torch.no_grad(), named_locals(tracing.learn), TransformGetItemToIndex(), asking, tracing:
         returned = mod(*given)
+        if not isinstance(returned, torch.Tensor | Scalar):
+            what = "None" if returned is None else f"a {type(returned).__name__}"
+            raise NotTraced(f"its result is {what}; expected a number for each pair, as a tensor")
         if isinstance(returned, torch.Tensor) and returned.ndim:
             raise NotTraced(f"its result has {returned.ndim} dimensions; expected a number for each pair")
         result = tracing.value(returned)

@@ -51,7 +51,22 @@ def by_floats(score, b, h, q, k, table=torch.zeros(3)):  # noqa: B008
     return score + table[score]  # here
 
 
+def returns_nothing(score, b, h, q, k):  # here
+    score + q
+
+
+def returns_text(score, b, h, q, k):  # here
+    return "score"
+
+
+def returns_two(score, b, h, q, k):  # here
+    return score, score
+
+
 CASES = {
+    returns_nothing: "its result is None; expected a number for each pair",
+    returns_text: "its result is a str; expected",
+    returns_two: "its result is a tuple; expected",
     decides: "torch.where",
     unknown_function: "bessel_i0",
     calls_inner: "cumsum",
