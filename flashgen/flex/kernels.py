@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from flashgen.flex.captures import Captured, Way, capture
+from flashgen.flex.captures import Captured, capture
 from flashgen.flex.kept import kept_module
 from flashgen.flex.mods import Mod
+from flashgen.flex.parts import Way, name_of
 from flashgen.flex.reading import follow
 from flashgen.flex.recent import Recent
 from flashgen.flex.spec import meaning
@@ -137,7 +138,7 @@ def _served(key: tuple[Any, ...], values: Sequence[Any]) -> Kernels | None:
 
 def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, found: Captured) -> Kernels:
     name = variant_name(score_mod if score_mod is not None else mask_mod)
-    traced = meaning(score_mod, mask_mod, name, many_queries)
+    traced = meaning(score_mod, mask_mod, name, many_queries, found.names)
     module = kept_module(traced.spec, "flex")
     tensors = tuple(
         TensorArgument(
@@ -157,9 +158,7 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
 
 def variant_name(mod: Any) -> str:
     """A variant's name by that of a mod."""
-    while hasattr(mod, "func"):
-        mod = mod.func
-    own = "attention" if mod is None else getattr(mod, "__name__", type(mod).__name__)
+    own = "attention" if mod is None else name_of(mod)
     letters = "".join(each if each.isascii() and each.isalnum() else "_" for each in own.lower()).strip("_")
     name = "mod" if own == "<lambda>" or not letters[:1].isalpha() else letters[:48]
     return name if module_problem(name) is None else f"{name}_mod"

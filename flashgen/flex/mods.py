@@ -5,14 +5,15 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
 from flashgen.errors import Location, ModError
-from flashgen.flex.captures import Way, called
 from flashgen.flex.files import is_foreign
 from flashgen.flex.hidden import conjuncts
+from flashgen.flex.parts import Way, function_of
 from flashgen.flex.rebuilt import Rebuilding
 from flashgen.flex.trace import Input, Number, Traced, trace
 from flashgen.flex.values import AXIS, NotTraced
@@ -21,12 +22,14 @@ from flashgen.lang.written import written
 from flashgen.spec.names import name_problem
 
 Mod = Callable[..., torch.Tensor]
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Mods:
     """What two mods compute. `places` says which of the captured values each name has, in the order of `capture`;
-    `ways` has for each of these the mod, 0 for the score's, and the way from there.
+    `ways` has for each of these the mod, 0 for the score's, and the way from there. `fixed` are the numbers for whose
+    values alone this holds.
     """
 
     score: Traced | None
@@ -35,11 +38,7 @@ class Mods:
     numbers: Mapping[str, int | float]
     places: Mapping[str, int]
     ways: Sequence[tuple[int, Way]]
-
-    @property
-    def fixed(self) -> frozenset[str]:
-        """The numbers whose values the mods asked for."""
-        return frozenset().union(*(each.fixed for each in (self.score, self.mask) if each is not None))
+    fixed: frozenset[str]
 
     @property
     def sized(self) -> frozenset[str]:
@@ -47,28 +46,25 @@ class Mods:
         return frozenset().union(*(each.sized for each in (self.score, self.mask) if each is not None))
 
 
-def trace_mods(score_mod: Mod | None, mask_mod: Mod | None) -> Mods:
-    """Trace both. Raises ModError, which names the line of the mod, where the language does not have what they do.
+def trace_mods(score_mod: Mod | None, mask_mod: Mod | None, names: Collection[str], numbers_stay: bool) -> Mods:
+    """Trace both. `names` are those that the code behind them reads. `numbers_stay`: numbers are what they are, and the
+    trace holds for these; otherwise tensors stand in for them.
 
-    What goes wrong on a number that is a tensor, as `2 ** -n`, may go well on the number itself.
+    Raises ModError, which names the line of the mod, where the language does not have what they do.
     """
-    try:
-        return _traced(score_mod, mask_mod, numbers_stay=False)
-    except Exception:  # noqa: BLE001  (whatever the mod raises)
-        return _traced(score_mod, mask_mod, numbers_stay=True)
-
-
-def _traced(score_mod: Mod | None, mask_mod: Mod | None, numbers_stay: bool) -> Mods:
     standing = _Standing(numbers_stay)
-    rebuilding = Rebuilding(standing)
+    rebuilding = Rebuilding(standing, names)
     again: list[Any] = []
     for standing.root, mod in enumerate((score_mod, mask_mod)):
-        again.append(None if mod is None else rebuilding.mod(mod))
+        again.append(None if mod is None else _run(mod, partial(rebuilding.mod, mod)))
     score, mask = again
-    traced_mask = None if mask is None else _run(mask_mod, mask, False, standing, causal=False)
+    inputs, numbers = standing.inputs.values(), standing.numbers.values()
+    traced_mask = None if mask is None else _run(mask_mod, partial(trace, mask, False, inputs, numbers, False))
     causal = traced_mask is not None and any(map(is_causal, conjuncts(traced_mask.result.syntax)))
-    traced_score = None if score is None else _run(score_mod, score, True, standing, causal)
-    return Mods(traced_score, traced_mask, standing.tensors, standing.values, standing.places, standing.ways)
+    traced_score = None if score is None else _run(score_mod, partial(trace, score, True, inputs, numbers, causal))
+    traced = [each for each in (traced_score, traced_mask) if each is not None]
+    fixed = frozenset(standing.values if numbers_stay else ()).union(*(each.fixed for each in traced))
+    return Mods(traced_score, traced_mask, standing.tensors, standing.values, standing.places, standing.ways, fixed)
 
 
 def is_causal(mask: Syntax) -> bool:
@@ -76,9 +72,10 @@ def is_causal(mask: Syntax) -> bool:
     return written(mask) in ("q >= k", "k <= q")
 
 
-def _run(mod: Any, again: Any, with_score: bool, standing: _Standing, causal: bool) -> Traced:
+def _run(mod: Any, step: Callable[[], _Result]) -> _Result:
+    """A step of tracing a mod, whose errors name the line in it."""
     try:
-        return trace(again, with_score, standing.inputs.values(), standing.numbers.values(), causal)
+        return step()
     except NotTraced as error:
         raise ModError(place_of(mod, error), str(error)) from None
     except Exception as error:
@@ -90,9 +87,10 @@ def place_of(mod: Any, error: BaseException | None = None) -> Location:
     for frame in reversed(traceback.extract_tb(error.__traceback__) if error is not None else []):
         if not is_foreign(frame.filename) and frame.lineno is not None:
             return Location(frame.filename, frame.lineno)
-    function = called(mod)
-    code = getattr(getattr(function, "func", function), "__code__", None)
-    return Location(repr(mod)) if code is None else Location(code.co_filename, code.co_firstlineno)
+    function = function_of(mod)
+    if function is None:
+        return Location(repr(mod))
+    return Location(function.__code__.co_filename, function.__code__.co_firstlineno)
 
 
 class _Standing:
@@ -123,8 +121,27 @@ class _Standing:
         self.values[name] = value
         kind = torch.int64 if isinstance(value, int) else torch.float64
         is_natural = isinstance(value, int) and value >= 0
-        self.numbers[slot] = Number(name, torch.tensor(value, dtype=kind), is_natural)
+        self.numbers[slot] = Number(name, _NumberTensor(torch.tensor(value, dtype=kind)), is_natural)
         return value if self._numbers_stay else self.numbers[slot].stand_in
+
+
+def _left_to_tensors(name: str) -> Callable[..., Any]:
+    """A comparison that the other tensor makes: `q < 3` and `3 > q` are both `q < 3` to torch."""
+    compare = getattr(torch.Tensor, name)
+    return lambda number, other: NotImplemented if type(other) is torch.Tensor else compare(number, other)
+
+
+# Stands in for a number, which it says that it is. As a key it would be another one than the number, so it is none.
+_NumberTensor: Any = type(
+    "_NumberTensor",
+    (torch.Tensor,),
+    {
+        "__torch_function__": torch._C._disabled_torch_function_impl,
+        "__class__": property(lambda self: float if self.dtype.is_floating_point else int),
+        "__hash__": None,
+        **{f"__{name}__": _left_to_tensors(f"__{name}__") for name in ("lt", "le", "gt", "ge", "eq", "ne")},
+    },
+)
 
 
 def free_name(wanted: str, taken: Collection[str], is_argument: bool = True) -> str:

@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flashgen.flex.captures import Way
+from flashgen.flex.parts import Way
 
 _READERS: Mapping[str, Callable[[Any, Any], Any]] = {
     "cell": lambda value, place: value.__closure__[place].cell_contents,
@@ -18,6 +18,8 @@ _READERS: Mapping[str, Callable[[Any, Any], Any]] = {
     "keyword": lambda value, name: value.keywords[name],
     "item": lambda value, key: value[key],
     "attribute": getattr,
+    "special": lambda value, name: getattr(type(value), name),
+    "property": lambda value, name: getattr(type(value), name).fget,
     # A mod that is an object stands for its method.
     "self": lambda value, _: value.__self__ if isinstance(value, types.MethodType) else value,
     "function": lambda value, name: (

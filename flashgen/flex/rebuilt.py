@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
-from flashgen.flex.captures import (
+from flashgen.flex.captures import is_number, is_plain
+from flashgen.flex.classes import attributes_of, slots
+from flashgen.flex.parts import (
     Part,
+    Step,
     Way,
     called,
     defaults,
     has_content,
     identity,
     is_library,
-    is_number,
-    is_plain,
     parts,
     parts_of_function,
 )
@@ -28,10 +30,10 @@ StandIn = Callable[[str, Any, Any, Way], Any]
 
 
 class Rebuilding:
-    """Rebuilds mods, one after the other; what they share stays shared."""
+    """Rebuilds mods, one after the other; what they share stays shared. `names` are those of what they capture."""
 
-    def __init__(self, stand_in: StandIn) -> None:
-        self._stand_in = stand_in
+    def __init__(self, stand_in: StandIn, names: Collection[str]) -> None:
+        self._stand_in, self._names = stand_in, names
         self._made: dict[Any, Any] = {}
         self._cells: dict[int, types.CellType] = {}
         # Bound methods would be gone before others take their ids.
@@ -39,45 +41,38 @@ class Rebuilding:
 
     def mod(self, mod: Any) -> Any:
         """The mod over again."""
-        return self._value(called(mod), "", (), None, ())
+        return self._value(called(mod), "", None, ())
 
-    def _value(self, value: Any, name: str, names: Sequence[str], slot: Any, way: Way) -> Any:
+    def _value(self, value: Any, name: str, slot: Any, way: Way) -> Any:
         if isinstance(value, torch.Tensor):
             return self._stand_in(name, value, id(value), way)
         if is_number(value):
             return self._stand_in(name, value, slot, way)
         if is_plain(value) or is_library(value):
             return value
-        own = identity(value, names)
+        own = identity(value)
         if own not in self._made:
             self._kept.append(value)
             self._made[own] = value
-            self._made[own] = self._again(value, name, names, own, way)
+            self._made[own] = self._again(value, name, own, way)
         return self._made[own]
 
-    def _again(self, value: Any, name: str, names: Sequence[str], own: Any, way: Way) -> Any:
+    def _again(self, value: Any, name: str, own: Any, way: Way) -> Any:
         if isinstance(value, types.FunctionType):
             return self._function(value, own, way)
-        inner = [(part, self._part(part, name, way)) for part in parts(value, names)]
-        new: list[Any] = [each for _, each in inner]
-        if all(each is part.value for part, each in inner):
+        inner = [part for part in parts(value, self._names) if not part.as_is]
+        if not inner:
             return value
-        if isinstance(value, types.MethodType):
-            return types.MethodType(new[0], new[1])
-        if isinstance(value, functools.partial):
-            count = 1 + len(value.args)
-            keywords = dict(zip(value.keywords, new[count:], strict=True))
-            return functools.partial(new[0], *new[1:count], **keywords)
-        if isinstance(value, tuple | list):
-            kind: Any = type(value)
-            return kind(*new) if hasattr(value, "_fields") else kind(new)
-        if isinstance(value, dict):
-            return dict(zip(value, new, strict=True))
-        return _with_attributes(value, {part.name: each for part, each in inner})
+        if isinstance(value, types.MethodType | functools.partial | tuple | list | dict):
+            return _with_items(value, [self._part(part, name, way) for part in inner])
+        # Its methods are bound to the copy, which is therefore there first.
+        again = self._made[own] = _copy(value)
+        _fill(again, [(part.step, self._part(part, name, way)) for part in inner])
+        return again
 
     def _part(self, part: Part, owner: str, way: Way) -> Any:
         name = f"{owner}{part.name}" if part.name.startswith("_") else part.name or owner
-        return self._value(part.value, name, part.names, part.slot, (*way, part.step))
+        return self._value(part.value, name, part.slot, (*way, part.step))
 
     def _function(self, function: types.FunctionType, own: Any, way: Way) -> types.FunctionType:
         closure, scope = function.__closure__ or (), dict(function.__globals__)
@@ -92,27 +87,66 @@ class Rebuilding:
         for cell, old in zip(cells, closure, strict=True):
             if has_content(old):
                 cell.cell_contents = found[id(old), None]
-        owner = id(function)
-        new.__defaults__ = tuple(found[owner, name] for name in defaults(function)) or None
-        new.__kwdefaults__ = {name: found[owner, name] for name in function.__kwdefaults__ or {}}
+        keywords = function.__kwdefaults__ or {}
+        new.__defaults__ = tuple(found[id(function), name] for name in defaults(function)) or None
+        new.__kwdefaults__ = {name: found[id(keywords), name] for name in keywords}
         scope.update({name: each for (holder, name), each in found.items() if holder == id(function.__globals__)})
         return new
 
 
-def _with_attributes(owner: Any, new: Mapping[str, Any]) -> Any:
-    """A copy of an object whose attributes are others; a method that is rebuilt becomes one of its attributes."""
+def _with_items(value: Any, new: list[Any]) -> Any:
+    """The same with other parts; whatever else a kind of list or mapping has stays."""
+    if isinstance(value, types.MethodType):
+        return types.MethodType(new[0], new[1])
+    if isinstance(value, functools.partial):
+        count = 1 + len(value.args)
+        return functools.partial(new[0], *new[1:count], **dict(zip(value.keywords, new[count:], strict=True)))
+    if isinstance(value, tuple):
+        kind: Any = type(value)
+        return kind(*new) if hasattr(value, "_fields") else kind(new)
+    again = copy.copy(value)
+    for place, each in zip(value if isinstance(value, dict) else range(len(value)), new, strict=True):
+        again[place] = each
+    return again
+
+
+_REGISTERED = ("_modules", "_buffers", "_parameters")
+
+
+def _copy(owner: Any) -> Any:
+    """Another object with the same attributes."""
     if isinstance(owner, types.ModuleType):
-        copy: Any = types.ModuleType(owner.__name__)
-        copy.__dict__.update({**owner.__dict__, **new})
-        return copy
-    if not hasattr(owner, "__dict__"):
-        return owner
-    copy = object.__new__(type(owner))
-    copy.__dict__.update(owner.__dict__)
-    held = ("_modules", "_buffers", "_parameters") if isinstance(owner, torch.nn.Module) else ()
-    homes = [copy.__dict__.setdefault(name, {}) for name in held]
-    copy.__dict__.update({name: dict(home) for name, home in zip(held, homes, strict=True)})
-    for name, each in new.items():
-        homes = [copy.__dict__[kind] for kind in held if name in copy.__dict__[kind]]
-        (homes[0] if homes else copy.__dict__)[name] = each
-    return copy
+        again: Any = types.ModuleType(owner.__name__)
+    else:
+        try:
+            again = object.__new__(type(owner))
+        except TypeError:
+            return copy.copy(owner)
+    for name in slots(owner):
+        object.__setattr__(again, name, getattr(owner, name))
+    if attributes_of(owner) is not None:
+        again.__dict__.update(owner.__dict__)
+    if isinstance(owner, torch.nn.Module):
+        again.__dict__.update({name: dict(owner.__dict__[name]) for name in _REGISTERED})
+    return again
+
+
+def _fill(again: Any, new: Sequence[tuple[Step, Any]]) -> None:
+    """Put other parts into a copy; what stands in its class goes into a class of its own."""
+    own: dict[str, Any] = {}
+    for (how, name), each in new:
+        if how == "special":
+            own[name] = each
+        elif how == "property":
+            own[name] = property(each)
+        elif name in slots(again):
+            object.__setattr__(again, name, each)
+        else:
+            homes = [again.__dict__[kind] for kind in _REGISTERED if isinstance(again, torch.nn.Module)]
+            next((home for home in homes if name in home), again.__dict__)[name] = each
+    if own:
+        kind = type(again)
+        make: Any = type(kind)
+        special = make(kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, **own})
+        # Its own way to set attributes may refuse.
+        object.__setattr__(again, "__class__", special)

@@ -78,12 +78,11 @@ class Recent(Generic[Answer]):
         except TypeError:
             return
         numbers, others = [], []
-        for each in found.variables:
-            holder, name, value = each
-            if is_number(value):
+        for holder, name, value, is_in_key in found.variables:
+            if is_number(value) and not is_in_key:
                 numbers.append((holder, name, type(value), value < 0, found.met[id(holder), name]))
             else:
-                others.append(each)
+                others.append((holder, name, value))
         tensors = [(value, value.requires_grad) for value in found.values if isinstance(value, torch.Tensor)]
         self._known[key] = _Known(owners, answer, found.values, others, tensors, numbers)
 

@@ -10,15 +10,18 @@ from typing import Any
 import torch
 
 from flashgen.errors import ModError, SpecError
-from flashgen.flex.captures import Way
+from flashgen.flex.agreement import agree
+from flashgen.flex.captures import capture
 from flashgen.flex.hidden import apart, conjuncts
 from flashgen.flex.lets import named
 from flashgen.flex.mods import Mod, Mods, is_causal, place_of, trace_mods
+from flashgen.flex.parts import Way, name_of
 from flashgen.flex.values import AXIS, NOWHERE, Value, dimension, literal, where
 from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Index, Name, Operation, Syntax, pieces
 from flashgen.lang.written import written
 from flashgen.spec import load
+from flashgen.spec.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,44 @@ def to_spec(
     return found.spec, dict(found.tensors), dict(found.numbers)
 
 
-def meaning(score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries: bool) -> Meaning:
-    """The same with what a call needs to find its arguments again."""
-    mods = trace_mods(score_mod, mask_mod)
+def meaning(
+    score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries: bool, names: Collection[str] | None = None
+) -> Meaning:
+    """The same with what a call needs to find its arguments again; `names` as `capture` has them.
+
+    A mod may do other things with a tensor than with the number that it stands for: `2 ** -n`, `scales.get(n)`,
+    `isinstance(n, int)`. Then the spec holds for the numbers as they are.
+    """
+    names = capture(score_mod, mask_mod).names if names is None else names
+    found = [_attempt(score_mod, mask_mod, name, many_queries, names, numbers_stay) for numbers_stay in (False, True)]
+    general, special = found
+    if isinstance(general, ModError):
+        if isinstance(special, ModError):
+            raise special
+        return special[0]
+    if isinstance(special, ModError) or agree(general[1], special[1]):
+        return general[0]
+    return special[0]
+
+
+def _attempt(
+    score_mod: Mod | None,
+    mask_mod: Mod | None,
+    name: str,
+    many_queries: bool,
+    names: Collection[str],
+    numbers_stay: bool,
+) -> tuple[Meaning, Variant] | ModError:
+    """What the mods mean with tensors, or themselves, in the place of numbers; or why they mean nothing."""
+    try:
+        mods = trace_mods(score_mod, mask_mod, names, numbers_stay)
+        found = _meaning(score_mod, mask_mod, mods, name, many_queries)
+        return found, _checked(found.spec, score_mod or mask_mod)
+    except ModError as error:
+        return error
+
+
+def _meaning(score_mod: Mod | None, mask_mod: Mod | None, mods: Mods, name: str, many_queries: bool) -> Meaning:
     score, masks = _expressions(mods)
     lets, (score, *masks) = named([score, *masks], _local(mods), {AXIS, *mods.tensors, *mods.numbers})
     read = [*lets.values(), score, *masks]
@@ -80,7 +118,6 @@ def meaning(score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries
         }.items()
         if each
     }
-    _check(spec, score_mod or mask_mod)
     numbers = {each: value for each, value in mods.numbers.items() if each in params and each not in mods.fixed}
     fixed, sized = (tuple(sorted(mods.places[each] for each in names)) for names in (mods.fixed, mods.sized))
     return Meaning(spec, {each: mods.tensors[each] for each in inputs}, numbers, mods.places, mods.ways, fixed, sized)
@@ -92,7 +129,7 @@ def _description(*mods: Any) -> str:
     said = inspect.getdoc(given[0]) if given and inspect.isroutine(given[0]) else None
     if said and given[0].__module__.partition(".")[0] != "torch":
         return " ".join(said.partition("\n\n")[0].split())
-    names = [getattr(mod, "__name__", type(mod).__name__) for mod in given]
+    names = [name_of(mod) for mod in given]
     return f"FlexAttention with {' and '.join(names) or 'no mod'}."
 
 
@@ -171,9 +208,9 @@ def _size(name: str, axis: int, rank: int, indices: list[Syntax], many_queries: 
     return lengths.get(next(iter(named)), own) if len(named) == 1 else own
 
 
-def _check(spec: dict[str, Any], mod: Any) -> None:
-    """What is wrong with the spec is said of the mod."""
+def _checked(spec: dict[str, Any], mod: Any) -> Variant:
+    """The spec as it is read. What is wrong with it is said of the mod."""
     try:
-        load(spec)
+        return load(spec)
     except SpecError as error:
         raise ModError(place_of(mod), f"its spec is not accepted: {error}") from error

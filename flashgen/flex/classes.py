@@ -1,0 +1,124 @@
+"""What an object has by its class: methods, properties, slots, and values that all instances share."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+# Their functions, classes and constants do not change; what these read is not looked for.
+_LIBRARIES = frozenset({
+    "torch", "math", "numpy", "operator", "functools", "itertools", "builtins", "typing", "enum", "abc", "types",
+    "collections", "dataclasses",
+})  # fmt: skip
+
+# Of no concern to what an object computes.
+_OUTWARD = frozenset({
+    "__new__", "__init__", "__post_init__", "__init_subclass__", "__class_getitem__", "__set_name__", "__del__",
+    "__repr__", "__str__", "__format__", "__dir__", "__sizeof__", "__hash__", "__setattr__", "__delattr__", "__copy__",
+    "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__",
+})  # fmt: skip
+
+
+class ClassPart(NamedTuple):
+    """Something of a class, under a name. `kind` is method, static, property, slot or value, or code that is none of
+    them; `home` the class that has it; `is_shadowed` that a class before it has the name too.
+    """
+
+    name: str
+    kind: str
+    value: Any
+    home: type
+    is_shadowed: bool
+
+
+def is_of_library(module: str) -> bool:
+    """Whether this is the name of a module of which nothing is captured."""
+    return module.partition(".")[0] in _LIBRARIES
+
+
+def own_classes(kind: type) -> tuple[type, ...]:
+    """A class and those that it inherits from, without those of libraries."""
+    return tuple(each for each in kind.__mro__ if not is_of_library(each.__module__))
+
+
+def members(kind: type, names: Collection[str], owner: Any = None) -> Iterator[ClassPart]:
+    """What a class has under these names; with an `owner`, what this instance of it has. Without one, the functions
+    that run when the class is called too.
+    """
+    if issubclass(kind, enum.Enum):
+        return
+    classes = own_classes(kind)
+    wanted = names if owner is not None else dict.fromkeys([*names, "__new__", "__init__", "__post_init__"])
+    for name in wanted:
+        is_shadowed = False
+        for home in classes:
+            if name in home.__dict__:
+                found = _member(name, home.__dict__[name], home, owner, is_shadowed)
+                # A value is that of the first class; a function may call those behind it.
+                if found is not None and not (is_shadowed and found.kind in ("slot", "value")):
+                    yield found
+                is_shadowed = True
+    if owner is None:
+        yield from (ClassPart(name, "code", each, kind, False) for name, each in specials(kind))
+
+
+def _member(name: str, raw: Any, home: type, owner: Any, is_shadowed: bool) -> ClassPart | None:
+    if isinstance(raw, types.FunctionType):
+        return ClassPart(name, "method", raw, home, is_shadowed)
+    if isinstance(raw, staticmethod):
+        return ClassPart(name, "static", raw.__func__, home, is_shadowed)
+    if isinstance(raw, property) and raw.fget is not None:
+        return ClassPart(name, "property", raw.fget, home, is_shadowed)
+    if isinstance(raw, classmethod):
+        return ClassPart(name, "code", raw.__func__, home, is_shadowed)
+    if isinstance(raw, functools.cached_property):
+        return ClassPart(name, "code", raw.func, home, is_shadowed)
+    if isinstance(raw, types.MemberDescriptorType):
+        has_value = owner is not None and _is_filled(raw, owner)
+        return ClassPart(name, "slot", raw.__get__(owner), home, is_shadowed) if has_value else None
+    if isinstance(getattr(type(raw), "__get__", None), types.FunctionType):
+        return ClassPart(name, "code", raw, home, is_shadowed)
+    return None if hasattr(type(raw), "__get__") else ClassPart(name, "value", raw, home, is_shadowed)
+
+
+def slots(owner: Any) -> list[str]:
+    """The slots of an object that have a value."""
+    found = [(name, each) for home in own_classes(type(owner)) for name, each in home.__dict__.items()]
+    return [name for name, each in found if isinstance(each, types.MemberDescriptorType) and _is_filled(each, owner)]
+
+
+def _is_filled(slot: types.MemberDescriptorType, owner: Any) -> bool:
+    try:
+        slot.__get__(owner)
+    except AttributeError:
+        return False
+    return True
+
+
+def attributes_of(owner: Any) -> dict[str, Any] | None:
+    """The attributes of an object's own, whatever its class does where one asks for others."""
+    try:
+        return object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+
+
+_specials: WeakKeyDictionary[type, tuple[tuple[str, types.FunctionType], ...]] = WeakKeyDictionary()
+
+
+def specials(kind: type) -> tuple[tuple[str, types.FunctionType], ...]:
+    """The methods of instances that no name in code tells of: what runs at a call, an index, a sum."""
+    known = _specials.get(kind)
+    if known is None:
+        found: dict[str, Any] = {}
+        for home in own_classes(kind):
+            for name, each in home.__dict__.items():
+                if name.startswith("__") and name.endswith("__") and name not in _OUTWARD:
+                    found.setdefault(name, each)
+        known = tuple((name, each) for name, each in found.items() if isinstance(each, types.FunctionType))
+        _specials[kind] = known
+    return known

@@ -1,0 +1,194 @@
+"""The values inside a value that a mod may read, and how one gets to each.
+
+What code reads can be told from its names: the globals, and of an object the attributes, of these names.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from flashgen.flex.classes import ClassPart, attributes_of, is_of_library, members, own_classes, specials
+
+# How one gets from a value to one inside it, and the name or place there.
+Step = tuple[str, Any]
+Way = tuple[Step, ...]
+
+
+class Part(NamedTuple):
+    """A value inside another, in a cell, or in a `holder` under a `key`; without a holder where it never changes.
+
+    `step` is how one gets there, for `reading.follow`. `as_is`: nothing can stand in for it.
+    """
+
+    name: str
+    value: Any
+    step: Step
+    holder: Any = None
+    key: Any = None
+    as_is: bool = False
+
+    @property
+    def slot(self) -> Any:
+        """The same for the same variable."""
+        return id(self.holder), self.key
+
+
+def called(mod: Any) -> Any:
+    """What runs when a mod is called: of an object with `__call__`, and of a module's `forward`, the bound method."""
+    if mod is None or isinstance(mod, types.FunctionType | types.MethodType | functools.partial):
+        return mod
+    name = "forward" if isinstance(mod, torch.nn.Module) else "__call__"
+    method = getattr(type(mod), name, None)
+    return types.MethodType(method, mod) if isinstance(method, types.FunctionType) else mod
+
+
+def function_of(mod: Any) -> types.FunctionType | None:
+    """The function that runs when a mod is called, if it is one of Python."""
+    while isinstance(mod, functools.partial):
+        mod = mod.func
+    mod = called(mod)
+    mod = mod.__func__ if isinstance(mod, types.MethodType) else mod
+    return mod if isinstance(mod, types.FunctionType) else None
+
+
+def name_of(mod: Any) -> str:
+    """What a mod is called: a function's name, or that of an object's class."""
+    while isinstance(mod, functools.partial):
+        mod = mod.func
+    is_named = isinstance(mod, types.FunctionType | types.MethodType | types.BuiltinFunctionType)
+    return mod.__name__ if is_named else type(mod).__name__
+
+
+def is_library(value: Any) -> bool:
+    """Whether it is a module of which nothing is captured."""
+    return isinstance(value, types.ModuleType) and is_of_library(value.__name__)
+
+
+def identity(value: Any) -> Any:
+    """The slot of what is no tensor and no number. A bound method is another object each time one asks for it."""
+    if isinstance(value, types.MethodType):
+        return id(value.__func__), id(value.__self__)
+    return id(value)
+
+
+def parts(value: Any, names: Collection[str]) -> Iterator[Part]:
+    """What a trace may read of a captured value; of an object, those attributes that have one of the `names`."""
+    if isinstance(value, types.FunctionType):
+        yield from parts_of_function(value)
+    elif isinstance(value, types.MethodType):
+        yield Part("", value.__func__, ("function", value.__func__.__name__))
+        yield Part("", value.__self__, ("self", None))
+    elif isinstance(value, functools.partial):
+        yield Part("", called(value.func), ("func", None))
+        for place, each in enumerate(value.args):
+            yield Part(f"_argument{place}", each, ("argument", place), value.args, place)
+        for name, each in value.keywords.items():
+            yield Part(name, each, ("keyword", name), value.keywords, name)
+    elif isinstance(value, tuple | list | set | frozenset | deque):
+        as_is = not isinstance(value, tuple | list)
+        yield from (Part(f"_{place}", each, ("item", place), value, place, as_is) for place, each in enumerate(value))
+    elif isinstance(value, dict):
+        yield from (Part(f"_{name}", each, ("item", name), value, name) for name, each in value.items())
+    elif isinstance(value, type):
+        yield from (_of_class(each) for each in members(value, names))
+    elif not isinstance(value, enum.Enum):
+        yield from _attributes(value, names)
+
+
+def parts_of_function(function: types.FunctionType) -> Iterator[Part]:
+    """Its free variables, its defaults, and the globals that it reads."""
+    code = function.__code__
+    for place, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True)):
+        if has_content(cell):
+            yield Part(name, cell.cell_contents, ("cell", place), cell)
+    if function.__defaults__:
+        for place, (name, each) in enumerate(defaults(function).items()):
+            yield Part(name, each, ("default", place), function, name)
+    keywords = function.__kwdefaults__ or {}
+    for name, each in keywords.items():
+        yield Part(name, each, ("keyword_default", name), keywords, name)
+    scope = function.__globals__
+    if not is_of_library(str(scope.get("__name__", ""))):
+        for name in read_names(code):
+            if name in scope and not is_library(scope[name]):
+                yield Part(name, scope[name], ("global", name), scope, name)
+
+
+def defaults(function: types.FunctionType) -> dict[str, Any]:
+    """The defaults of positional parameters, by their names."""
+    given = function.__defaults__ or ()
+    code = function.__code__
+    return dict(zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True))
+
+
+def has_content(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+# By the id of a code, which is kept with its names.
+_names: dict[int, tuple[types.CodeType, tuple[str, ...]]] = {}
+
+
+def read_names(code: types.CodeType) -> tuple[str, ...]:
+    """The names of globals and attributes that a code reads, those of functions inside it too.
+
+    A text that could be one may be: `getattr(self, "window")`.
+    """
+    known = _names.get(id(code))
+    if known is None:
+        inner = [read_names(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+        texts = [each for each in code.co_consts if isinstance(each, str) and each.isidentifier()]
+        known = code, tuple(dict.fromkeys([*code.co_names, *(name for names in inner for name in names), *texts]))
+        _names[id(code)] = known
+    return known[1]
+
+
+def _attributes(owner: Any, names: Collection[str]) -> Iterator[Part]:
+    """The attributes of an object that code with these names may read; methods are bound."""
+    own = attributes_of(owner) or {}
+    is_module = isinstance(owner, torch.nn.Module)
+    homes = [own, *(own[each] for each in ("_modules", "_buffers", "_parameters") if is_module)]
+    classes = own_classes(type(owner))
+    for name in names:
+        home = next((home for home in homes if name in home), None)
+        if home is not None:
+            yield Part(name, home[name], ("attribute", name), home, name)
+        elif classes:
+            yield from (_inherited(owner, each) for each in members(type(owner), (name,), owner))
+    if "__wrapped__" in own:
+        yield Part("", own["__wrapped__"], ("attribute", "__wrapped__"), as_is=True)
+    if classes:
+        yield from (Part(name, each, ("special", name)) for name, each in specials(type(owner)))
+        if not {"type", "__class__"}.isdisjoint(names):
+            yield Part("", type(owner), ("attribute", "__class__"), as_is=True)
+
+
+def _inherited(owner: Any, member: ClassPart) -> Part:
+    """What an object has by its class. A method is bound, unless nothing can stand in for it."""
+    name, kind, value, home, is_shadowed = member
+    as_is = is_shadowed or attributes_of(owner) is None
+    if kind == "slot":
+        return Part(name, value, ("attribute", name), owner, name)
+    if kind == "property":
+        return Part(name, value, ("property", name), as_is=is_shadowed)
+    if kind == "method" and not as_is:
+        return Part(name, types.MethodType(value, owner), ("attribute", name))
+    if kind == "value":
+        return Part(name, value, ("attribute", name), home, name, as_is)
+    return Part(name, value, ("attribute", name), as_is=as_is or kind == "code")
+
+
+def _of_class(member: ClassPart) -> Part:
+    home = member.home if member.kind == "value" else None
+    return Part(member.name, member.value, ("attribute", member.name), home, member.name, as_is=True)

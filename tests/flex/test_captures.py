@@ -1,0 +1,225 @@
+"""What mods read by other ways than closures and globals of numbers: it is what it is now, as torch has it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from flex_beside_torch import by_torch
+from torch.nn.attention.flex_attention import and_masks, create_block_mask
+
+from flashgen.flex import flex_attention, kernels
+
+LENGTH = 24
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def inputs() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(1, 2, LENGTH, 16, generator=generator).to(DEVICE) for _ in range(3)]
+
+
+def is_right(score: Any, mask: Any = None) -> None:
+    q, k, v = inputs()
+    blocks = None if mask is None else create_block_mask(mask, 1, 2, LENGTH, LENGTH, device=DEVICE, BLOCK_SIZE=16)
+    expected = by_torch(score, mask)(q.double(), k.double(), v.double())
+    found = flex_attention(q, k, v, score, blocks)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+class Config:
+    width = 2
+
+
+class Slots:
+    __slots__ = ("width",)
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    width: int
+
+
+class Width(enum.IntEnum):
+    narrow = 2
+    wide = 9
+
+
+class Twice:
+    def __get__(self, owner: Any, _: Any) -> int:
+        return 2 * owner.half
+
+
+class Described:
+    """Its width is worked out from another attribute, in each way that a class has for it."""
+
+    by_descriptor = Twice()
+
+    def __init__(self, half: int) -> None:
+        self.half, self.others = half, {"listed": half}
+
+    @property
+    def width(self) -> int:
+        return self.half + 1
+
+    def __getattr__(self, name: str) -> int:
+        try:
+            return self.__dict__["others"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, _: int) -> int:
+        return self.half
+
+    def __call__(self, b, h, q, k):
+        return (q - k).abs() < self.half
+
+
+class Window:
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def __call__(self, b, h, q, k):
+        return q - k < self.width
+
+
+class Inherits(Described):
+    def __call__(self, b, h, q, k):
+        return super().__call__(b, h, q, k) | (k == 0)
+
+
+class Shared:
+    reach = 2
+
+    @staticmethod
+    def near(q, k):
+        return (q - k).abs() < Config.width
+
+    @classmethod
+    def reached(cls, q, k):
+        return k - q < cls.reach
+
+    def __call__(self, b, h, q, k):
+        return self.near(q, k) | self.reached(q, k)
+
+
+class Documents:
+    def __init__(self, length: int) -> None:
+        self.doc = torch.arange(LENGTH, device=DEVICE) // length
+
+    def __call__(self, b, h, q, k):
+        return self.of(q) == self.of(k)
+
+    def of(self, position):
+        return self.doc[position]
+
+
+class Both:
+    def __init__(self, *masks: Any) -> None:
+        self.masks = masks
+
+    def __call__(self, b, h, q, k):
+        return functools.reduce(torch.logical_and, [mask(b, h, q, k) for mask in self.masks])
+
+
+def width_of(config: Any) -> int:
+    return config.width
+
+
+def by_attribute(config: Any) -> Callable[..., torch.Tensor]:
+    return lambda b, h, q, k: (q - k).abs() < config.width
+
+
+def by_item(held: Any, key: Any) -> Callable[..., torch.Tensor]:
+    return lambda b, h, q, k: (q - k).abs() < held[key]
+
+
+def by_all(held: Any) -> Callable[..., torch.Tensor]:
+    return lambda b, h, q, k: functools.reduce(torch.logical_or, [k == each for each in held], q >= k)
+
+
+slots, namespace, described, shared = Slots(3), SimpleNamespace(width=2), Described(3), Shared()
+inherits, items, queue, words = Inherits(2), defaultdict(int, width=3), deque([3, 4]), {1, 5}
+
+CHANGES: dict[str, tuple[Any, Callable[[], Any]]] = {
+    "class": (by_attribute(Config), lambda: setattr(Config, "width", 7)),
+    "slots": (by_attribute(slots), lambda: setattr(slots, "width", 9)),
+    "namespace": (by_attribute(namespace), lambda: setattr(namespace, "width", 8)),
+    "property": (by_attribute(described), lambda: setattr(described, "half", 5)),
+    "descriptor": (lambda b, h, q, k: q - k < described.by_descriptor, lambda: setattr(described, "half", 1)),
+    "getattr": (lambda b, h, q, k: q - k < described.listed, lambda: described.others.update(listed=9)),
+    "getitem": (by_item(described, 0), lambda: setattr(described, "half", 9)),
+    "super": (inherits, lambda: setattr(inherits, "half", 6)),
+    "static": (shared, lambda: setattr(Config, "width", 1)),
+    "classmethod": (shared, lambda: setattr(Shared, "reach", -5)),
+    "helper": (lambda b, h, q, k: (q - k).abs() < width_of(slots), lambda: setattr(slots, "width", 5)),
+    "default dict": (by_item(items, "width"), lambda: items.update(width=8)),
+    "deque": (by_item(queue, 0), lambda: queue.appendleft(11)),
+    "set": (by_all(words), lambda: words.add(20)),
+    "called object": (Both(described, shared), lambda: setattr(described, "half", 12)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_is_read_anew(name: str) -> None:
+    mask, change = CHANGES[name]
+    is_right(None, mask)
+    change()
+    is_right(None, mask)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (by_attribute(Config), by_attribute(type("Other", (), {"width": 11}))),
+        (by_attribute(SimpleNamespace(width=Width.narrow)), by_attribute(SimpleNamespace(width=Width.wide))),
+        (by_attribute(Frozen(2)), by_attribute(Frozen(9))),
+        (by_item(OrderedDict(a=2), "a"), by_item(OrderedDict(a=9), "a")),
+        (Described(2), Described(9)),
+    ],
+    ids=["class", "enum", "frozen", "mapping", "object"],
+)
+def test_mods_of_one_code_are_told_apart(first: Any, second: Any) -> None:
+    is_right(None, first)
+    is_right(None, second)
+
+
+def test_masks_that_are_objects_may_be_joined() -> None:
+    is_right(None, and_masks(Documents(7), Described(5)))
+    is_right(None, Both(Documents(7), functools.partial(lambda width, b, h, q, k: q - k < width, 3)))
+
+
+# What Python does with these numbers no tensor does.
+SCALES, count, shift = {1: 0.5, 2: 3.0}, 2, 0.3
+BY_NUMBERS: dict[str, Callable[..., torch.Tensor]] = {
+    "key": lambda score, b, h, q, k: score * SCALES[count],
+    "key with a default": lambda score, b, h, q, k: score * SCALES.get(count, 9.0),
+    "member": lambda score, b, h, q, k: score * (0.5 if count in {1, 7} else 2.0),
+    "type": lambda score, b, h, q, k: score * (0.5 if isinstance(count, int) else 2.0),
+    "power": lambda score, b, h, q, k: score * 2**-count,
+    "tests": lambda score, b, h, q, k: score * ((count > 0) + (count > 1)) + round(shift, 1),
+}
+
+
+@pytest.mark.parametrize("name", BY_NUMBERS)
+def test_numbers_are_those_of_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_right(BY_NUMBERS[name])
+    monkeypatch.setitem(globals(), "count", 1)
+    monkeypatch.setitem(globals(), "shift", 0.71)
+    is_right(BY_NUMBERS[name])
+
+
+def test_another_number_in_an_object_that_a_mask_calls_builds_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_right(None, Both(Window(2), Documents(7)))
+    monkeypatch.setattr(kernels, "meaning", None)
+    is_right(None, Both(Window(9), Documents(5)))
