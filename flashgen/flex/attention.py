@@ -51,6 +51,10 @@ def flex_attention(
     """
     if return_lse and return_aux is not None:
         raise ValueError("return_lse and return_aux are both given; expected return_aux=AuxRequest(lse=True) alone")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        _check_tensor(name, tensor)
+    if not isinstance(block_mask, BlockMask | type(None)):
+        raise TypeError(f"block_mask is {type(block_mask).__name__}; expected a BlockMask, as create_block_mask makes")
     if not enable_gqa and query.shape[1] != key.shape[1]:
         raise ValueError(
             f"query has {query.shape[1]} heads and key has {key.shape[1]}; expected as many, or enable_gqa=True"
@@ -73,6 +77,14 @@ def flex_attention(
     out, *more = found if isinstance(found, tuple) else (found,)
     named = dict(zip([*["lse"] * wants_lse, *["max_scores"] * wants_max], more, strict=True))
     return out, AuxOutput(**named)
+
+
+def _check_tensor(name: str, given: Any) -> None:
+    if not isinstance(given, torch.Tensor) or given.is_nested:
+        what = "a nested tensor" if isinstance(given, torch.Tensor) else type(given).__name__
+        raise TypeError(f"{name} is {what}; expected a dense tensor [batch, heads, length, dimension]")
+    if given.ndim != 4:
+        raise ValueError(f"{name} has shape {tuple(given.shape)}; expected [batch, heads, length, dimension]")
 
 
 def _mask_mod(block_mask: BlockMask, q_len: int, kv_len: int) -> Mod | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from flashgen.flex.bounds import may_be_negative
 from flashgen.flex.values import (
     AXIS,
     NOWHERE,
@@ -66,7 +67,11 @@ def _quotient(x: Value, y: Value, rounding_mode: str | None = None) -> Value:
 
 def _power(x: Value, y: Value) -> Value:
     if x.type is y.type is Type.INT and x.constant == 2:
-        return bitwise("<<", literal(1), y)
+        power = bitwise("<<", literal(1), y)
+        if not may_be_negative(y.syntax, ("b", "h", "q", "k"), causal=False):
+            return power
+        # A fraction, which is no integer, is 0 to torch.
+        return where(compare("<", y, literal(0)), literal(0), power)
     return arithmetic("**", x, y)
 
 

@@ -71,6 +71,11 @@ def test_captured_tensors_have_gradients() -> None:
     compare(lambda score, b, h, q, k: score + bias[h, q - k + LENGTH], mods.causal, plain(), (bias,))
 
 
+def test_powers_of_integers_are_integers() -> None:
+    """Also those that would be fractions, as torch has it."""
+    compare(lambda score, b, h, q, k: score + 2 ** (1 - h) + 2 ** (q - k).clamp(-3, 2), None, plain())
+
+
 def test_queries_stand_at_their_own_index_whatever_the_lengths() -> None:
     """Nine queries over more keys, and more queries than keys, of which some see none."""
     doc = (torch.arange(64) // 5).to(DEVICE)
@@ -206,3 +211,9 @@ def test_what_does_not_fit_is_refused() -> None:
         flex_attention(q, q, q, return_lse=True, return_aux=of_torch.AuxRequest(lse=True))
     with pytest.raises(ValueError, match="block_mask is for lengths"):
         flex_attention(q, k, v, None, block_mask(mods.causal, 16, LENGTH), enable_gqa=True)
+    with pytest.raises(ValueError, match="key has shape"):
+        flex_attention(q, k[0], v[0])
+    with pytest.raises(TypeError, match="value is list"):
+        flex_attention(q, k, [v])
+    with pytest.raises(TypeError, match="block_mask is function; expected a BlockMask"):
+        flex_attention(q, k, v, None, mods.causal)
