@@ -116,7 +116,7 @@ class _Standing:
         self.ways.append((self.root, way))
         if isinstance(value, torch.Tensor):
             self.tensors[name] = value
-            self.inputs[slot] = Input(name, torch.zeros((), dtype=value.dtype).expand(value.shape))
+            self.inputs[slot] = Input(name, torch.zeros((), dtype=value.dtype).expand(value.shape), value.requires_grad)
             return self.inputs[slot].stand_in
         self.values[name] = value
         kind = torch.int64 if isinstance(value, int) else torch.float64

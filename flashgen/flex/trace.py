@@ -47,6 +47,7 @@ class Input:
 
     name: str
     stand_in: torch.Tensor
+    is_learned: bool
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class _Tracing(TorchDispatchMode):
         self.local: dict[int, str] = {}
         self.fixed: set[str] = set()
         self.sized: set[str] = set()
+        self._learned = {"score", *(each.name for each in inputs if each.is_learned)}
         self._natural = {*POSITIONS, AXIS, *(each.name for each in numbers if each.is_natural)}
         for each in inputs:
             tensor = each.stand_in
@@ -154,6 +156,8 @@ class _Tracing(TorchDispatchMode):
             return self._taken_apart(func, args, kwargs)
         in_place = operation.endswith("_") and not operation.endswith("__")
         operation = operation[:-1] if in_place else operation
+        if operation == "detach":
+            self._check_detached(args[0])
         if operation in MADE:
             return self._made(func(*args, **kwargs), func)
         if operation in ("lift_fresh", "lift_fresh_copy") and id(args[0]) not in self._known:
@@ -212,6 +216,13 @@ class _Tracing(TorchDispatchMode):
         like = [torch.empty_like(each, device="meta") if isinstance(each, torch.Tensor) else each for each in args]
         result = func(*like, **kwargs)
         return torch.zeros((), dtype=result.dtype).expand(result.shape)
+
+    def _check_detached(self, tensor: torch.Tensor) -> None:
+        """What is cut off has no gradient to torch; here it would have one."""
+        meaning = self.meaning(tensor)
+        read = {meaning.name} if isinstance(meaning, Elements) else _read_in(meaning.syntax)
+        if not self._learned.isdisjoint(read):
+            raise NotTraced("detach() of what has a gradient; expected a captured tensor that was detached outside")
 
     def _made(self, tensor: torch.Tensor, func: Any) -> torch.Tensor:
         if not tensor.ndim:
@@ -290,6 +301,12 @@ class _Tracing(TorchDispatchMode):
                 return whole(*args, **kwargs)
         except NotTraced as error:
             raise NotTraced(error.reason, within=str(func)) from None
+
+
+def _read_in(syntax: Syntax) -> set[str]:
+    """The names and inputs that an expression reads."""
+    read = {each.id for each in pieces(syntax) if isinstance(each, Name)}
+    return read | {each.input for each in pieces(syntax) if isinstance(each, Index)}
 
 
 def _implementation(func: Any) -> Callable[..., Any] | None:

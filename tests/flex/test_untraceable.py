@@ -63,10 +63,20 @@ def returns_two(score, b, h, q, k):  # here
     return score, score
 
 
+def cut_off(score, b, h, q, k):
+    return score.detach() + score  # here
+
+
+def cut_off_bias(score, b, h, q, k, bias=torch.zeros(3, requires_grad=True)):  # noqa: B008
+    return score + bias.detach()[h]  # here
+
+
 CASES = {
     returns_nothing: "its result is None; expected a number for each pair",
     returns_text: "its result is a str; expected",
     returns_two: "its result is a tuple; expected",
+    cut_off: "detach",
+    cut_off_bias: "detach",
     decides: "torch.where",
     unknown_function: "bessel_i0",
     calls_inner: "cumsum",
