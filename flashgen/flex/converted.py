@@ -65,17 +65,23 @@ def _imported(file: Path) -> ModuleType:
     """The file as a module, which may import its neighbours as a script does."""
     if file.suffix != ".py" or not file.is_file():
         raise UsageError(f"no file {str(file)!r}; expected the path of a file of Python")
-    known = sys.modules.get(file.stem)
-    if known is not None and getattr(known, "__file__", None) == str(file.resolve()):
-        return known
-    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    # Beside a module of this name that is another file.
+    names = (file.stem, f"{file.stem}_converted")
+    for known in map(sys.modules.get, names):
+        if known is not None and getattr(known, "__file__", None) == str(file.resolve()):
+            return known
+    name = names[file.stem in sys.modules]
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(file.resolve().parent))
+    # Where dataclasses, for one, look for it while it runs.
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name, None)
         raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(file.resolve().parent))

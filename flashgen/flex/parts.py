@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import types
 from collections import deque
 from collections.abc import Collection, Iterator
@@ -87,8 +88,8 @@ def parts(value: Any, names: Collection[str]) -> Iterator[Part]:
         yield Part("", value.__self__, ("self", None))
     elif isinstance(value, functools.partial):
         yield Part("", called(value.func), ("func", None))
-        for place, each in enumerate(value.args):
-            yield Part(f"_argument{place}", each, ("argument", place), value.args, place)
+        for place, (name, each) in enumerate(zip(_parameters(value), value.args, strict=False)):
+            yield Part(name, each, ("argument", place), value.args, place)
         for name, each in value.keywords.items():
             yield Part(name, each, ("keyword", name), value.keywords, name)
     elif isinstance(value, tuple | list | set | frozenset | deque):
@@ -100,6 +101,16 @@ def parts(value: Any, names: Collection[str]) -> Iterator[Part]:
         yield from (_of_class(each) for each in members(value, names))
     elif not isinstance(value, enum.Enum):
         yield from _attributes(value, names)
+
+
+def _parameters(given: functools.partial) -> Iterator[str]:
+    """What a partial's arguments are called, by the function if it is one of Python."""
+    ran = called(given.func)
+    names: tuple[str, ...] = ()
+    if isinstance(ran, types.FunctionType | types.MethodType):
+        code = ran.__code__
+        names = code.co_varnames[isinstance(ran, types.MethodType) : code.co_argcount]
+    return (names[place] if place < len(names) else f"_argument{place}" for place in itertools.count())
 
 
 def parts_of_function(function: types.FunctionType) -> Iterator[Part]:

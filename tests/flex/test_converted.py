@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from flashgen.cli.app import app
 from flashgen.codegen import render
+from flashgen.errors import UsageError
 from flashgen.flex import to_spec
+from flashgen.flex.converted import converted
 from flashgen.flex.text import yaml_of
 from flashgen.spec import load
 
@@ -109,6 +111,41 @@ def test_the_text_is_the_spec(name: str, tmp_path: Path) -> None:
     written, traced = load(path), load(spec)
     assert (written.score, written.mask, written.inputs) == (traced.score, traced.mask, traced.inputs)
     assert max(map(len, path.read_text().splitlines())) <= 120
+
+
+PARTIAL = """
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+
+@dataclass
+class Reach:
+    width: int
+
+
+def near(reach, width, b, h, q, k):
+    return (q - k < reach.width) & (k - q < width)
+
+
+mask = functools.partial(near, Reach(5), 3)
+"""
+
+
+def test_arguments_of_a_partial_are_called_as_the_function_calls_them(tmp_path: Path) -> None:
+    file = tmp_path / "operator.py"
+    file.write_text(PARTIAL)
+    text = converted(f"{file}:mask")
+    assert "width: {value: 5, runtime: true}" in text
+    assert text.endswith("mask: (q - k < width) & (k - q < width_2)\n")
+
+
+def test_a_file_that_exits_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "exits.py"
+    file.write_text("raise SystemExit(3)\n")
+    with pytest.raises(UsageError, match="cannot be imported: SystemExit: 3"):
+        converted(f"{file}:mask")
 
 
 def test_the_text_builds_the_kernels_that_tracing_builds(tmp_path: Path) -> None:
