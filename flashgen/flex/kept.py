@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import shutil
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile, mkdtemp
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +25,7 @@ def kept_module(spec: Mapping[str, Any], shelf: str) -> ModuleType:
     """The module of a spec, rendered where it is not in the folder `shelf` of the cache yet."""
     text = yaml_of(spec)
     digest = hashlib.sha256(f"{_renderer()}\n{text}".encode()).hexdigest()[:16]
-    folder = cache_folder() / shelf / digest
+    folder = _writable(cache_folder() / shelf) / digest
     path = folder / f"{spec['name']}.yaml"
     _keep(path, text)
     variant = load(path)
@@ -31,9 +35,23 @@ def kept_module(spec: Mapping[str, Any], shelf: str) -> ModuleType:
     return load_module(module)
 
 
+@cache
+def _writable(shelf: Path) -> Path:
+    """The folder itself, or where nothing can be written to it one that is this process's own."""
+    try:
+        shelf.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=shelf):
+            return shelf
+    except OSError as error:
+        own = Path(mkdtemp(prefix="flashgen-"))
+        atexit.register(shutil.rmtree, own, ignore_errors=True)
+        warnings.warn(f"nothing can be kept in {shelf}: {error}; kernels are kept in {own} until the end", stacklevel=2)
+        return own
+
+
 def _keep(spec: Path, text: str) -> None:
-    """Write a spec of ours, which other processes may be writing too."""
-    if not spec.is_file():
+    """Write a spec of ours, which other processes may be writing too, and whose file may have come to harm."""
+    if not spec.is_file() or spec.read_text(encoding="utf-8", errors="replace") != text:
         spec.parent.mkdir(parents=True, exist_ok=True)
         own = spec.with_suffix(f".{os.getpid()}")
         own.write_text(text, encoding="utf-8")

@@ -189,6 +189,31 @@ def test_what_was_built_is_found_on_disk(traces: list[Any], monkeypatch: pytest.
     assert len(traces) == 2
 
 
+def test_what_came_to_harm_on_disk_is_written_anew() -> None:
+    q, k, v = plain()
+
+    def harmed(score, b, h, q, k):
+        return score * 0.375 + h
+
+    first = flex_attention(q, k, v, harmed)
+    (spec,) = Path(cache_folder(), "flex").glob("*/harmed.yaml")
+    spec.write_text("name: [")
+    kernels.forget()
+    assert torch.equal(flex_attention(q, k, v, harmed), first)
+
+
+def test_where_nothing_can_be_written_kernels_last_as_long_as_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(file))
+    kernels.forget()
+    with pytest.warns(UserWarning, match="nothing can be kept in"):
+        out = flex_attention(*plain(), mods.softcap)
+    torch.testing.assert_close(out.double(), expected(*plain(), mods.softcap, None)[0], rtol=1e-5, atol=1e-5)
+
+
 def test_what_is_asked_for_comes_back() -> None:
     q, k, v = plain()
     out, lse = flex_attention(q, k, v, return_lse=True)
