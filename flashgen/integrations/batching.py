@@ -61,7 +61,7 @@ def keys_of_requests(
 
 
 def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool) -> torch.Tensor:
-    """The keys that each query sees, as a mask of rows int32 [1, 1, 2, q_len].
+    """The keys that each query sees, as a mask of rows int32 [1, 1, q_len, 2].
 
     paged: a layer's arguments as keys_of_requests leaves them, cu_seq_lens_q and cu_seq_lens_k int32
     [requests + 1]; the last query of a request is at its last key; `sliding_window` keys at most. A query behind the
@@ -77,4 +77,4 @@ def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool) -> torch.
     window = paged.get("sliding_window")
     if window is not None:
         first = first.maximum(last - window + 1)
-    return torch.stack((first, torch.where(inside, last, first - 1)))[None, None].int()
+    return torch.stack((first, torch.where(inside, last, first - 1)))[None, None].int().transpose(2, 3)

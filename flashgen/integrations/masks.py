@@ -3,11 +3,15 @@
 A mask travels through a model as one tensor with four dimensions, which transformers hands on as it is and
 torch.compile takes as any other. Where every query sees the keys between two of them, it is integers:
 
-    rows            int32 [batch, 1, 2, q_len]  the first and the last key that each query sees, counted in the cache
-    rows and keys   int32 [batch, 1, 3, n]      the same, n the longer of both lengths, and which keys are no padding
+    rows            int32 [batch, 1, q_len, 2]  the first and the last key that each query sees, counted in the cache
+    rows and keys   int32 [batch, 1, n, 3]      the same, n the longer of both lengths, and which keys are no padding
+    full            int32 [batch, 1, q_len, 1]  nothing is hidden
+    causal          int32 [batch, 1, q_len, 0]  what comes after a query is, where the last query is at the last key
 
-Any other mask is a bool [batch, 1, q_len, kv_len], as for torch's own attention. None says that nothing but `is_causal`
-hides a key.
+Queries are where a matrix has them, so that a model may take some of them. Any other mask is a bool
+[batch, 1, q_len, kv_len], as for torch's own attention. None says that nothing but `is_causal` hides a key; it stands
+for full and causal in models that know their own is_causal. Models that read their masks themselves, as `reading` says,
+get those of sdpa or of eager attention.
 """
 
 from __future__ import annotations
@@ -21,15 +25,21 @@ from transformers.masking_utils import (
     and_masks,
     bidirectional_mask_function,
     causal_mask_function,
+    eager_mask,
     prepare_padding_mask,
     sdpa_mask,
 )
 from transformers.utils.import_utils import is_tracing
 
+from flashgen.errors import ModelError
+from flashgen.integrations.reading import ASKS_FOR_ALL, READS_BOOLS, READS_FLOATS, reading_of
+
 MaskFunction = Callable[..., Any]
 
 # The code of what transformers makes its sliding, chunked and packed masks by.
 _JOINED = and_masks().__code__
+# What a mask of integers says, by how many it has for each query.
+_COLUMNS = ("causal", "full", "rows")
 # How many distances one step of the search for a row's first and last key tells apart.
 _DIGIT = 64
 # While torch.compile traces, the number of keys may be a symbol: the search is as deep as for any.
@@ -58,44 +68,85 @@ def interface_mask(
     at q_offset and the keys' at kv_offset, integers or tensors []; attention_mask bool [batch, keys seen so far] is the
     padding. Outside of torch.compile it waits for the device where there is one, as the masks of transformers do.
     """
+    asked: dict[str, Any] = {
+        "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
+        "kv_offset": kv_offset, "mask_function": mask_function, "attention_mask": attention_mask,
+        "local_size": local_size, "use_vmap": use_vmap, "device": device,
+    }  # fmt: skip
+    reading = reading_of(config)
+    if reading == READS_FLOATS:
+        return eager_mask(**asked, **others)
+    is_known = isinstance(q_offset, int) and isinstance(kv_offset, int)
+    is_aligned = is_known and q_offset + q_length == kv_offset + kv_length
+    if reading == READS_BOOLS:
+        # Without a mask, the last query is at the last key here; with sdpa the first may be at the first.
+        return sdpa_mask(
+            **asked, allow_is_causal_skip=allow_is_causal_skip and is_aligned,
+            allow_is_bidirectional_skip=allow_is_bidirectional_skip,
+        )  # fmt: skip
     padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is not None:
         padding = padding[:, torch.arange(kv_length, device=device) + kv_offset]
         if not is_tracing(padding) and bool(padding.all()):
             padding = None
-    is_known = isinstance(q_offset, int) and isinstance(kv_offset, int)
-    is_aligned = is_known and q_offset + q_length == kv_offset + kv_length
     is_bidirectional = mask_function is bidirectional_mask_function
     if padding is None:
-        if is_bidirectional and allow_is_bidirectional_skip:
-            return None
+        plain = "full" if is_bidirectional and allow_is_bidirectional_skip else ""
         if allow_is_causal_skip and is_aligned and not use_vmap and not _is_local(local_size, kv_length, kv_offset):
-            return None
-    wanted_whole = is_aligned and not (
-        allow_is_bidirectional_skip
-        if is_bidirectional
-        else allow_is_causal_skip or mask_function is not causal_mask_function or q_length == 1
-    )
-    if use_vmap or wanted_whole or not _sees_a_run(mask_function):
-        return sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
-            allow_is_causal_skip=False, use_vmap=use_vmap, device=device,
-        )  # fmt: skip
+            plain = "causal"
+        if plain:
+            return _plain(plain, batch_size, q_length, device) if reading == ASKS_FOR_ALL else None
+    if use_vmap or not _sees_a_run(mask_function) or _is_to_be_whole(
+        mask_function, allow_is_bidirectional_skip if is_bidirectional else allow_is_causal_skip, q_length, is_aligned
+    ):  # fmt: skip
+        return sdpa_mask(**asked, allow_is_causal_skip=False)
     first, last = _rows(mask_function, batch_size, q_length, kv_length, q_offset, kv_offset, device)
     if padding is None:
-        return torch.stack((first, last), 1)[:, None].int()
+        return _columns(first, last)
     if not is_tracing(padding):
         start, stop = padding.int().argmax(-1), kv_length - padding.flip(-1).int().argmax(-1)
         if bool((stop - start == padding.sum(-1)).all()):
-            return torch.stack((first.maximum(start[:, None]), last.minimum(stop[:, None] - 1)), 1)[:, None].int()
+            return _columns(first.maximum(start[:, None]), last.minimum(stop[:, None] - 1))
     longest = max(q_length, kv_length)
-    parts = (pad(each.int(), (0, longest - each.shape[1])) for each in (first, last, padding))
-    return torch.stack(tuple(parts), 1)[:, None]
+    return _columns(*(pad(each.int(), (0, longest - each.shape[1])) for each in (first, last, padding)))
 
 
-def is_rows(mask: torch.Tensor) -> bool:
-    """Whether a mask is one of rows, with or without keys."""
-    return mask.dtype == torch.int32
+def form_of(mask: torch.Tensor, q_len: int, kv_len: int) -> str | None:
+    """What the integers of a mask say of q_len queries and kv_len keys: of this module's docstring; None for a matrix.
+
+    Raises ModelError for integers of another shape, which a model has made of its mask.
+    """
+    if mask.dtype != torch.int32:
+        return None
+    length, columns = mask.shape[2:]
+    if columns == 3 and length >= max(q_len, kv_len):
+        return "rows_and_keys"
+    if columns < 3 and length == q_len:
+        return _COLUMNS[columns]
+    raise ModelError(
+        f"attention_mask came to a layer as int32 {tuple(mask.shape)} for {q_len} queries and {kv_len} keys, which no "
+        "mask is made as: this model takes masks for matrices; expected attention 'sdpa' or 'eager'"
+    )
+
+
+def _plain(form: str, batch: int, q_length: int, device: torch.device | str) -> torch.Tensor:
+    """A mask of this form, which has nothing to say beside it."""
+    return torch.zeros((batch, 1, q_length, _COLUMNS.index(form)), dtype=torch.int32, device=device)
+
+
+def _columns(*each: torch.Tensor) -> torch.Tensor:
+    """Numbers [batch, length], one beside the other: int32 [batch, 1, length, n], each contiguous in memory."""
+    return torch.stack(each, 1)[:, None].int().transpose(2, 3)
+
+
+def _is_to_be_whole(mask_function: MaskFunction, may_be_none: bool, q_length: int, is_aligned: bool) -> bool:
+    """Whether the model itself asks for a matrix of a plain mask, which it will read.
+
+    Transformers too asks for a mask, of any kind, where it compiles single steps over a static cache.
+    """
+    if mask_function is causal_mask_function:
+        return not may_be_none and (q_length > 1 or is_aligned)
+    return mask_function is bidirectional_mask_function and not may_be_none
 
 
 def _is_local(size: int | None, kv_length: int, kv_offset: Any) -> bool:

@@ -11,7 +11,7 @@ from transformers.generation.continuous_batching import PagedAttentionCache
 
 from flashgen.errors import ModelError, UsageError
 from flashgen.integrations.batching import admit, keys_of_requests, packed_rows
-from flashgen.integrations.masks import interface_mask, is_rows
+from flashgen.integrations.masks import form_of, interface_mask
 from flashgen.integrations.variants import attention_of
 
 
@@ -42,6 +42,7 @@ def generated_attention(
     s_aux: torch.Tensor | None = None,
     position_bias: torch.Tensor | None = None,
     cache: PagedAttentionCache | None = None,
+    indices: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """What `transformers.AttentionInterface` calls for a layer.
@@ -49,9 +50,10 @@ def generated_attention(
     query [batch, heads, q_len, head_dim], key [batch, kv_heads, kv_len, head_dim], value [batch, kv_heads, kv_len,
     v_head_dim]. attention_mask: what `interface_mask` made, or a mask [batch|1, heads|1, q_len, kv_len] of a caller's,
     bool, or floats that are added to the scores. softcap bounds the scores, s_aux [heads] are sinks, position_bias
-    [batch|1, heads|1, q_len, kv_len] is added to the scores. dropout is the probability with which weights are dropped,
-    above 0 in training alone. Returns [batch, q_len, heads, v_head_dim] and None in the place of the weights. Raises
-    ModelError for what it does not have.
+    [batch|1, heads|1, q_len, kv_len] is added to the scores. indices, int [batch, q_len, n], are the only keys that a
+    query sees, of those that the mask shows. dropout is the probability with which weights are dropped, above 0 in
+    training alone. Returns [batch, q_len, heads, v_head_dim] and None in the place of the weights. Raises ModelError
+    for what it does not have.
     """
     _check(others)
     if is_causal is None:
@@ -61,6 +63,8 @@ def generated_attention(
         key, value = keys_of_requests(cache, module, key, value, others)
     if "read_index" in others:
         attention_mask = packed_rows(query.shape[2], others, is_causal)
+    if indices is not None:
+        attention_mask = _among(attention_mask, indices, key.shape[2])
     form, inputs = _mask(attention_mask, query, key, is_causal)
     biases = [position_bias] if position_bias is not None else []
     if form == "added" and attention_mask is not None:
@@ -75,11 +79,31 @@ def generated_attention(
     return out.transpose(1, 2).contiguous(), None
 
 
+# What changes attention and is not here, and what it asks for.
+_LACKING = {
+    "output_attentions": "the weights, which are never made",
+    "head_mask": "weights of heads, which generated attention lacks",
+    "block_indices": "blocks of keys for each head, which generated attention lacks",
+    "sinks": "sinks for each query, which generated attention lacks",
+}
+
+
 def _check(others: Mapping[str, Any]) -> None:
-    if others.get("output_attentions"):
-        raise ModelError("output_attentions asks for the weights, which are never made; expected attention 'eager'")
-    if others.get("head_mask") is not None:
-        raise ModelError("head_mask asks for weights of heads, which generated attention lacks; expected 'eager'")
+    for name, what in _LACKING.items():
+        if others.get(name) is not None and others[name] is not False:
+            raise ModelError(f"{name} asks for {what}; expected attention 'eager'")
+
+
+def _among(mask: torch.Tensor | None, indices: torch.Tensor, kv_len: int) -> torch.Tensor:
+    """A mask that hides from each query all but these keys."""
+    if mask is None or mask.shape[-1] != kv_len:
+        raise ModelError(
+            "indices came to a layer without a mask of queries by keys, which says what they are among; expected "
+            "attention 'eager'"
+        )
+    chosen = torch.zeros((*indices.shape[:2], kv_len), dtype=torch.bool, device=indices.device)
+    chosen = chosen.scatter(-1, indices.long(), True)[:, None]
+    return mask & chosen if mask.dtype == torch.bool else mask.masked_fill(~chosen, torch.finfo(mask.dtype).min)
 
 
 def _mask(
@@ -92,12 +116,13 @@ def _mask(
         return ("causal" if is_causal and q_len > 1 else "full"), {}
     if mask.ndim != 4:
         raise ModelError(f"attention_mask came to a layer with shape {tuple(mask.shape)}; expected four dimensions")
-    if is_rows(mask):
-        mask = mask.expand(batch, -1, -1, -1)
-        inputs = {"first": mask[:, 0, 0, :q_len], "last": mask[:, 0, 1, :q_len]}
-        if mask.shape[2] == 2:
-            return "rows", inputs
-        return "rows_and_keys", {**inputs, "seen": mask[:, 0, 2, :kv_len].bool()}
+    form = form_of(mask, q_len, kv_len)
+    if form is not None:
+        columns = mask.expand(batch, -1, -1, -1)[:, 0].unbind(-1)
+        inputs = {name: column[:, :q_len] for name, column in zip(("first", "last"), columns, strict=False)}
+        if form == "rows_and_keys":
+            inputs["seen"] = columns[2][:, :kv_len].bool()
+        return form, inputs if form.startswith("rows") else {}
     if mask.dtype != torch.bool:
         return "added", {}
     mask = mask[..., :kv_len]

@@ -10,18 +10,21 @@ import torch
 
 masking = pytest.importorskip("transformers.masking_utils")
 
-from flashgen.integrations.masks import interface_mask, is_rows  # noqa: E402
+from flashgen.errors import ModelError  # noqa: E402
+from flashgen.integrations.masks import form_of, interface_mask  # noqa: E402
 
 BATCH, LENGTH = 3, 90
 PACKED = torch.tensor([[*range(50), *range(40)], [*range(1), *range(89)], [*range(90)]])
 
 
 def packed(inner: Callable[..., Any]) -> Callable[..., Any]:
-    """As create_causal_mask does it; older versions of transformers have one function for both steps."""
+    """As create_causal_mask does it; older versions of transformers have one function for both steps, or one step."""
     sequences = masking.find_packed_sequence_indices(PACKED)
     if hasattr(masking, "packed_sequence_compatibility_function"):
         return masking.packed_sequence_compatibility_function(inner, PACKED, sequences)
-    own = masking.remap_positions_for_packed_sequence(inner, PACKED)
+    own = inner
+    if hasattr(masking, "remap_positions_for_packed_sequence"):
+        own = masking.remap_positions_for_packed_sequence(inner, PACKED)
     return masking.and_masks(own, masking.packed_sequence_mask_function(sequences))
 
 
@@ -49,11 +52,12 @@ def padding(kind: str) -> torch.Tensor | None:
 
 def whole(mask: torch.Tensor, q_length: int, kv_length: int) -> torch.Tensor:
     """The matrix that a mask of rows stands for."""
-    assert is_rows(mask)
     k = torch.arange(kv_length)
-    first, last = mask[:, 0, 0, :q_length, None], mask[:, 0, 1, :q_length, None]
+    first, last = mask[:, 0, :q_length, :1], mask[:, 0, :q_length, 1:2]
     seen = (k >= first) & (k <= last)
-    return seen & mask[:, 0, 2, None, :kv_length].bool() if mask.shape[2] == 3 else seen
+    form = form_of(mask, q_length, kv_length)
+    assert form in ("rows", "rows_and_keys")
+    return seen & mask[:, 0, None, :kv_length, 2].bool() if form == "rows_and_keys" else seen
 
 
 def arguments(pattern: str, kind: str, q_length: int = LENGTH, **others: Any) -> dict[str, Any]:
@@ -66,12 +70,13 @@ def arguments(pattern: str, kind: str, q_length: int = LENGTH, **others: Any) ->
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_rows_are_those_of_the_matrix(pattern: str, kind: str) -> None:
     # A tensor stands for what a static cache says: that rows are wanted, not a matrix.
-    given = arguments(pattern, kind, q_offset=torch.tensor(0))
+    given = arguments(pattern, kind, q_offset=torch.tensor(0), allow_is_causal_skip=True)
     found = interface_mask(**given)
     if found is None:
         assert (pattern, kind) == ("full", "none")
         return
-    expected = masking.sdpa_mask(**{**given, "allow_is_bidirectional_skip": False})
+    shown = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    expected = masking.sdpa_mask(**{**given, **shown})
     assert torch.equal(whole(found, LENGTH, LENGTH), expected[:, 0])
     assert found.numel() <= BATCH * 3 * LENGTH
 
@@ -79,11 +84,29 @@ def test_rows_are_those_of_the_matrix(pattern: str, kind: str) -> None:
 @pytest.mark.parametrize("pattern", ["causal", "sliding", "chunked"])
 def test_few_queries_stand_at_their_offset(pattern: str) -> None:
     given = arguments(pattern, "left", 4, kv_length=70, kv_offset=20)
-    found = interface_mask(**given, local_size=7)
-    if not is_rows(found):
-        assert pattern == "causal" and torch.equal(found, masking.sdpa_mask(**given))
-        return
+    found = interface_mask(**{**given, "allow_is_causal_skip": True}, local_size=7)
     assert torch.equal(whole(found, 4, 70), masking.sdpa_mask(**given)[:, 0])
+
+
+@pytest.mark.parametrize("kind", ["none", "left"])
+def test_some_of_the_queries_are_taken_as_of_a_matrix(kind: str) -> None:
+    given = arguments("sliding", kind)
+    found = interface_mask(**given)[:, :, -5:, :]
+    expected = masking.sdpa_mask(**{**given, "allow_is_bidirectional_skip": False})
+    assert torch.equal(whole(found, 5, LENGTH), expected[:, 0, -5:])
+
+
+def test_a_model_that_asks_for_a_matrix_gets_it() -> None:
+    for q_length in (LENGTH, 1):
+        found = interface_mask(**arguments("causal", "left", q_length))
+        assert torch.equal(found, masking.sdpa_mask(**arguments("causal", "left", q_length)))
+
+
+def test_integers_that_a_model_has_changed_are_refused() -> None:
+    found = interface_mask(**arguments("sliding", "inside"))
+    for changed in (found[:, :, -3:, :], found[..., :2][:, :, :40], torch.cat((found, found), -1)):
+        with pytest.raises(ModelError, match="takes masks for matrices"):
+            form_of(changed, 90, LENGTH)
 
 
 def test_torch_compile_makes_the_same_rows() -> None:

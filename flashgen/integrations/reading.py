@@ -1,0 +1,51 @@
+"""What models of transformers do with their masks, by what their classes say that they support.
+
+Transformers makes a mask once for a model and hands it to each layer. Layers that hand it on to the attention
+interface take a mask of any kind. Others read it as a matrix, to choose keys, to join it with another, or because they
+compute attention themselves; these say that they have no flex_attention, whose masks are no matrices. Where a model has
+no sdpa either, what its layers call `is_causal` need not be true, since no other attention asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+# It hands masks on, and None says no more than is_causal does.
+HANDS_ON = "hands on"
+# It hands masks on, and each has to say all.
+ASKS_FOR_ALL = "asks for all"
+# It reads matrices, as sdpa and as eager attention have them.
+READS_BOOLS = "reads bools"
+READS_FLOATS = "reads floats"
+
+
+def reading_of(config: Any) -> str:
+    """Which of these holds for the models that have a config of this type, the last of them that does."""
+    return _reading_of(type(config))
+
+
+@torch.compiler.assume_constant_result
+@cache
+def _reading_of(kind: type) -> str:
+    models = [each for each in _below(PreTrainedModel) if each.config_class is kind]
+    if any(not each._supports_sdpa and not each._supports_flex_attn for each in models):
+        return READS_FLOATS
+    if any(not each._supports_flex_attn and _says(each, "_supports_flex_attn") for each in models):
+        return READS_BOOLS
+    return HANDS_ON if all(each._supports_sdpa for each in models) else ASKS_FOR_ALL
+
+
+def _below(kind: Any) -> Iterator[Any]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
+
+
+def _says(model: type, flag: str) -> bool:
+    """Whether a model has a flag of its own: by default it is False, also of models that nobody has looked at."""
+    return any(flag in vars(each) for each in model.__mro__ if each is not PreTrainedModel)
