@@ -59,10 +59,15 @@ def refuse_tangents(name: str, arguments: Iterable[object]) -> None:
     if forward_ad._current_level >= 0:
         for value in arguments:
             if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
-                raise NotImplementedError(
-                    f"{name} has no forward-mode derivative; expected tensors without tangents, or the variant's "
-                    "reference(), which has one"
-                )
+                raise without_tangents(name)
+
+
+def without_tangents(name: str) -> NotImplementedError:
+    """What is raised where a forward-mode derivative is asked for."""
+    return NotImplementedError(
+        f"{name} has no forward-mode derivative; expected tensors without tangents, or the variant's reference(), "
+        "which has one"
+    )
 
 
 def records(arguments: Iterable[object]) -> bool:

@@ -11,7 +11,15 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.dispatch import is_calm, is_direct, is_recording, is_transformed, records, refuse_tangents
+from flashgen.runtime.dispatch import (
+    is_calm,
+    is_direct,
+    is_recording,
+    is_transformed,
+    records,
+    refuse_tangents,
+    without_tangents,
+)
 from flashgen.runtime.replay import repeated
 from flashgen.runtime.vmap import AxesOf, vmap_rule
 
@@ -126,6 +134,10 @@ def _transformed(
         if save is not None:
             save(ctx, inputs, output)
 
+    def refuse(*_: object) -> None:
+        # Under another transform, as in a hessian, its tensors hide their tangents until here.
+        raise without_tangents(overload.name())
+
     def run(*arguments: Any) -> Any:
         return made.apply(*arguments) if is_transformed() else overload(*arguments)
 
@@ -133,6 +145,7 @@ def _transformed(
         "forward": staticmethod(lambda *arguments: overload(*arguments)),
         "setup_context": staticmethod(setup_context),
         "backward": staticmethod(backward),
+        "jvp": staticmethod(refuse),
         "vmap": staticmethod(vmap_rule(run, axes_of)),
     }
     made: Any = type(name, (torch.autograd.Function,), methods)

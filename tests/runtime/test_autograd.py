@@ -115,6 +115,18 @@ def test_forward_mode_is_refused(gallery_module: Modules) -> None:
             module.attention(dual, call.k, call.v, config=CONFIG)
 
 
+@pytest.mark.parametrize("order", ["forward of backward", "backward of forward"])
+def test_forward_mode_around_another_transform_is_refused(gallery_module: Modules, order: str) -> None:
+    module, call = gallery_module("causal"), drawn("causal")
+
+    def total(q: torch.Tensor) -> torch.Tensor:
+        return module.attention(q, call.k, call.v, config=CONFIG).sum()
+
+    first, then = (torch.func.jacrev, torch.func.jacfwd)[:: 1 if order == "forward of backward" else -1]
+    with pytest.raises(NotImplementedError, match=r"no forward-mode derivative; .* reference\(\)"):
+        then(first(total))(call.q)
+
+
 @pytest.mark.parametrize("name", ["alibi", "document"])
 def test_other_lengths_are_not_compiled_again(gallery_module: Modules, name: str) -> None:
     torch.compiler.reset()
