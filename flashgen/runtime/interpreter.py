@@ -8,7 +8,9 @@ when it spreads it over a tile. And it runs one kernel at a time: the position i
 process's, so that of several threads' each got another's. It parses a kernel's source whatever other threads parse,
 which Python 3.11 does not survive. It patches all of `tl` anew for each function that a kernel calls, a fourth of the
 time that kernels take, and refuses one whose module does not have it. It asks of each sum of integers whether it
-overflows, a third of the time, to tell nobody, and makes its table of dtypes for each look into it.
+overflows, a third of the time, to tell nobody, and makes its table of dtypes for each look into it. Of what numbers
+come to it warns by way of numpy, as where log2 is given 0, an error for who runs Python with `-W error`; a GPU is
+silent.
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ def _mend() -> None:
             return rewrite(self)
 
     def alone(self: Any, *arguments: Any, **named: Any) -> Any:
-        with running:
+        with running, np.errstate(all="ignore"):
             language.begin()
             return execute(self, *arguments, **named)
 

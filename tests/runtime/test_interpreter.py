@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,6 +79,21 @@ def test_no_bfloat16_is_too_small_for_a_float() -> None:
     out = torch.zeros(64)
     _widened[(1,)](x, out, SIZE=64)
     assert torch.equal(out, x.float()) and out[1:].all()
+
+
+@triton.jit
+def _overflows(out_ptr, number, SIZE: tl.constexpr):
+    keys = tl.arange(0, SIZE)
+    large = tl.full([SIZE], 2**30, tl.int32) * (keys + 2)
+    tl.store(out_ptr + keys, tl.log2(number + keys.to(tl.float32)) + large.to(tl.float32) * number)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_warns_of_numbers_that_a_gpu_takes() -> None:
+    assert interpreted()
+    out = torch.zeros(4)
+    _overflows[(1,)](out, 0.0, SIZE=4)
+    assert out[:3].tolist() == [-math.inf, 0.0, 1.0]
 
 
 @triton.jit
