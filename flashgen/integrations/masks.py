@@ -116,7 +116,7 @@ def form_of(mask: torch.Tensor, q_len: int, kv_len: int) -> str | None:
 
     Raises ModelError for integers of another shape, which a model has made of its mask.
     """
-    if mask.dtype != torch.int32:
+    if mask.dtype != torch.int32 or mask.ndim != 4:
         return None
     length, columns = mask.shape[2:]
     if columns == 3 and length >= max(q_len, kv_len):

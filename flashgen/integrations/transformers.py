@@ -114,8 +114,6 @@ def _mask(
     kv_len = key.shape[2]
     if mask is None:
         return ("causal" if is_causal and q_len > 1 else "full"), {}
-    if mask.ndim != 4:
-        raise ModelError(f"attention_mask came to a layer with shape {tuple(mask.shape)}; expected four dimensions")
     form = form_of(mask, q_len, kv_len)
     if form is not None:
         columns = mask.expand(batch, -1, -1, -1)[:, 0].unbind(-1)
@@ -125,17 +123,26 @@ def _mask(
         return form, inputs if form.startswith("rows") else {}
     if mask.dtype != torch.bool:
         return "added", {}
-    mask = mask[..., :kv_len]
+    _check_shape("attention_mask", mask, (batch, heads, q_len, kv_len))
     if mask.shape[1] == 1:
         return "matrix", {"seen": mask[:, 0].expand(batch, q_len, kv_len)}
     return "matrices", {"seen": mask.expand(batch, heads, q_len, kv_len)}
+
+
+def _check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    if tensor.ndim != 4 or any(own not in (size, 1) for own, size in zip(tensor.shape, shape, strict=True)):
+        raise ModelError(
+            f"{name} came to a layer with shape {tuple(tensor.shape)}; expected [batch, heads, q_len, kv_len] of "
+            f"{shape}, or 1 in the place of some"
+        )
 
 
 def _bias(bias: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> tuple[str, torch.Tensor]:
     """By which indices a tensor is added to the scores, and the tensor with those dimensions."""
     batch, heads, q_len, _ = query.shape
     kv_len = key.shape[2]
-    bias = bias[..., :kv_len].float().contiguous()
+    _check_shape("a mask of floats, or position_bias,", bias, (batch, heads, q_len, kv_len))
+    bias = bias.float().contiguous()
     if bias.shape[1] == 1:
         return "b", bias[:, 0].expand(batch, q_len, kv_len)
     if bias.shape[0] == 1:

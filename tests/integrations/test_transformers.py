@@ -71,6 +71,14 @@ def test_a_mask_of_the_caller_is_an_input(dtype: torch.dtype) -> None:
     assert near(found, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@pytest.mark.parametrize("shape", [(2, 1, 15, 16), (2, 1, 15, 14), (3, 1, 15, 15), (2, 3, 15, 15), (2, 1, 14, 15)])
+def test_a_mask_of_other_lengths_is_refused(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    made, words = tiny.model("Llama", SIZE, "generated"), comparing.sample("Llama", SIZE)["input_ids"]
+    with pytest.raises(ModelError, match=r"expected \[batch, heads, q_len, kv_len\] of"):
+        made(input_ids=words, attention_mask=torch.ones(shape, dtype=dtype))
+
+
 def test_torch_compile_makes_one_graph_of_packed_documents() -> None:
     made, words = tiny.model("Mistral", SIZE, "eager"), comparing.sample("Mistral", SIZE)["input_ids"]
     inputs = {"input_ids": words, "position_ids": torch.tensor([[*range(6), *range(9)], [*range(12), *range(3)]])}
