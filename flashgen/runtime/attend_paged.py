@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import check_paged_types
 from flashgen.runtime.attend import inputs_of, scalars_of
 from flashgen.runtime.choosing import config_text
 from flashgen.runtime.operator import Operator
@@ -26,11 +25,6 @@ def attend_paged(
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
-    check_paged_types(
-        max_seqlen_q, max_seqlen_k, batch_invariant, scale, q=q, k_cache=k_cache, v_cache=v_cache,
-        block_table=block_table, seq_lens=seq_lens, cu_seqlens_q=cu_seqlens_q, k_scale=k_scale, v_scale=v_scale,
-        out=out,
-    )  # fmt: skip
     own: Sequence[Any] = ()
     if inputs or params:
         own = [*inputs_of(variant, inputs), *variant.signature.packs(scalars_of(variant, params))]

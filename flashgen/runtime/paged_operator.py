@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import is_contiguous_last
+from flashgen.runtime.arguments import check_paged_types, is_contiguous_last
 from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs, given_own
@@ -34,11 +34,24 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
     know(variant)
     own = len(variant.signature.names)
 
+    def check_types(
+        q: object, k_cache: object, v_cache: object, block_table: object, seq_lens: object, cu_seqlens_q: object,
+        *rest: Any,
+    ) -> None:  # fmt: skip
+        k_scale, v_scale, _, _, out, _, max_seqlen_q, max_seqlen_k, scale, invariant, _ = rest[own:]
+        check_paged_types(
+            max_seqlen_q, max_seqlen_k, invariant, scale, q=q, k_cache=k_cache, v_cache=v_cache,
+            block_table=block_table, seq_lens=seq_lens, cu_seqlens_q=cu_seqlens_q, k_scale=k_scale, v_scale=v_scale,
+            out=out,
+        )  # fmt: skip
+
     def launch(
         q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
         seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, *rest: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
         k_scale, v_scale, items, count, out, lse, max_seqlen_q, max_seqlen_k, scale, invariant, config = rest[own:]
+        # Not before each call: one that is like another has been through it.
+        check_types(q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *rest)
         call = prepare_paged(
             q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale, k_scale,
             v_scale,
@@ -56,6 +69,7 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
 
     def dispatched(overload: Callable[..., Any]) -> Callable[..., Any]:
         def run(*given: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+            check_types(*given)
             out, lse = given[_OUT + own : _OUT + own + 2]
             written = room_for(given[0], given[2], out, lse)
             overload(*given[: _OUT + own], *written, *given[_OUT + own + 2 :])

@@ -248,10 +248,13 @@ def repeated(function: Pass, arguments: Sequence[Any]) -> Repeated | None:
     """The calls of a function that are like this one; None where it has no tensors of a GPU, or others too."""
     try:
         known: Repeated | None = answer_of_last(function, arguments)
-        key = _key(function, arguments) if known is None else None
-    except RuntimeError:  # a tensor has no shape, no strides or no address
+        if known is not None:
+            return known
+        key = _key(function, arguments)
+        found = None if key is None else _repeated.get(key)
+    except (RuntimeError, TypeError):  # a tensor has no shape, no strides or no address, or a value no hash
         return None
-    return known if key is None else _looked_up(key, function, arguments)
+    return found if key is None else _remembered(found, key, function, arguments)
 
 
 def _key(function: Pass, arguments: Sequence[Any]) -> Hashable | None:
@@ -276,8 +279,7 @@ def _key(function: Pass, arguments: Sequence[Any]) -> Hashable | None:
     return tuple(key)
 
 
-def _looked_up(key: Hashable, function: Pass, arguments: Sequence[Any]) -> Repeated | None:
-    found = _repeated.get(key)
+def _remembered(found: Repeated | None, key: Hashable, function: Pass, arguments: Sequence[Any]) -> Repeated | None:
     if found is not None:
         remember_last(function, arguments, found)
     elif _are_of_gpu(arguments):
