@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -32,8 +33,8 @@ class Captured:
 
     `names` are those that the code reads which may run. `kept` are objects that the key names by their ids: whoever
     keeps the key keeps them. `met` says which of the values or objects is in a slot, a place in memory. `variables` are
-    all that may be assigned to: a cell and None, or a mapping and a name of it, what is there now, and whether the key
-    has it; `lasting` says that nothing else can change.
+    all that may be assigned to: a cell and None, or what has a `get`, as a mapping has, and a name in it, what is there
+    now, and whether the key has it; `lasting` says that nothing else can change.
     """
 
     names: Collection[str]
@@ -44,6 +45,16 @@ class Captured:
     met: dict[Any, int] = field(default_factory=dict)
     variables: list[tuple[Any, str | None, Any, bool]] = field(default_factory=list)
     lasting: bool = True
+
+
+class _DefaultsOf:
+    """The defaults of a function, which does not live on for it."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self._function = weakref.ref(function)
+
+    def get(self, name: str) -> Any:
+        return getattr(self._function(), name, None)
 
 
 # By the codes of mods, the codes that these led to, and the names in them.
@@ -109,6 +120,9 @@ def _read_parts(value: Any, kind: type, found: Captured, as_is: bool) -> None:
         found.codes[id(value.__code__)] = value.__code__
         found.kept.append(value.__code__)
         key.append(id(value.__code__))
+        for name in ("__defaults__", "__kwdefaults__"):
+            if (given := getattr(value, name)) is not None:
+                found.variables.append((_DefaultsOf(value), name, given, True))
     else:
         key += _said_of(value, kind, found)
     for part in parts(value, found.names):

@@ -21,6 +21,7 @@ from flashgen.spec.names import module_problem
 
 # Where each length of a call stands among its sizes.
 _SIZES = {"batch": 0, "heads": 1, "q_len": 2, "kv_len": 3}
+_COMPARED = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Kernels:
     """A variant's `attention`, and where its arguments are among the captured values.
 
     It holds for the values of `fixed` numbers and the shapes of `sized` tensors alone, both by their places. `ways` are
-    those from the mods to the values.
+    those from the mods to the values, `constants` those to values that are the same in all mods that it serves.
     """
 
     attention: Callable[..., Any]
@@ -55,6 +56,7 @@ class Kernels:
     fixed: tuple[tuple[int, int | float], ...]
     sized: tuple[tuple[int, torch.Size], ...]
     ways: tuple[tuple[int, Way], ...]
+    constants: tuple[tuple[int, Way, Any], ...]
 
     def serves(self, values: Sequence[Any]) -> bool:
         """Whether it holds for these captured values."""
@@ -90,9 +92,11 @@ def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool)
     """The kernels of two mods, and the values that these capture now."""
     if torch.compiler.is_compiling():
         kernels = getattr(_compiled_in, _name_of(score_mod, mask_mod, many_queries))
-        values = [follow((score_mod, mask_mod)[root], way) for root, way in kernels.ways]
+        mods = score_mod, mask_mod
+        values = [follow(mods[root], way) for root, way in kernels.ways]
         # So that it compiles again for others.
         assert kernels.serves(values)
+        assert all(follow(mods[root], way) == value for root, way, value in kernels.constants)
         return kernels, values
     return _found(score_mod, mask_mod, many_queries)
 
@@ -153,7 +157,9 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
     numbers = tuple((each, traced.places[each]) for each in traced.numbers)
     fixed = tuple((place, found.values[place]) for place in traced.fixed)
     sized = tuple((place, found.values[place].shape) for place in traced.sized)
-    return Kernels(module.attention, tensors, numbers, fixed, sized, tuple(traced.ways))
+    # What torch.compile can compare; a NaN is equal to nothing.
+    constants = tuple(each for each in traced.constants if isinstance(each[2], _COMPARED) and each[2] == each[2])
+    return Kernels(module.attention, tensors, numbers, fixed, sized, tuple(traced.ways), constants)
 
 
 def variant_name(mod: Any) -> str:

@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 class Mods:
     """What two mods compute. `places` says which of the captured values each name has, in the order of `capture`;
     `ways` has for each of these the mod, 0 for the score's, and the way from there. `fixed` are the numbers for whose
-    values alone this holds.
+    values alone this holds; `constants` are the other values, with the way to each as in `ways`.
     """
 
     score: Traced | None
@@ -39,6 +39,7 @@ class Mods:
     places: Mapping[str, int]
     ways: Sequence[tuple[int, Way]]
     fixed: frozenset[str]
+    constants: Sequence[tuple[int, Way, Any]]
 
     @property
     def sized(self) -> frozenset[str]:
@@ -53,7 +54,7 @@ def trace_mods(score_mod: Mod | None, mask_mod: Mod | None, names: Collection[st
     Raises ModError, which names the line of the mod, where the language does not have what they do.
     """
     standing = _Standing(numbers_stay)
-    rebuilding = Rebuilding(standing, names)
+    rebuilding = Rebuilding(standing, standing.constant, names)
     again: list[Any] = []
     for standing.root, mod in enumerate((score_mod, mask_mod)):
         again.append(None if mod is None else _run(mod, partial(rebuilding.mod, mod)))
@@ -64,7 +65,10 @@ def trace_mods(score_mod: Mod | None, mask_mod: Mod | None, names: Collection[st
     traced_score = None if score is None else _run(score_mod, partial(trace, score, True, inputs, numbers, causal))
     traced = [each for each in (traced_score, traced_mask) if each is not None]
     fixed = frozenset(standing.values if numbers_stay else ()).union(*(each.fixed for each in traced))
-    return Mods(traced_score, traced_mask, standing.tensors, standing.values, standing.places, standing.ways, fixed)
+    return Mods(
+        traced_score, traced_mask, standing.tensors, standing.values, standing.places, standing.ways, fixed,
+        standing.constants,
+    )  # fmt: skip
 
 
 def is_causal(mask: Syntax) -> bool:
@@ -103,6 +107,7 @@ class _Standing:
         self.values: dict[str, int | float] = {}
         self.places: dict[str, int] = {}
         self.ways: list[tuple[int, Way]] = []
+        self.constants: list[tuple[int, Way, Any]] = []
         # Which of the mods is being rebuilt.
         self.root = 0
         self._numbers_stay = numbers_stay
@@ -123,6 +128,10 @@ class _Standing:
         is_natural = isinstance(value, int) and value >= 0
         self.numbers[slot] = Number(name, _NumberTensor(torch.tensor(value, dtype=kind)), is_natural)
         return value if self._numbers_stay else self.numbers[slot].stand_in
+
+    def constant(self, value: Any, way: Way) -> None:
+        """Remember what the trace holds for."""
+        self.constants.append((self.root, way, value))
 
 
 def _left_to_tensors(name: str) -> Callable[..., Any]:

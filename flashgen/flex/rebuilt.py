@@ -27,13 +27,15 @@ from flashgen.flex.parts import (
 
 # Given the name of a captured value, the value, its slot and the way to it from the mod: what stands in for it.
 StandIn = Callable[[str, Any, Any, Way], Any]
+# Given a captured value that a trace takes as it is, and the way to it.
+Constant = Callable[[Any, Way], None]
 
 
 class Rebuilding:
     """Rebuilds mods, one after the other; what they share stays shared. `names` are those of what they capture."""
 
-    def __init__(self, stand_in: StandIn, names: Collection[str]) -> None:
-        self._stand_in, self._names = stand_in, names
+    def __init__(self, stand_in: StandIn, constant: Constant, names: Collection[str]) -> None:
+        self._stand_in, self._constant, self._names = stand_in, constant, names
         self._made: dict[Any, Any] = {}
         self._cells: dict[int, types.CellType] = {}
         # Bound methods would be gone before others take their ids.
@@ -48,7 +50,10 @@ class Rebuilding:
             return self._stand_in(name, value, id(value), way)
         if is_number(value):
             return self._stand_in(name, value, slot, way)
-        if is_plain(value) or is_library(value):
+        if is_plain(value):
+            self._constant(value, way)
+            return value
+        if is_library(value):
             return value
         own = identity(value)
         if own not in self._made:

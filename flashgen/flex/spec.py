@@ -28,7 +28,7 @@ from flashgen.spec.variant import Variant
 class Meaning:
     """A spec, and whence its arguments come: `tensors` and `numbers` are the captured values by their names in it,
     `places` what is where among the values that `capture` finds, `ways` how to get there, `fixed` the numbers that the
-    spec holds for, `sized` the tensors for whose sizes it does.
+    spec holds for, `sized` the tensors for whose sizes it does, `constants` other values that it holds for, as in Mods.
     """
 
     spec: dict[str, Any]
@@ -38,6 +38,7 @@ class Meaning:
     ways: Sequence[tuple[int, Way]]
     fixed: tuple[int, ...]
     sized: tuple[int, ...]
+    constants: Sequence[tuple[int, Way, Any]]
 
 
 def to_spec(
@@ -120,7 +121,8 @@ def _meaning(score_mod: Mod | None, mask_mod: Mod | None, mods: Mods, name: str,
     }
     numbers = {each: value for each, value in mods.numbers.items() if each in params and each not in mods.fixed}
     fixed, sized = (tuple(sorted(mods.places[each] for each in names)) for names in (mods.fixed, mods.sized))
-    return Meaning(spec, {each: mods.tensors[each] for each in inputs}, numbers, mods.places, mods.ways, fixed, sized)
+    tensors = {each: mods.tensors[each] for each in inputs}
+    return Meaning(spec, tensors, numbers, mods.places, mods.ways, fixed, sized, mods.constants)
 
 
 def _description(*mods: Any) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import gc
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -223,3 +225,28 @@ def test_another_number_in_an_object_that_a_mask_calls_builds_nothing_anew(monke
     is_right(None, Both(Window(2), Documents(7)))
     monkeypatch.setattr(kernels, "meaning", None)
     is_right(None, Both(Window(9), Documents(5)))
+
+
+def test_defaults_may_be_assigned_to() -> None:
+    def mod(score, b, h, q, k, weight=2.0, *, above=True):
+        return score + weight * k if above else score - weight * k
+
+    for _ in range(2):
+        is_right(mod)
+    mod.__defaults__ = (3.0,)
+    is_right(mod)
+    mod.__kwdefaults__ = {"above": False}
+    is_right(mod)
+
+
+def test_what_mods_capture_goes_with_them() -> None:
+    def made(table: torch.Tensor) -> Any:
+        return lambda score, b, h, q, k, above=1: score + table[h] * above
+
+    table = torch.zeros(2, device=DEVICE)
+    mod, gone = made(table), weakref.ref(table)
+    for _ in range(2):
+        flex_attention(*inputs(), mod)
+    del table, mod
+    gc.collect()
+    assert gone() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import flex_mods as mods
@@ -72,3 +73,73 @@ def test_what_is_captured_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) 
     assert len(graphs) == 1
     monkeypatch.setitem(globals(), "weight", 5)
     assert torch.equal(attention(*qkv), flex_attention(*qkv, by_globals) * 2)
+
+
+doubled, kind = True, "far"
+
+
+class Window:
+    """A mask whose form is said by its class, by itself, and by what it has been given."""
+
+    is_wide = True
+
+    def __init__(self, config: SimpleNamespace, names: dict[str, str | None]) -> None:
+        self.ahead, self.config, self.names = False, config, names
+
+    def __call__(self, b, h, q, k):
+        inside = (q - k).abs() < (8 if self.is_wide else 3)
+        inside = inside if self.ahead else inside & (k <= q)
+        inside = inside | (k == 0) if self.config.sees_first else inside
+        return inside if self.names["last"] is None else inside | (k == 16)
+
+
+def by_flags(score, b, h, q, k):
+    score = score * 2 if doubled else score * 0.5
+    return score - q if kind == "far" else score + k
+
+
+def by_default(score, b, h, q, k, above=True):
+    return score + k if above else score - k
+
+
+def chosen_by(is_added: bool) -> tuple[Callable[..., torch.Tensor], Callable[[bool], None]]:
+    """A mod that reads a variable, and what assigns to it."""
+
+    def mod(score, b, h, q, k):
+        return score + k if is_added else score - k
+
+    def assign(other: bool) -> None:
+        nonlocal is_added
+        is_added = other
+
+    return mod, assign
+
+
+def of_mask(mask: Any) -> Any:
+    return create_block_mask(mask, 1, 1, 17, 17, device=DEVICE, BLOCK_SIZE=16)
+
+
+def test_what_decides_is_looked_at_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is no number and no tensor: variables, attributes, what stands in a class or a mapping."""
+    qkv = inputs()
+    window = Window(SimpleNamespace(sees_first=False), {"last": None})
+    by_variable, assign = chosen_by(True)
+    changes: list[tuple[Any, Any, Callable[[], object]]] = [
+        (by_flags, None, lambda: monkeypatch.setitem(globals(), "doubled", False)),
+        (by_flags, None, lambda: monkeypatch.setitem(globals(), "kind", "near")),
+        (by_variable, None, lambda: assign(False)),
+        (None, window, lambda: monkeypatch.setattr(Window, "is_wide", False)),
+        (None, window, lambda: setattr(window, "ahead", True)),
+        (None, window, lambda: setattr(window.config, "sees_first", True)),
+        (None, window, lambda: window.names.update(last="seen")),
+        (by_default, None, lambda: setattr(by_default, "__defaults__", (False,))),
+    ]
+    for number, (mod, mask, change) in enumerate(changes):
+        blocks = None if mask is None else of_mask(mask)
+        attention, _ = compiled(mod, blocks)
+        first = attention(*qkv)
+        assert torch.equal(first, flex_attention(*qkv, mod, blocks) * 2), number
+        change()
+        second = attention(*qkv)
+        assert not torch.equal(first, second), number
+        assert torch.equal(second, flex_attention(*qkv, mod, blocks) * 2), number
