@@ -30,8 +30,12 @@ def kept_module(spec: Mapping[str, Any], shelf: str) -> ModuleType:
     _keep(path, text)
     variant = load(path)
     module = variant.module_in(folder)
-    if not module.exists():
+    sums = path.with_suffix(".sha256")
+    if not module.is_dir() or not _says(sums, _sum_of(module)):
+        if sums.exists():  # Without it another process may be about to write it.
+            shutil.rmtree(module, ignore_errors=True)
         generate(variant, folder)
+        _keep(sums, _sum_of(module))
     return load_module(module)
 
 
@@ -49,13 +53,26 @@ def _writable(shelf: Path) -> Path:
         return own
 
 
-def _keep(spec: Path, text: str) -> None:
-    """Write a spec of ours, which other processes may be writing too, and whose file may have come to harm."""
-    if not spec.is_file() or spec.read_text(encoding="utf-8", errors="replace") != text:
-        spec.parent.mkdir(parents=True, exist_ok=True)
-        own = spec.with_suffix(f".{os.getpid()}")
+def _keep(file: Path, text: str) -> None:
+    """Write a file of ours, which other processes may be writing too, and which may have come to harm."""
+    if not _says(file, text):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        own = file.with_suffix(f".{os.getpid()}")
         own.write_text(text, encoding="utf-8")
-        os.replace(own, spec)
+        os.replace(own, file)
+
+
+def _says(file: Path, text: str) -> bool:
+    return file.is_file() and file.read_text(encoding="utf-8", errors="replace") == text
+
+
+def _sum_of(package: Path) -> str:
+    """A digest of the files of a generated package, by which one sees that they have come to harm."""
+    found = hashlib.sha256()
+    for path in sorted(package.glob("*.py")):
+        text = path.read_bytes()
+        found.update(f"{path.name} {len(text)}\n".encode() + text)
+    return found.hexdigest()
 
 
 @cache

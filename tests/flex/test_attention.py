@@ -189,15 +189,16 @@ def test_what_was_built_is_found_on_disk(traces: list[Any], monkeypatch: pytest.
     assert len(traces) == 2
 
 
-def test_what_came_to_harm_on_disk_is_written_anew() -> None:
+@pytest.mark.parametrize("name", ["harmed.yaml", "harmed/__init__.py", "harmed/forward.py"])
+def test_what_came_to_harm_on_disk_is_written_anew(name: str) -> None:
     q, k, v = plain()
 
     def harmed(score, b, h, q, k):
         return score * 0.375 + h
 
     first = flex_attention(q, k, v, harmed)
-    (spec,) = Path(cache_folder(), "flex").glob("*/harmed.yaml")
-    spec.write_text("name: [")
+    (file,) = Path(cache_folder(), "flex").glob(f"*/{name}")
+    file.write_text("name: [")
     kernels.forget()
     assert torch.equal(flex_attention(q, k, v, harmed), first)
 
