@@ -30,7 +30,7 @@ class Operators:
 
         self._np, self._semantic = np, interpreter.interpreter_semantic
         self._pairs = Pairs(interpreter.TensorHandle)
-        self._read, self._dtype_of = interpreter._interpreter.load, interpreter._get_np_dtype
+        self._module, self._dtype_of = interpreter, interpreter._get_np_dtype
         self.members = {**self._arithmetic(), **self._comparisons(), "__getitem__": self._getitem(), "to": self._to()}
         self.functions = {
             "minimum": self._extremum("minimum", np.minimum), "maximum": self._extremum("maximum", np.maximum),
@@ -100,7 +100,7 @@ class Operators:
 
     def _load(self) -> Callable:
         """Elements at pointers, or zeros where a mask of the same sizes hides them."""
-        np, whole, semantic, tensor, read = self._np, core.load, self._semantic, core.tensor, self._read
+        np, whole, semantic, tensor, module = self._np, core.load, self._semantic, core.tensor, self._module
         pairs, dtype_of = self._pairs, self._dtype_of
 
         def load(pointer: Any, mask: Any = None, other: Any = None, **options: Any) -> Any:
@@ -111,7 +111,7 @@ class Operators:
                 known = not options and element.name != TEST and (mask is not None or other is None)
                 if known and shown is not None:
                     dtype = dtype_of(element)
-                    found = read(addresses, shown, np.zeros(addresses.shape, dtype), dtype)
+                    found = module._interpreter.load(addresses, shown, np.zeros(addresses.shape, dtype), dtype)
                     return pairs.maker(element, found.shape if pointer.type.is_block() else ())(found)
             return whole(pointer, mask, other, **{**options, "_semantic": semantic})
 

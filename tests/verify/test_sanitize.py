@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from packages import change, files_of
@@ -19,7 +16,7 @@ from flashgen.runtime import Config
 from flashgen.runtime.registry import checked
 from flashgen.spec import load
 from flashgen.verify import sanitize
-from flashgen.verify.exercise import Part, exercise, parts
+from flashgen.verify.exercise import parts
 from flashgen.verify.sanitize import (
     Job,
     Outcome,
@@ -251,23 +248,3 @@ def test_parts_have_the_configs_of_their_backend_and_fuse_dq_where_they_may(repo
     assert chosen["hopper, D256"]["backward_kv"].BN == 64
     document = load(repository / "variants/document.yaml")
     assert parts()["hopper, D128"].configs(document)["backward_kv"].delay_dq
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="the interpreter is off because there is a GPU")
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("name", ["relative_bias", "document"])
-def test_learned_inputs_and_schedules_take_part(
-    gallery_module: Callable[[str], ModuleType], repository: Path, name: str, deterministic: bool
-) -> None:
-    part = Part("portable", SMALLER, deterministic)
-    exercise(load(repository / f"variants/{name}.yaml"), gallery_module(name), part, "cpu")
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="the interpreter is off because there is a GPU")
-@pytest.mark.parametrize("name", ["causal", "document"])
-@pytest.mark.parametrize("part", ["portable, packed", "serving"])
-def test_calls_of_every_form_end_whatever_they_are_told(
-    gallery_module: Callable[[str], ModuleType], repository: Path, name: str, part: str
-) -> None:
-    chosen = replace(parts()[part], problem=SMALLER)
-    exercise(load(repository / f"variants/{name}.yaml"), gallery_module(name), chosen, "cpu")
