@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from flashgen.capacity import refuse_too_large
 from flashgen.errors import UsageError
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import COMPARISONS, Expr, Gather, Op, Var, variables, walk
@@ -177,6 +178,7 @@ def _sample(
 ) -> torch.Tensor:
     """Random values of an input, by what its values are used for."""
     shape = shape_of(tensor, sizes)
+    refuse_too_large(tensor.name, [dim.text for dim in tensor.dims], shape, generator.device)
     hint = roles.samples.get(tensor.name, Sample())
     dtype = getattr(torch, tensor.dtype)
     if dtype == torch.bool:

@@ -73,6 +73,13 @@ def test_an_unknown_layout_is_refused() -> None:
         make_inputs(variant({}), PROBLEM, layout="bhds")
 
 
+def test_an_input_beyond_the_memory_is_refused_by_name() -> None:
+    huge = variant({"t": ("float32", "kv_len * 10000000000")}, score="score + t[k]")
+    expected = r"input t: \[kv_len \* 10000000000\] is \[700000000000\] here, 5,215 GiB to draw; expected at most"
+    with pytest.raises(UsageError, match=expected):
+        make_inputs(huge, PROBLEM)
+
+
 def test_the_seed_decides_everything() -> None:
     documents = variant({"doc": ("int32", "batch", "kv_len")}, mask="doc[b, q] == doc[b, k]")
     first, again, other = (make_inputs(documents, PROBLEM, seed=seed) for seed in (1, 1, 2))
