@@ -245,8 +245,10 @@ def _backward(cases: Iterable[Case]) -> list[Case]:
 
 
 def _reach(variant: Variant) -> list[Case]:
-    """Lengths past the largest integer of the expressions: a window of 1023 shows nothing at length 200."""
-    constants = [node.value for node in walk(variant.score, variant.mask) if isinstance(node, Const)]
+    """Lengths past the largest integer of the expressions and shapes: a window of 1023 shows nothing at length 200, and
+    an input [kv_len // 1000] has nothing there."""
+    shapes = [dim.size for tensor in variant.inputs for dim in tensor.dims]
+    constants = [node.value for node in walk(variant.score, variant.mask, *shapes) if isinstance(node, Const)]
     integers = [abs(n) for n in (*constants, *(p.value for p in variant.runtime_params)) if type(n) is int]
     reach = max((n for n in integers if n <= LONGEST_REACH), default=0)
     if reach < 50:

@@ -50,6 +50,13 @@ def test_a_constant_is_reached_and_passed() -> None:
     assert max(case.problem.q_len for case in top_left) > 1023 + 64
 
 
+def test_an_input_by_blocks_of_keys_has_blocks() -> None:
+    by_blocks = {"t": {"shape": ["kv_len // 1000"], "dtype": "float32"}}
+    variant = load({"name": "blocks", "inputs": by_blocks, "score": "score + t[0]"})
+    for cases in (cases_for, gradient_cases_for):
+        assert any(case.problem.kv_len > 1000 for case in cases(variant, "quick", gpu=False, scheduled=False))
+
+
 @pytest.mark.parametrize("align", ["top_left", "bottom_right"])
 def test_a_long_reach_is_no_large_score_matrix(align: str) -> None:
     cases = full_level({"name": "window", "window": {"left": 8000, "right": 8000}, "align": align})
