@@ -190,7 +190,8 @@ class Session:
             pruned.kept,
             [partial(self._time, gpu, workload) for gpu in self._tools.gpus],
             place=self._place(workload),
-            name=f"{key} spec {key.spec} templates {key.templates}",
+            # Of two problems in one bucket the times are not those of one study.
+            name=f"{key} spec {key.spec} templates {key.templates} {workload.problem}",
             first=first,
             budget=budget,
             seed=self._options.seed,

@@ -171,6 +171,18 @@ def test_a_record_is_found_and_force_measures_anew(cache):
     assert forced.tried == len({config for _, config in tools.timed}) > 0
 
 
+def test_times_of_another_size_in_the_bucket_are_not_taken_for_those_of_this_one(cache):
+    """Where the record of the one is gone, or its search was interrupted."""
+    tools = FakeTools()
+    session(tools, cache, "quick").tune(workload(LONG), None)
+    shorter = replace(LONG, q_len=5000, kv_len=5000)
+    assert workload(shorter).key == workload(LONG).key
+    tools.timed.clear()
+    outcome = session(tools, cache, "quick").tune(workload(shorter), None)
+    assert len({config for _, config in tools.timed}) == outcome.tried == PRESETS["quick"].trials
+    assert {problem for problem, _ in tools.timed} == {shorter}
+
+
 def test_quick_stays_within_its_trials_and_compiles_few(cache):
     tools = FakeTools()
     outcome = session(tools, cache, "quick").tune(workload(LONG), 10.0)
