@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flashgen.cli.failure import for_each, guarded
+from flashgen.cli.kernels import TRAINED
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
 from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("variant", "problem", "pass", "candidate", "ms", "±%", "TFLOP/s", "ceiling", "share", "peak MiB", "")
 
-# The forms of call that have gradients.
-TRAINED = frozenset({"dense", "varlen"})
 SERVING_COLUMNS = ("variant", "problem", "candidate", "us", "±%", "GB/s", "of the copy", "")
 
 

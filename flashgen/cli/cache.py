@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flashgen.cli.failure import guarded
-from flashgen.cli.kernels import KernelChoice, chosen_kernels
+from flashgen.cli.kernels import KernelChoice, check_kernels, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
 from flashgen.cli.specs import read
 from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.spec.modes import shapes_of
 
 if TYPE_CHECKING:
     from flashgen.tuning.cache import Stored
@@ -89,6 +90,7 @@ def explain(
     kernels, modes = chosen_kernels(kernel), chosen_modes(mode)
     shapes, dtypes = chosen_shapes(shape, modes), chosen_dtypes(dtype)
     variant = read(spec, output)
+    check_kernels(kernel, shapes or shapes_of(variant, modes))
     asked = problems(variant, shapes, dtypes, modes)
     for found in traced(variant, out, asked, device_named(gpu, capability), kernels):
         what = f"{found.key.kernel}, {found.problem}: {tile_text(found.choice.config)} from {found.choice.source}"

@@ -11,13 +11,14 @@ import typer
 
 from flashgen.choices import PRESETS, check_choice
 from flashgen.cli.failure import for_each, guarded
-from flashgen.cli.kernels import KERNEL_CHOICES, KernelChoice, chosen_kernels
+from flashgen.cli.kernels import KERNEL_CHOICES, KernelChoice, check_kernels, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs, seed_option
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
 from flashgen.cli.specs import read
 from flashgen.errors import UsageError
 from flashgen.files import check_folder
+from flashgen.spec.modes import shapes_of
 
 if TYPE_CHECKING:
     from flashgen.spec.variant import Variant
@@ -79,8 +80,9 @@ def tune(
             check_folder(folder)
     output = Output.choose(json)
     indices, modes = chosen_gpus(gpus), chosen_modes(mode)
+    shapes = chosen_shapes(shape, modes)
     options = {
-        "shapes": chosen_shapes(shape, modes),
+        "shapes": shapes,
         "modes": modes,
         "dtypes": chosen_dtypes(dtype),
         "preset": preset,
@@ -94,6 +96,7 @@ def tune(
 
     def one(spec: str) -> None:
         variant = read(spec, output)
+        check_kernels(kernel, shapes or shapes_of(variant, modes))
         for outcome in search(variant, out, indices, kernel, output, options):
             output.line(f"{variant.name}: {outcome}")
             show_ranking(outcome, output)

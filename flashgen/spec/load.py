@@ -19,7 +19,7 @@ from flashgen.lang.syntax import Name, pieces
 from flashgen.spec import sugar
 from flashgen.spec.declare import SCORE, Declarations
 from flashgen.spec.model import SpecForm, beyond, parse
-from flashgen.spec.modes import tune_shape
+from flashgen.spec.modes import tune_shape, usual_shapes
 from flashgen.spec.source import Document, KeyPath, read
 from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
 
@@ -201,12 +201,7 @@ def _refuse_many_sizes(document: Document, variant: Variant) -> None:
 
 def _tune_shapes(spec: SpecForm) -> tuple[TuneShape, ...]:
     if spec.tune is None or spec.tune.shapes is None:
-        return tuple(
-            TuneShape(batch, heads, heads, length, length, head_dim)
-            for head_dim in spec.head_dim
-            for heads in (32 if head_dim <= 64 else 16,)
-            for batch, length in ((2, 8192), (8, 2048))
-        )
+        return usual_shapes("dense", spec.head_dim)
     return tuple(
         tune_shape(shape.mode, shape.model_dump(exclude={"mode"}, exclude_none=True)) for shape in spec.tune.shapes
     )

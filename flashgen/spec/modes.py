@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +13,28 @@ from flashgen.spec.variant import TuneShape, Variant
 class Mode:
     """`needs` are the sizes that a shape must have beside batch and heads, `has` those that it may have too.
 
-    `defaults` are further sizes of shapes that do not say them, `usual` those of shapes that are tuned where a spec
-    names none.
+    `defaults` are further sizes of shapes that do not say them, `usual` gives those of shapes that are tuned where a
+    spec names none, by its head dimensions.
     """
 
     needs: tuple[str, ...]
+    usual: Callable[[Sequence[int]], Iterable[Mapping[str, int]]]
     has: tuple[str, ...] = ()
     defaults: tuple[tuple[str, int], ...] = ()
-    usual: tuple[Mapping[str, int], ...] = ()
 
     @property
     def sizes(self) -> tuple[str, ...]:
         """All of them, with those that every shape has."""
         return ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", *self.needs, *self.has)
+
+
+def _trained(head_dims: Sequence[int]) -> Iterable[Mapping[str, int]]:
+    """Of about as many elements whatever the head dimension."""
+    return (
+        {"batch": batch, "heads": 32 if head_dim <= 64 else 16, "q_len": length, "head_dim": head_dim}
+        for head_dim in head_dims
+        for batch, length in ((2, 8192), (8, 2048))
+    )
 
 
 # Heads of the usual shapes.
@@ -36,12 +45,12 @@ _DECODED = tuple(
 # What a batch of documents looks like in training.
 _PACKED = ({"batch": 32, "heads": 16, "kv_heads": 16, "max_len": 4096},)
 MODES = {
-    "dense": Mode(("q_len",), ("kv_len",)),
-    "decode": Mode(("kv_len",), ("q_len",), (("q_len", 1),), _DECODED),
+    "dense": Mode(("q_len",), _trained, ("kv_len",)),
+    "decode": Mode(("kv_len",), lambda _: _DECODED, ("q_len",), (("q_len", 1),)),
     "paged": Mode(
-        ("kv_len",), ("q_len", "block_size", "cache"), (("q_len", 1), ("block_size", 16)), _DECODED
+        ("kv_len",), lambda _: _DECODED, ("q_len", "block_size", "cache"), (("q_len", 1), ("block_size", 16))
     ),
-    "varlen": Mode(("max_len",), ("min_len",), usual=_PACKED),
+    "varlen": Mode(("max_len",), lambda _: _PACKED, ("min_len",)),
 }  # fmt: skip
 # What the decode kernel takes of a dense call.
 MOST_QUERIES = 16
@@ -87,6 +96,11 @@ def tune_shape(mode: str, given: Mapping[str, Any]) -> TuneShape:
     return TuneShape(**sizes, mode=mode)
 
 
+def usual_shapes(mode: str, head_dims: Sequence[int]) -> tuple[TuneShape, ...]:
+    """What is tuned for a form of call where a spec names no shape of it."""
+    return tuple(tune_shape(mode, sizes) for sizes in MODES[mode].usual(head_dims))
+
+
 def shapes_of(variant: Variant, modes: Collection[str] | None = None) -> tuple[TuneShape, ...]:
     """The spec's own shapes for some forms of call, the usual ones where it names none of a form; None: all its own."""
     if modes is None:
@@ -94,5 +108,5 @@ def shapes_of(variant: Variant, modes: Collection[str] | None = None) -> tuple[T
     found: list[TuneShape] = []
     for mode in modes:
         own = [shape for shape in variant.tune_shapes if shape.mode == mode]
-        found += own or [tune_shape(mode, sizes) for sizes in MODES[mode].usual]
+        found += own or usual_shapes(mode, variant.head_dims)
     return tuple(found)

@@ -359,3 +359,12 @@ def test_records_are_explained_for_one_form_of_call(run: Run) -> None:
     assert {document["key"]["kernel"] for document in packed} == {"backward_q", "backward_kv"}
     assert {document["key"]["bucket"]["tokens"] for document in packed} == {65536}
     assert all("backend" not in document["choice"]["config"] for document in packed)  # those of portable kernels
+
+
+def test_calls_of_a_form_that_the_spec_names_no_shape_of_have_usual_ones(run: Run) -> None:
+    with Path("variants/band.yaml").open("a") as spec:
+        spec.write("tune: {shapes: [{mode: paged, batch: 1, heads: 1, kv_len: 64}]}\n")
+    asked = ("--gpu", "NVIDIA H200", "--capability", "sm_90", "--kernel", "forward", "--json")
+    documents = run("cache", "explain", "band", "--mode", "dense", *asked).documents
+    assert {document["problem"]["q_len"] for document in documents} == {2048, 8192}
+    assert "--kernel forward was given for calls of the form paged" in run("cache", "explain", "band", *asked).err

@@ -65,6 +65,8 @@ LINES: dict[tuple[str, ...], str] = {
        for command in ("tune", "bench", "cache explain")},
     **{(*command.split(), "band", "--kernel", "sideways"): "--kernel 'sideways'; expected one of"
        for command in ("tune", "cache explain")},
+    **{(*command.split(), "band", "--mode", mode, "--kernel", kernel): f"--kernel {kernel} was given for calls of"
+       for command in ("tune", "cache explain") for mode in ("decode", "paged") for kernel in ("forward", "backward")},
     **{("tune", "band", "--gpus", gpus): "--gpus" for gpus in ("", "one", "-1", "0,", "0;1")},
     **{("tune", "band", "--budget-seconds", n): "--budget-seconds" for n in ("0", "-1", "nan", "inf", "x")},
     **{("tune", "band", "--trials", n): "--trials" for n in ("0", "-1", "x", "1.5")},
