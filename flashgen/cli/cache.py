@@ -124,16 +124,18 @@ def clear(
 @cache.command("export")
 @guarded
 def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: Json = False) -> None:
-    """Copy records of the user's cache beside the modules, from where they are shipped."""
+    """Copy records of the user's cache beside the kernels that they are of, from where they are shipped."""
     from flashgen.tuning.cache import export_records, list_records
 
     output = Output.choose(json)
-    chosen = list_records(None, **filters(variant, gpu))
-    written = export_records(chosen, out)
-    for path in written:
+    exported = export_records(list_records(None, **filters(variant, gpu)), out)
+    for path in exported.paths:
         output.line(str(path))
-    output.line(f"{len(chosen)} records in {len(written)} files beside the kernels in {out}")
-    output.document({"written": written})
+    output.line(f"{len(exported.copied)} records in {len(exported.paths)} files beside the kernels in {out}")
+    if exported.left_out:
+        names = ", ".join(sorted({record.key.variant for record in exported.left_out}))
+        output.line(f"{len(exported.left_out)} records are of kernels that are not in {out} and were left out: {names}")
+    output.document({"written": exported.paths, "left_out": [record.key.name for record in exported.left_out]})
 
 
 def folders(out: Path) -> list[tuple[str, Path]]:

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
 from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import NoCacheFolder, forget, shipped_in, user_root
 from flashgen.runtime.record_files import read_table, records_in, table_path
 from flashgen.runtime.record_table import NewerFormat, to_text
@@ -153,8 +155,12 @@ def _folders(root: Path, pattern: str) -> list[Path]:
 
 
 def find_record(text: str, folders: Iterable[tuple[str, Path]] | None = None) -> Stored:
-    """The one record whose name contains `text`; UsageError where there is none, or more than one."""
-    found = [entry for entry in list_records(folders) if text in entry.record.key.name]
+    """The one record whose name contains `text`; UsageError where there is none, or more than one.
+
+    Of those for one key it is that of the first folder, as for a call.
+    """
+    stored = [entry for entry in list_records(folders) if text in entry.record.key.name]
+    found = [*{entry.record.key: entry for entry in reversed(stored)}.values()][::-1]
     if len(found) != 1:
         names = ", ".join(entry.record.key.name for entry in found[:5]) or "none"
         raise UsageError(f"{len(found)} records match {text!r} ({names}); expected a text that one record's name has")
@@ -182,14 +188,46 @@ def _leftovers(root: Path) -> list[Path]:
     return [path for path in found if path.is_file()]
 
 
-def export_records(records: Iterable[Stored], out: Path) -> list[Path]:
-    """Copy records beside the kernels of the packages in `out`; return the files that have them, each once."""
-    paths = []
-    for entry in records:
-        folder = shipped_in(out / entry.record.key.variant)
-        write_record(entry.record, folder, replace=True)
-        paths.append(table_path(folder, entry.record.key.gpu))
-    return list(dict.fromkeys(paths))
+@dataclass(frozen=True)
+class Exported:
+    """The files that have what was copied, each once, the records that were, and those that were left out."""
+
+    paths: tuple[Path, ...]
+    copied: tuple[Record, ...]
+    left_out: tuple[Record, ...]
+
+
+def export_records(records: Iterable[Stored], out: Path) -> Exported:
+    """Copy records beside the kernels of the packages in `out`, as far as they are of these very kernels.
+
+    What else is for other kernels in a file that is written goes: no call would use it.
+    """
+    from flashgen.codegen.written import written_identity
+
+    asked = [entry.record for entry in records]
+    paths: list[Path] = []
+    copied: list[Record] = []
+    for variant in dict.fromkeys(record.key.variant for record in asked):
+        beside = written_identity(out / variant)
+        if beside is None:
+            continue
+        fitting = [record for record in asked if record.key.variant == variant and _is_of(record.key, beside)]
+        for gpu in dict.fromkeys(record.key.gpu for record in fitting):
+            own = {record.key: record for record in fitting if record.key.gpu == gpu}
+            paths.append(table_path(shipped_in(out / variant), gpu))
+            _rewrite(paths[-1], partial(_shipped_with, own, beside))
+        copied += fitting
+    return Exported((*dict.fromkeys(paths),), (*copied,), (*(record for record in asked if record not in copied),))
+
+
+def _shipped_with(own: Table, beside: Identity, table: Table) -> Table:
+    """A shipped table with these records, and no longer with those of kernels that are not beside it."""
+    return {key: record for key, record in {**table, **own}.items() if _is_of(key, beside)}
+
+
+def _is_of(key: Key, kernels: Identity) -> bool:
+    """Whether a record with this key is of a module's kernels: of the same spec and the same text."""
+    return (key.spec, key.templates) == (kernels.spec, kernels.templates.get(key.kernel))
 
 
 def _matches(record: Record, filters: Mapping[str, str]) -> bool:

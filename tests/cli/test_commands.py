@@ -292,8 +292,9 @@ def test_explain_draws_scores_where_that_is_asked_for(run: Run) -> None:
     assert "scores are not modified" in run("explain", "plain.yaml", "--length", "64", "--score").out
 
 
-def record() -> Record:
-    key = Key("NVIDIA H200", "sm_90", "3.6", "band", "forward", "float32", 16, 16, Bucket(32, 1, 64, 64), "s", "t")
+def record(spec: str = "s", templates: str = "t") -> Record:
+    bucket = Bucket(32, 1, 64, 64)
+    key = Key("NVIDIA H200", "sm_90", "3.6", "band", "forward", "float32", 16, 16, bucket, spec, templates)
     return Record(key, Config(64, 32, 4, 2), 123.4, 0.01, 10)
 
 
@@ -314,9 +315,14 @@ def test_cache_lists_shows_ships_and_clears(run: Run) -> None:
     assert run("cache", "ls", "--variant", "other", "--json").documents == []
     (shown,) = run("cache", "show", "band", "--json").documents
     assert shown["config"] == {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 2}
+    assert "1 records are of kernels that are not in generated and were left out: band" in run("cache", "export").out
+    run("build", "band", *RENDER_ONLY)
+    kernels = load_module(Path("generated/band")).IDENTITY
+    write_record(record(kernels.spec, kernels.templates["forward"]))
     (exported,) = run("cache", "export", "--json").documents
     assert [Path(path).is_file() for path in exported["written"]] == [True]
-    assert run("cache", "clear", "--variant", "band", "--json").documents == [{"deleted": 1}]
+    assert exported["left_out"] == [record().key.name]
+    assert run("cache", "clear", "--variant", "band", "--json").documents == [{"deleted": 2}]
     (left,) = run("cache", "ls", "--json").documents
     assert left["source"] == "shipped"
 

@@ -180,11 +180,44 @@ def test_clearing_takes_what_matches_and_then_all(three):
     assert [path for path in three.rglob("*") if path.is_file()] == []
 
 
-def test_exported_records_are_added_to_what_is_shipped(three, tmp_path_factory):
+@pytest.fixture
+def out(tmp_path_factory):
+    """A folder with the package of the variant alibi, whose kernels the records are of."""
     out = tmp_path_factory.mktemp("generated")
+    (out / "alibi").mkdir()
+    (out / "alibi" / "__init__.py").write_text(
+        "from flashgen import runtime\n\nIDENTITY = runtime.Identity(\n"
+        "    variant='alibi', spec='spec', templates={'forward': 'templates'}, source='alibi.yaml', arguments={}\n)\n"
+    )
+    return out
+
+
+def test_a_record_that_is_shipped_too_is_found_by_its_name(three, out):
+    export_records(list_records(), out)
+    entry = find_record(KEY.name, [("user cache", three / "alibi"), *shipped_folders(out)])
+    assert (entry.record, entry.source) == (RECORD, "user cache")
+
+
+def test_what_is_exported_leaves_no_record_of_other_kernels_beside_these(three, out):
+    """As after a change of the kernels: of what they were before the cache and the package have records."""
+    before = replace(RECORD, key=replace(KEY, templates="what they were"))
+    write_record(before)
+    write_record(before, out / "alibi" / "tuned")
+    exported = export_records(list_records(variant="alibi", gpu="NVIDIA H200"), out)
+    assert (exported.copied, exported.left_out) == ((RECORD,), (before,))
+    assert records_in(out / "alibi" / "tuned") == [RECORD]
+
+
+def test_what_has_no_package_is_not_exported(three, out):
+    exported = export_records(list_records(), out)
+    assert {record.key.variant for record in exported.left_out} == {"causal"}
+    assert [path.name for path in out.iterdir()] == ["alibi"]
+
+
+def test_exported_records_are_added_to_what_is_shipped(three, out):
     write_record(replace(RECORD, key=replace(KEY, dtype="float16")), out / "alibi" / "tuned")
     write_record(replace(RECORD, median_us=1.0), out / "alibi" / "tuned")
-    paths = export_records(list_records(variant="alibi"), out)
+    paths = export_records(list_records(variant="alibi"), out).paths
     assert sorted(path.name for path in paths) == ["nvidia-h100.json", "nvidia-h200.json"]
     shipped = list_records(shipped_folders(out))
     assert len(shipped) == 3 and {entry.source for entry in shipped} == {"shipped"}
