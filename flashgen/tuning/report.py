@@ -25,14 +25,14 @@ SHOWN, NEAR, FEW = 16, 1.25, 4
 def report(outcome: Outcome, folder: Path) -> list[Path]:
     """Save the pictures of an outcome below `folder` and return their paths; none where nothing was timed.
 
-    The roofline is left out where the GPU's own speed could not be measured. EnvironmentProblem where the folder
-    cannot be written.
+    The roofline is left out where the GPU's own speed could not be measured, or no pair is visible.
+    EnvironmentProblem where the folder cannot be written.
     """
     table = Table.of(outcome)
     if not timed(table.entries):
         return []
     figures = {"history": history(table), "space": space(table), "spread": spread(table)}
-    if table.work is not None:
+    if table.work is not None and table.work.flops > 0:
         figures["roofline"] = roofline(table, table.work)
     paths = []
     for name, figure in figures.items():

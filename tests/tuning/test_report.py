@@ -1,6 +1,7 @@
 """Pictures of what a search saw."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import synthetic
@@ -77,6 +78,15 @@ def test_the_roofline_tells_the_share_of_a_matrix_product():
     table = synthetic.table(*synthetic.TABLES["causal-d128-s8192"])
     share = table.work.share(table.best.timing.median_us)
     assert any(f"{share:.0%} of a matrix product" in text for text in texts(pictures.roofline(table, table.work)))
+
+
+def test_where_no_pair_is_visible_there_is_no_roofline(outcome, tmp_path):
+    idle = replace(outcome, work=replace(outcome.work, flops=0.0))
+    assert [path.name.rsplit("-", 1)[1] for path in report(idle, tmp_path)] == [
+        "history.png",
+        "space.png",
+        "spread.png",
+    ]
 
 
 def test_without_a_time_there_is_no_picture(tmp_path, monkeypatch):
