@@ -42,7 +42,9 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
 _WORDS = ("variant", "kernel", "dtype", "triton", "capability")
 _SIZES = ("head_dim", "v_head_dim")
 _MOST_NUMBER = 1e18
-_MOST_LETTERS, _MOST_SIZE, _MOST_DEPTH = 2000, 1 << 20, 32
+# Of one text.
+MOST_LETTERS = 2000
+_MOST_SIZE, _MOST_DEPTH = 1 << 20, 32
 
 
 def to_text(records: Iterable[Record]) -> str:
@@ -144,8 +146,8 @@ def _expect_words(fields: Mapping[str, Any]) -> None:
 
 def _expect_plain(value: object, name: str) -> None:
     """Texts that a terminal shows as they are, numbers that are finite and, as all that is counted, not negative."""
-    if isinstance(value, str) and not (len(value) <= _MOST_LETTERS and value.isprintable()):
-        raise ValueError(f"a text of {name} is {_shown(value)}; expected one line of at most {_MOST_LETTERS} letters")
+    if isinstance(value, str) and not (len(value) <= MOST_LETTERS and value.isprintable()):
+        raise ValueError(f"a text of {name} is {_shown(value)}; expected one line of at most {MOST_LETTERS} letters")
     if isinstance(value, _NUMBER) and not 0 <= value < _MOST_NUMBER:
         raise ValueError(f"a number of {name} is {_shown(value)}; expected one from 0 to {_MOST_NUMBER:g}")
 

@@ -22,7 +22,7 @@ from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import NoCacheFolder, forget, shipped_in, user_root
 from flashgen.runtime.record_files import read_table, records_in, table_path
-from flashgen.runtime.record_table import NewerFormat, to_text
+from flashgen.runtime.record_table import NewerFormat, parse, to_text
 from flashgen.runtime.records import Key, Record
 
 LOCK_SECONDS = 60.0
@@ -75,9 +75,19 @@ def _rewrite(path: Path, change: Callable[[Table], Table]) -> Table:
         if not after:
             path.unlink(missing_ok=True)
         elif after != before:
-            _replace(path, to_text(after.values()))
+            _replace(path, _text(after, path))
     forget()
     return after
+
+
+def _text(table: Table, path: Path) -> str:
+    """A table as it is written; EnvironmentProblem where nobody could read it: all of it would be set aside."""
+    text = to_text(table.values())
+    try:
+        parse(text)
+    except ValueError as error:
+        raise EnvironmentProblem(f"{path} stays as it is: what is to be written could not be read ({error})") from error
+    return text
 
 
 @contextmanager

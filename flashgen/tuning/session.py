@@ -10,12 +10,14 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
+from flashgen.printable import in_short
 from flashgen.problems import Problem
 from flashgen.runtime.choosing import unfused
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, built_in
 from flashgen.runtime.lookup import cache_folder
 from flashgen.runtime.record_files import read_record
+from flashgen.runtime.record_table import MOST_LETTERS
 from flashgen.runtime.records import Record
 from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.cache import write_record
@@ -282,7 +284,7 @@ class Session:
         record = Record(
             outcome.workload.key, config, round(timing.median_us, 3), round(timing.spread, 5), outcome.tried,
             outcome.failed, outcome.dropped, dict(self._tools.versions()), dict(clocks),
-            datetime.now(timezone.utc).isoformat(timespec="seconds"), "; ".join(note),
+            datetime.now(timezone.utc).isoformat(timespec="seconds"), in_short("; ".join(note), MOST_LETTERS),
         )  # fmt: skip
         return write_record(record, self._folders[0], replace=self._options.force)
 

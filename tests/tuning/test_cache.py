@@ -87,6 +87,15 @@ def write_twelve(root, number):
         write_record(replace(RECORD, median_us=500.0 + (7 * number + 11 * turn) % 96), root)
 
 
+def test_what_could_not_be_read_is_not_written(tmp_path):
+    """It would be taken for damage, with all that the table has."""
+    write_record(RECORD, tmp_path)
+    for note in ("x" * 2001, "a\x1b[2J"):
+        with pytest.raises(EnvironmentProblem, match="stays as it is"):
+            write_record(replace(RECORD, key=replace(KEY, dtype="float16"), note=note), tmp_path)
+    assert records_in(tmp_path) == [RECORD]
+
+
 def test_eight_writers_lose_nothing_and_tear_nothing(tmp_path):
     # Forked: the children only handle files, and a new interpreter each would take most of the test's time.
     context = multiprocessing.get_context("fork")

@@ -140,6 +140,14 @@ def test_a_finalist_that_computes_something_else_than_the_others_is_dropped_and_
     assert on_disk == outcome.record
 
 
+def test_however_much_differs_the_record_can_be_read(cache, monkeypatch):
+    tools = FakeTools()
+    monkeypatch.setattr(tools, "outliers", lambda _, configs, arbiter: dict.fromkeys(configs[:3], "dV differs " * 99))
+    record = session(tools, cache).tune(workload(LONG), None).record
+    assert read_record(cache, workload(LONG).key) == record
+    assert record.note.startswith("measured on B2 H16") and "dV differs" in record.note
+
+
 def test_where_no_two_finalists_agree_nothing_is_recorded(cache):
     tools = FakeTools()
     tools.outliers = lambda workload, configs, arbiter: dict.fromkeys(configs, "out differs in 9 rows")
