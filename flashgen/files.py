@@ -6,6 +6,7 @@ import io
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,32 @@ def append_to(path: Path, text: str) -> None:
             file.write(text)
     except (OSError, ValueError) as error:
         raise EnvironmentProblem(f"{path} cannot be written: {reason(error)}") from error
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """The same for lines: one before them that an interruption cut short stays by itself, and spoils none of these."""
+    check_target(path)
+    append_to(path, "\n" * _ends_within_a_line(path) + "".join(f"{line}\n" for line in lines))
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+    return False
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file, with a sign for what is no UTF-8; none where there is no file.
+
+    EnvironmentProblem where it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise EnvironmentProblem(f"{path} cannot be read: {reason(error)}") from error
 
 
 def check_folder(path: Path) -> None:

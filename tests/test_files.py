@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from flashgen.errors import EnvironmentProblem, UsageError
-from flashgen.files import append_to, check_folder, check_target, write_file, write_if_changed
+from flashgen.files import append_lines, append_to, check_folder, check_target, write_file, write_if_changed
 
 WRITERS: dict[str, Callable[[Path, str], None]] = {
     "write": write_file,
     "write if changed": write_if_changed,
     "append": append_to,
+    "append lines": lambda path, text: append_lines(path, [text]),
     "check": lambda path, text: check_target(path),
 }
 

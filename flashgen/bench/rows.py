@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from flashgen.files import append_to
+from flashgen.files import append_lines, lines_of
 from flashgen.problems import Problem
 
 
@@ -51,15 +51,12 @@ class Row:
 
 def write(path: Path, rows: Iterable[Row]) -> None:
     """Append rows in one write, so that an interrupted run leaves whole cases."""
-    text = "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows)
-    append_to(path, text)
+    append_lines(path, [json.dumps(asdict(row), allow_nan=False) for row in rows])
 
 
 def read(path: Path) -> list[Row]:
     """The rows of a file; a last line that an interruption cut short, or a line of another layout, is left out."""
-    if not path.exists():
-        return []
-    rows = (_parse(line) for line in path.read_text(encoding="utf-8").splitlines())
+    rows = (_parse(line) for line in lines_of(path))
     return [row for row in rows if row is not None]
 
 
@@ -70,6 +67,6 @@ def _parse(line: str) -> Row | None:
         case["problem"] = Problem(**case["problem"])
         data["case"] = Case(**case)
         row = Row(**data)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return row if set(data) == {field.name for field in fields(Row)} else None

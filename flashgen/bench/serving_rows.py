@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -12,12 +12,14 @@ import torch
 
 from flashgen.bench.candidates import FLASHGEN
 from flashgen.bench.installed import Unavailable
+from flashgen.bench.run import machine
 from flashgen.bench.serving import COPY, Run, graph, replays_us
 from flashgen.bench.serving_peers import PEERS
 from flashgen.bench.timing import interleave
-from flashgen.files import append_to
+from flashgen.files import append_lines, lines_of
 from flashgen.paged import PagedCall, make_paged, packed_keywords
 from flashgen.problems import Call, Problem, make_inputs
+from flashgen.runtime.registry import MODES
 from flashgen.spec.variant import Variant
 from flashgen.work import least_bytes
 
@@ -27,7 +29,7 @@ class ServingRow:
     """A candidate's median microseconds, spread as a share of it, and GB/s of what must be read and written.
 
     `share` is the time of a copy on the device of as many bytes over this one. What could not be measured has None,
-    and why in `note`.
+    and why in `note`. `kernels` and `machine` say what was measured, and with what.
     """
 
     variant: str
@@ -39,6 +41,8 @@ class ServingRow:
     gbs: float | None = None
     share: float | None = None
     note: str = ""
+    kernels: str = ""
+    machine: str = ""
 
 
 def measure(
@@ -103,22 +107,23 @@ class ServingRows:
 
     def __init__(self, path: Path | None, resume: bool) -> None:
         self._path = path
-        lines = path.read_text(encoding="utf-8").splitlines() if path and resume and path.exists() else []
+        lines = lines_of(path) if path is not None and resume else []
         self._known = [row for line in lines if (row := _parsed(line)) is not None]
 
-    def known(self, variant: Variant, problem: Problem) -> list[ServingRow]:
-        about = (variant.name, problem.mode, str(problem))
-        return [row for row in self._known if (row.variant, row.mode, row.problem) == about]
+    def known(self, variant: Variant, problem: Problem, kernels: str = "", machine: str = "") -> list[ServingRow]:
+        """The rows of a problem that are of these kernels, measured on this machine."""
+        about = (variant.name, problem.mode, str(problem), kernels, machine)
+        return [r for r in self._known if (r.variant, r.mode, r.problem, r.kernels, r.machine) == about]
 
     def add(self, rows: list[ServingRow]) -> None:
         if self._path is not None:
-            append_to(self._path, "".join(f"{json.dumps(asdict(row))}\n" for row in rows))
+            append_lines(self._path, [json.dumps(asdict(row)) for row in rows])
 
 
 def _parsed(line: str) -> ServingRow | None:
     try:
         return ServingRow(**json.loads(line))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 
@@ -126,9 +131,18 @@ def run(
     variant: Variant, module: ModuleType, problems: list[Problem], rounds: int, file: ServingRows
 ) -> Iterator[list[ServingRow]]:
     """The rows of one problem after another."""
+    here = ", ".join(machine())
     for problem in problems:
-        rows = file.known(variant, problem)
+        kernels = kernels_of(module, problem.mode)
+        rows = file.known(variant, problem, kernels, here)
         if not rows:
-            rows = measure(variant, module, problem, rounds)
+            found = measure(variant, module, problem, rounds)
+            rows = [replace(row, kernels=kernels, machine=here) for row in found]
             file.add(rows)
         yield rows
+
+
+def kernels_of(module: ModuleType, mode: str) -> str:
+    """The digests of the spec and of the kernels that serve calls of this form."""
+    identity = module.IDENTITY
+    return "+".join([identity.spec, *(identity.templates[kernel] for kernel in MODES[mode])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ from flashgen.bench.serving_peers import PEERS
 from flashgen.bench.serving_rows import ServingRow, ServingRows, measure
 from flashgen.problems import Problem
 from flashgen.spec import load
+from flashgen.spec.variant import Variant
 
 CAUSAL = load(Path(__file__).parents[2] / "variants" / "causal.yaml")
 DECODE = Problem(1, 4, 2, 1, 600, 16, 16, "float32", "decode")
@@ -51,6 +53,39 @@ def test_what_a_file_has_is_not_measured_again(tmp_path: Path) -> None:
     ServingRows(path, False).add([row])
     assert ServingRows(path, True).known(CAUSAL, PAGED) == [row]
     assert ServingRows(path, True).known(CAUSAL, DECODE) == ServingRows(path, False).known(CAUSAL, PAGED) == []
+
+
+def test_rows_of_other_kernels_or_another_machine_are_measured_again(
+    gallery_module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, measured, here = gallery_module("causal"), [], ["GPU", "torch", "triton"]
+
+    def measure(variant: Variant, module: ModuleType, problem: Problem, rounds: int) -> list[ServingRow]:
+        measured.append(problem)
+        return [ServingRow(variant.name, problem.mode, str(problem), "flashgen", 10.0)]
+
+    def run(module: ModuleType) -> int:
+        (rows,) = serving_rows.run(CAUSAL, module, [PAGED], 2, ServingRows(tmp_path / "rows.jsonl", True))
+        assert [row.candidate for row in rows] == ["flashgen"]
+        return len(measured)
+
+    monkeypatch.setattr(serving_rows, "measure", measure)
+    monkeypatch.setattr(serving_rows, "machine", lambda: here)
+    assert (run(module), run(module)) == (1, 1)
+    changed = ModuleType("changed")
+    changed.IDENTITY = replace(module.IDENTITY, templates={**module.IDENTITY.templates, "decode_paged": "changed"})
+    assert (run(changed), run(changed)) == (2, 2)
+    here[0] = "another GPU"
+    assert (run(changed), run(module)) == (3, 4)
+
+
+@pytest.mark.parametrize("last", ['{"variant": "cau', "\xff\xfe", "[" * 100000])
+def test_what_comes_after_a_line_that_was_cut_short_is_whole(tmp_path: Path, last: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(last.encode("latin-1"))
+    row = ServingRow("causal", "paged", str(PAGED), "flashgen", 10.0, 0.1, 20.0, 0.9)
+    ServingRows(path, True).add([row])
+    assert ServingRows(path, True).known(CAUSAL, PAGED) == [row]
 
 
 def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
