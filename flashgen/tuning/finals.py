@@ -10,6 +10,7 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from flashgen.runtime.config import Config
 from flashgen.tuning.timing import Timing
@@ -82,10 +83,15 @@ def _beaten(config: Config, leader: Config, held: Sequence[Round]) -> bool:
 
 
 def _ranked(configs: Sequence[Config], held: Sequence[Round]) -> list[tuple[Config, Timing]]:
-    """In the order of their times beside the leader's in the same rounds."""
+    """In the order of their times beside the leader's in the same rounds.
+
+    A median is what these say beside the leader's of all rounds: who was out early was timed on a rested card.
+    """
     samples = {config: [one[config] for one in held if config in one] for config in configs}
     if not configs:
         return []
     leader = min(configs, key=lambda config: (-len(samples[config]), statistics.median(samples[config])))
     ratios = {c: statistics.median(one[c] / one[leader] for one in held if {c, leader} <= set(one)) for c in configs}
-    return [(config, Timing.of(samples[config])) for config in sorted(configs, key=lambda config: ratios[config])]
+    leader_us = statistics.median(samples[leader])
+    timings = {c: replace(Timing.of(samples[c]), median_us=ratios[c] * leader_us) for c in configs}
+    return [(config, timings[config]) for config in sorted(configs, key=lambda config: ratios[config])]

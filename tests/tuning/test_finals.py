@@ -46,6 +46,15 @@ def test_configs_alike_are_a_tie_after_the_last_round():
     assert gpu.asked.count(FAST) == gpu.asked.count(SECOND) == 9 and gpu.asked.count(SLOW) == ROUNDS_TO_SETTLE
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_who_is_out_early_ties_with_nobody_for_a_drift_since(seed):
+    gpu = Drifting({FAST: 100.0, SECOND: 100.2, SLOW: 102.0}, drift=1.004)
+    ranking = finals([SLOW, SECOND, FAST], [gpu], 9, seed)
+    assert gpu.asked.count(SLOW) < gpu.asked.count(FAST)
+    assert SLOW not in tied(ranking, ranking[0][0]) and settled(ranking, [SLOW])[0][0] != SLOW
+    assert [timing.median_us for _, timing in ranking] == sorted(timing.median_us for _, timing in ranking)
+
+
 def test_a_tie_changes_no_config_that_is_known():
     gpu = Drifting({FAST: 100.0, SECOND: 100.2, SLOW: 110.0}, drift=1)
     ranking = finals([SLOW, SECOND, FAST], [gpu], 9)
