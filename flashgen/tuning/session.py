@@ -105,10 +105,10 @@ class Session:
         left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - (time.monotonic() - start))
         with self._tools.observed() as observation:
             searched = self._search(workload, pruned, first, Budget(effort.trials, left, LEAST_TRIALS))
-            finalists = settled(self._finals(workload, searched), first)
+            finalists = self._finals(workload, searched)
         lost: dict[str, int] = {}
         odd, note = self._odd(workload, searched, finalists, lost)
-        finalists = [each for each in finalists if each[0] not in odd]
+        finalists = settled([each for each in finalists if each[0] not in odd], first)
         self._candidates.ranked(workload, [trial.config for trial in searched.ranking if trial.config not in odd])
         with ThreadPoolExecutor(1) as aside:
             # On another GPU than the proof, where there is one.

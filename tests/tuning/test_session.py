@@ -140,6 +140,20 @@ def test_a_finalist_that_computes_something_else_than_the_others_is_dropped_and_
     assert on_disk == outcome.record
 
 
+def test_a_tie_behind_a_finalist_that_is_dropped_changes_no_config_that_is_known(cache, monkeypatch):
+    tools = FakeTools(odd={BEST})
+    times = {BEST: 50.0, DEFAULT: 100.2}
+    monkeypatch.setattr(tools, "time", lambda _, config, *rest: Timing(times.get(config, 100.0), 0.01, 10))
+    monkeypatch.setattr("flashgen.tuning.study.Searched.ranking", property(ranked_with_the_default))
+    assert session(tools, cache).tune(workload(LONG), None).record.config == DEFAULT
+
+
+def ranked_with_the_default(searched):
+    """A few that tie, with the default among them: it may be behind more than there are finalists."""
+    timed = {trial.config: trial for trial in searched.trials if trial.timing}
+    return [timed.pop(BEST), timed.pop(next(config for config in timed if config != DEFAULT)), timed.pop(DEFAULT)]
+
+
 def test_however_much_differs_the_record_can_be_read(cache, monkeypatch):
     tools = FakeTools()
     monkeypatch.setattr(tools, "outliers", lambda _, configs, arbiter: dict.fromkeys(configs[:3], "dV differs " * 99))
