@@ -251,6 +251,17 @@ def integers(score, b, h, q, k):
     return score + rounded * 0.1 + ((q - k) * 0.3).long() + (q - k) % 4 + torch.sign(k - q)
 
 
+def narrow_integers(score, b, h, q, k):
+    """What torch keeps in 8 or 16 bits."""
+    signed = bytes_[q].to(torch.int8) * 50 - (q - k).to(torch.int8)
+    return score + 0.01 * (signed + ~bytes_[k] + (q - k).to(torch.uint8)) + 0.001 * (q * 9000).short()
+
+
+def centered(score, b, h, q, k):
+    query, key = k_rope[b, q], k_rope[b, k]
+    return score + ((query - query.sum() / 5) * key / (1 + key.square().sum())).sum()
+
+
 def smooth(score, b, h, q, k):
     return score + torch.log1p((q - k).abs()) - torch.rsqrt(1.0 + k) + torch.expm1(-0.1 * q.float()) + (k + 1).log2()
 
@@ -419,6 +430,12 @@ MODS = [
     Mod("powers", powers),
     Mod("from_the_end", lambda score, b, h, q, k: score + slopes[counted_back[q] % -3] + slopes[-1] * document[q - k]),
     Mod("unsigned", lambda score, b, h, q, k: score + bytes_[bytes_[q].int()] * 0.5),
+    Mod("narrow_integers", narrow_integers),
+    Mod("narrow_distance", mask=lambda b, h, q, k: (bytes_[q] - bytes_[k]).int() < 100),
+    Mod("tests_as_integers", lambda score, b, h, q, k: score + ~(q >= k).int() + ((q >= k).sum() + (k > 3).sum())),
+    Mod("int_not_mask", mask=lambda b, h, q, k: ~(q >= k).long()),
+    Mod("clamped_index", lambda score, b, h, q, k: score + counted_back[q.clamp(-5, 3) - q] * slopes[h]),
+    Mod("whole_casts", lambda score, b, h, q, k: score + slopes.double()[h] * bytes_.int()[q] + padding.float()[b, k]),
     Mod("bool_arithmetic", lambda score, b, h, q, k: score + (q >= k) * 1.5 + ((q > 3) + (k > 3)) * 0.5),
     Mod("int_mask", mask=lambda b, h, q, k: (q - k).clamp(0, 1)),
     Mod("clamped", lambda score, b, h, q, k: score.clamp(-1, WINDOW) + torch.clamp(q - k, max=WINDOW)),
@@ -432,6 +449,10 @@ ROWS = [
     Mod("dot", lambda score, b, h, q, k: score + torch.dot(q_rope[b, h, q], k_rope[b, k])),
     Mod("chosen_blocks", mask=lambda b, h, q, k: (chosen[b, h, q // 8] == k // 8).any()),
     Mod("none_of", mask=lambda b, h, q, k: (chosen[0, 0, 1] != k).all() & (q >= k)),
+    Mod("sum_of_integers", lambda score, b, h, q, k: score + (q_rope[b, h, q] * 9).sum(dtype=torch.int64) // 2),
+    Mod("rows_of_one", lambda score, b, h, q, k: score + ((k_rope[b, k] + torch.arange(1)) * torch.tensor([2])).sum()),
+    Mod("centered", centered),
+    Mod("whole_cast_of_a_row", lambda score, b, h, q, k: score + chosen.float()[b, h, 1].sum()),
     Mod(
         "sum_of_indices", lambda score, b, h, q, k: score + slopes[torch.arange(3)].sum() * (q - torch.arange(4)).sum()
     ),

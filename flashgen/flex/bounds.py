@@ -77,7 +77,10 @@ class _Bounds:
     def _of_call(self, function: str, arguments: tuple[Syntax, ...], side: int) -> Bound:
         if function == "clamp":
             x, low, high = arguments
-            return self._of_min((Call(x.at, "max", (x, low)), high), side, self._below(low, high))
+            if side == 1 and self._below(low, high):
+                least = self.least(low)
+                return least if self._holds(least) or not all(map(self.is_natural, (x, high))) else ZERO
+            return self._of_min((Call(x.at, "max", (x, low)), high), side)
         if function == "max":
             bounds = [self._bound(each, side) for each in arguments]
             if side == 1:
@@ -85,17 +88,15 @@ class _Bounds:
                 return (natural or [bound for bound in bounds if bound is not None] or [None])[-1]
             return None
         if function == "min":
-            return self._of_min(arguments, side, False)
+            return self._of_min(arguments, side)
         if function == "where":
             return ZERO if side == 1 and all(map(self.is_natural, arguments[1:])) else None
         return ZERO if function == "abs" and side == 1 else None
 
-    def _of_min(self, arguments: tuple[Syntax, ...], side: int, first_is_less: bool) -> Bound:
+    def _of_min(self, arguments: tuple[Syntax, ...], side: int) -> Bound:
         bounds = [self._bound(each, side) for each in arguments]
         if side == -1:
             return bounds[-1] if bounds[-1] is not None else bounds[0]
-        if first_is_less:
-            return bounds[0]
         return ZERO if all(map(self._holds, bounds)) else None
 
     def _below(self, x: Syntax, y: Syntax) -> bool:

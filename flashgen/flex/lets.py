@@ -69,12 +69,19 @@ class _Naming:
         self._own = {id(root) for root in roots}
         # What reads the index of a sum means nothing outside of it.
         self._is_open: dict[int, bool] = {}
+        self._sums: dict[int, bool] = {}
+        self._apart: set[int] = set()
         for each in _each_once(roots):
             # As written out, with what is shared in each place.
             self._sizes[id(each)] = sum(self._sizes[id(part)] for part in parts(each)) or 1
             self._is_open[id(each)] = _is_axis(each) or any(self._is_open[id(part)] for part in parts(each))
-            if isinstance(each, Call) and _is_axis(each.arguments[0]):
+            if _is_sum(each):
                 self._is_open[id(each)] = False
+            # A sum inside a sum, whose index has the same name, is apart from it.
+            self._sums[id(each)] = _is_sum(each) or any(self._sums[id(part)] for part in parts(each))
+            if self._is_open[id(each)]:
+                inner = (id(part) for part in parts(each) if not self._is_open[id(part)])
+                self._apart |= {part for part in inner if self._sums[part]}
             for part in parts(each):
                 self._readers[id(part)] = self._readers.get(id(part), 0) + 1
         self._names_help = sum(self._sizes[id(root)] for root in roots) > _VERY_LONG
@@ -93,7 +100,7 @@ class _Naming:
         has_name, is_long = id(syntax) in self._local, self._sizes[id(syntax)] >= _LONG
         shared = readers > 1 and not _is_short(syntax) and (has_name or is_long)
         helps = self._names_help and has_name and is_long and id(syntax) not in self._own
-        if not shared and not helps and new.height <= _DEEP:
+        if not shared and not helps and new.height <= _DEEP and id(syntax) not in self._apart:
             return new
         name = free_name(self._local.get(id(syntax)) or _kind(syntax), self._taken, is_argument=False)
         self._taken.add(name)
@@ -103,6 +110,10 @@ class _Naming:
 
 def _is_axis(syntax: Syntax) -> bool:
     return isinstance(syntax, Name) and syntax.id == AXIS
+
+
+def _is_sum(syntax: Syntax) -> bool:
+    return isinstance(syntax, Call) and _is_axis(syntax.arguments[0])
 
 
 def _kind(syntax: Syntax) -> str:

@@ -34,6 +34,12 @@ SAME = frozenset({
     "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "copy", "device_put", "conj",
 })  # fmt: skip
 
+# Whose results may be too large for integers of few bits, where their operands are not.
+GROWING = frozenset({
+    "add", "sub", "rsub", "mul", "neg", "abs", "pow", "square", "bitwise_not", "bitwise_left_shift", "__lshift__",
+    "dot",
+})  # fmt: skip
+
 # Results whose values follow from no tensor.
 MADE = frozenset({
     "zeros", "ones", "full", "scalar_tensor", "arange", "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like",

@@ -9,7 +9,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Number as Scalar
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from flashgen.flex.asking import Asking
 from flashgen.flex.bounds import may_be_negative
 from flashgen.flex.local_names import named_locals
-from flashgen.flex.operations import MADE, OPERATIONS, REDUCTIONS, SAME
+from flashgen.flex.operations import GROWING, MADE, OPERATIONS, REDUCTIONS, SAME
 from flashgen.flex.values import (
     AXIS,
     NOWHERE,
@@ -34,6 +34,7 @@ from flashgen.flex.values import (
     name,
     type_of,
     where,
+    wrapped,
 )
 from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Index, Name, Syntax, pieces
@@ -107,12 +108,14 @@ class _Tracing(TorchDispatchMode):
         self.local: dict[int, str] = {}
         self.fixed: set[str] = set()
         self.sized: set[str] = set()
+        # What is in memory that other tensors have too, by ids: views, what they are of, and what is captured.
+        self._shared = {*(id(each.stand_in) for each in inputs), *(id(each.stand_in) for each in numbers)}
         self._learned = {"score", *(each.name for each in inputs if each.is_learned)}
         self._natural = {*POSITIONS, AXIS, *(each.name for each in numbers if each.is_natural)}
         for each in inputs:
-            tensor = each.stand_in
+            tensor, kind = each.stand_in, type_of(each.stand_in.dtype)
             self._natural |= {each.name} if tensor.dtype in (torch.bool, torch.uint8) else set()
-            self.know(tensor, self._element(Elements(each.name, tensor.dtype, (None,) * tensor.ndim)))
+            self.know(tensor, self._element(Elements(each.name, tensor.dtype, kind, (None,) * tensor.ndim)))
         for number in numbers:
             self.know(number.stand_in, name(number.name, type_of(number.stand_in.dtype), frozenset([number.name])))
 
@@ -155,6 +158,8 @@ class _Tracing(TorchDispatchMode):
         if namespace not in ("aten", "prims"):
             return self._taken_apart(func, args, kwargs)
         in_place = operation.endswith("_") and not operation.endswith("__")
+        if in_place and id(args[0]) in self._shared:
+            raise NotTraced(f"{func} on what other tensors share; expected clone() before it")
         operation = operation[:-1] if in_place else operation
         if operation == "detach":
             self._check_detached(args[0])
@@ -179,11 +184,15 @@ class _Tracing(TorchDispatchMode):
             raise NotTraced(f"{func}, whose result has the shape {tuple(result.shape)}; expected a number, or a row")
         if operation in SAME:
             meaning = values[0].cast(type_of(result.dtype))
+            if not _holds(result.dtype, args[0].dtype):
+                meaning = wrapped(meaning, result.dtype)
         else:
             named = {key: self._operand(each) for key, each in kwargs.items()}
-            meaning = self._within(OPERATIONS[operation](*values, **named), result)
+            meaning = self._within(operation, OPERATIONS[operation](*values, **named), result)
         if into is not None:
             result = into
+        elif func._schema.returns[0].alias_info is not None:
+            self._shared |= {id(args[0]), id(result)}
         self.know(result, meaning)
         return result
 
@@ -193,17 +202,22 @@ class _Tracing(TorchDispatchMode):
         if result.ndim or row.ndim > 1:
             raise NotTraced(f"{func} of {row.ndim} dimensions that leaves {result.ndim}; expected a row, and a number")
         values = [self.value(each) for each in args if isinstance(each, torch.Tensor)]
-        self.know(result, REDUCTIONS[operation](row.shape[0] if row.ndim else None, *values))
+        if (dtype := kwargs.get("dtype")) is not None:
+            values = [each.cast(type_of(dtype)) for each in values]
+        length = row.shape[0] if row.ndim else None
+        self.know(result, self._within(operation, REDUCTIONS[operation](length, *values), result))
         return result
 
     def _operand(self, given: Any) -> Any:
         """An operand; None and words, as a rounding mode, are what they are."""
         return given if given is None or isinstance(given, str) else self.value(given)
 
-    def _within(self, value: Value, result: torch.Tensor) -> Value:
-        """An integer to torch is one here too: of int ** number the language makes a float."""
+    def _within(self, operation: str, value: Value, result: torch.Tensor) -> Value:
+        """An integer to torch is one here too, of no more bits: of int ** number the language makes a float."""
         if type_of(result.dtype) is Type.INT and value.held is Type.FLOAT:
-            return value.cast(Type.INT)
+            value = value.cast(Type.INT)
+        if operation in GROWING:
+            value = wrapped(value, result.dtype)
         return Value(value.syntax, type_of(result.dtype), value.held, value.numbers)
 
     def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
@@ -225,7 +239,8 @@ class _Tracing(TorchDispatchMode):
             raise NotTraced("detach() of what has a gradient; expected a captured tensor that was detached outside")
 
     def _made(self, tensor: torch.Tensor, func: Any) -> torch.Tensor:
-        if not tensor.ndim:
+        # A row of one is that one, whatever rows of other lengths it meets.
+        if tensor.ndim < 2 and tensor.numel() == 1:
             self.know(tensor, literal(tensor.item()))
         elif torch.equal(tensor, torch.arange(tensor.numel())):
             self.know(tensor, name(AXIS, Type.INT))
@@ -244,9 +259,12 @@ class _Tracing(TorchDispatchMode):
     def _viewed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
         tensor = args[0]
         result = self._run(func, args, kwargs)
-        if result.shape != tensor.shape or result.dtype != tensor.dtype:
+        elements = self.meaning(tensor)
+        assert isinstance(elements, Elements)
+        if result.shape != tensor.shape or not _holds(result.dtype, tensor.dtype):
             raise NotTraced(f"{func} of a captured tensor; expected it as it is, indexed")
-        self.know(result, self.meaning(tensor))
+        self._shared.add(id(result))
+        self.know(result, replace(elements, element=result.dtype))
         return result
 
     def _indexed(self, operation: str, tensor: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -265,6 +283,8 @@ class _Tracing(TorchDispatchMode):
         self.sized |= {elements.name} if rows else set()
         result = torch.zeros((), dtype=tensor.dtype).expand(rows[:1] or left)
         taken = elements.at({axis: self._place(elements, axis, each) for axis, each in values.items()})
+        if operation == "select":
+            self._shared.add(id(result))
         self.know(result, self._element(taken))
         return result
 
@@ -286,10 +306,10 @@ class _Tracing(TorchDispatchMode):
             return elements
         kind = type_of(elements.element)
         if not elements.indices:
-            return name(elements.name, kind)
+            return replace(name(elements.name, kind), held=elements.held)
         indices = tuple(each for each in elements.indices if each is not None)
         height = 1 + max(each.height for each in indices)
-        return Value(Index(NOWHERE, elements.name, indices, height=height), kind, kind)
+        return Value(Index(NOWHERE, elements.name, indices, height=height), kind, elements.held)
 
     def _taken_apart(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What torch, or who registered the operation, says that it is made of."""
@@ -301,6 +321,16 @@ class _Tracing(TorchDispatchMode):
                 return whole(*args, **kwargs)
         except NotTraced as error:
             raise NotTraced(error.reason, within=str(func)) from None
+
+
+def _holds(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether a dtype has all values of the other, but for what floats round."""
+    if dtype.is_floating_point or other == torch.bool or dtype == other:
+        return True
+    if other.is_floating_point or dtype == torch.bool:
+        return False
+    inner, outer = torch.iinfo(other), torch.iinfo(dtype)
+    return outer.min <= inner.min and inner.max <= outer.max
 
 
 def _read_in(syntax: Syntax) -> set[str]:

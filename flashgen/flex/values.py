@@ -14,6 +14,7 @@ from flashgen.lang.syntax import Call, Chain, Literal, Name, Operation, Syntax
 NOWHERE = Location("")
 # The index of what goes over a row.
 AXIS = "i"
+_NARROW = (torch.uint8, torch.int8, torch.int16)
 _RANK = {Type.BOOL: 0, Type.INT: 1, Type.FLOAT: 2}
 
 
@@ -53,10 +54,13 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Elements:
-    """An input, or what is left of it: `indices` are those of its dimensions, None where there is none yet."""
+    """An input, or what is left of it: `indices` are those of its dimensions, None where there is none yet. `element`
+    is the dtype to torch; `held` the type of the input, which may be lower.
+    """
 
     name: str
     element: torch.dtype
+    held: Type
     indices: tuple[Syntax | None, ...]
 
     @property
@@ -138,6 +142,17 @@ def bitwise(symbol: str, x: Value, y: Value) -> Value:
     return Value(syntax, highest(x.type, y.type, least), highest(x.held, y.held, least), _made_of(x, y))
 
 
+def wrapped(x: Value, dtype: torch.dtype) -> Value:
+    """What is left of an integer in a dtype of few bits, which may be too few for it."""
+    if dtype not in _NARROW or x.held is Type.BOOL:
+        return x
+    limits = torch.iinfo(dtype)
+    mask, least = literal(limits.max - limits.min), literal(-limits.min)
+    if not limits.min:
+        return bitwise("&", x, mask)
+    return arithmetic("-", bitwise("&", arithmetic("+", x, least), mask), least)
+
+
 def compare(symbol: str, x: Value, y: Value) -> Value:
     syntax = Chain(NOWHERE, (symbol,), (x.syntax, y.syntax), height=_height(x, y))
     return Value(syntax, Type.BOOL, Type.BOOL, _made_of(x, y))
@@ -151,7 +166,9 @@ def negative(x: Value) -> Value:
 
 
 def inverted(x: Value) -> Value:
-    """`~x`: of a comparison the other one, unless it may be of NaN."""
+    """`~x`: of a comparison the other one, unless it may be of NaN. Of an integer that a bool holds it is -1 - x."""
+    if x.type is not Type.BOOL and x.held is Type.BOOL:
+        return arithmetic("-", literal(-1), x)
     if isinstance(x.constant, bool):
         return literal(not x.constant)
     return Value(Operation(NOWHERE, "~", (x.syntax,), height=_height(x)), x.type, x.held, x.numbers)

@@ -71,7 +71,19 @@ def cut_off_bias(score, b, h, q, k, bias=torch.zeros(3, requires_grad=True)):  #
     return score + bias.detach()[h]  # here
 
 
+def changes_a_view(score, b, h, q, k):
+    score.view(()).mul_(2)  # here
+    return score
+
+
+def changes_a_tensor(score, b, h, q, k, seen=torch.zeros(())):  # noqa: B008
+    seen += 1  # here
+    return score + seen
+
+
 CASES = {
+    changes_a_view: r"aten.mul_.Tensor on what other tensors share; expected clone\(\) before it",
+    changes_a_tensor: "aten.add_.Tensor on what other tensors share",
     returns_nothing: "its result is None; expected a number for each pair",
     returns_text: "its result is a str; expected",
     returns_two: "its result is a tuple; expected",
