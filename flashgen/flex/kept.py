@@ -14,6 +14,8 @@ from tempfile import TemporaryFile, mkdtemp
 from types import ModuleType
 from typing import Any
 
+from filelock import FileLock
+
 import flashgen
 from flashgen.codegen import generate, load_module
 from flashgen.flex.text import yaml_of
@@ -31,12 +33,19 @@ def kept_module(spec: Mapping[str, Any], shelf: str) -> ModuleType:
     variant = load(path)
     module = variant.module_in(folder)
     sums = path.with_suffix(".sha256")
-    if not module.is_dir() or not _says(sums, _sum_of(module)):
-        if sums.exists():  # Without it another process may be about to write it.
-            shutil.rmtree(module, ignore_errors=True)
-        generate(variant, folder)
-        _keep(sums, _sum_of(module))
+    if not _is_whole(module, sums):
+        # Processes that start together write one after the other.
+        with FileLock(path.with_suffix(".lock")):
+            if not _is_whole(module, sums):
+                shutil.rmtree(module, ignore_errors=True)
+                generate(variant, folder)
+                _keep(sums, _sum_of(module))
     return load_module(module)
+
+
+def _is_whole(module: Path, sums: Path) -> bool:
+    """Whether a package is there as it was written. Its digest is written last, so it is looked at first."""
+    return sums.is_file() and module.is_dir() and _says(sums, _sum_of(module))
 
 
 @cache

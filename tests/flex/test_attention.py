@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +203,26 @@ def test_what_came_to_harm_on_disk_is_written_anew(name: str) -> None:
     file.write_text("name: [")
     kernels.forget()
     assert torch.equal(flex_attention(q, k, v, harmed), first)
+
+
+def test_processes_that_start_together_write_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    generate, writing, most = shelf.generate, 0, 0
+
+    def slow(*arguments: Any) -> Any:
+        nonlocal writing, most
+        writing += 1
+        most = max(most, writing)
+        time.sleep(0.2)
+        found = generate(*arguments)
+        writing -= 1
+        return found
+
+    monkeypatch.setattr(shelf, "generate", slow)
+    spec = {"name": "started_together", "align": "top_left", "score": "score + q"}
+    with ThreadPoolExecutor(3) as pool:
+        modules = list(pool.map(shelf.kept_module, [spec] * 3, ["flex"] * 3))
+    assert most == 1
+    assert all(callable(module.attention) for module in modules)
 
 
 def test_where_nothing_can_be_written_kernels_last_as_long_as_the_process(
