@@ -8,11 +8,14 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Number as Scalar
 from typing import Any
 
+import numpy as np
 import torch
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -87,7 +90,7 @@ def trace(
         given.insert(0, torch.zeros(()))
         tracing.know(given[0], name("score", Type.FLOAT))
     asking = Asking()
-    with torch.no_grad(), named_locals(tracing.learn), TransformGetItemToIndex(), asking, tracing:
+    with torch.no_grad(), named_locals(tracing.learn), TransformGetItemToIndex(), asking, tracing, _nothing_drawn():
         returned = mod(*given)
         if not isinstance(returned, torch.Tensor | Scalar):
             what = "None" if returned is None else f"a {type(returned).__name__}"
@@ -97,6 +100,15 @@ def trace(
         result = tracing.value(returned)
     sized = frozenset(each.name for each in inputs if id(each.stand_in) in asking.sized)
     return Traced(result, tracing.local, frozenset(tracing.fixed), sized | tracing.sized)
+
+
+@contextmanager
+def _nothing_drawn() -> Iterator[None]:
+    """What Python and NumPy draw would be the same at all later calls. What torch draws comes to `_Tracing`."""
+    before = random.getstate(), str(np.random.get_state())
+    yield
+    if before != (random.getstate(), str(np.random.get_state())):
+        raise NotTraced("a random number of Python or NumPy; expected a captured tensor of them, drawn outside")
 
 
 class _Tracing(TorchDispatchMode):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from flashgen.errors import Location
@@ -18,8 +19,11 @@ _NARROW = (torch.uint8, torch.int8, torch.int16)
 _RANK = {Type.BOOL: 0, Type.INT: 1, Type.FLOAT: 2}
 
 
-class NotTraced(Exception):
-    """A mod does what the language does not have; the message says what. `reason` is its end."""
+class NotTraced(BaseException):
+    """A mod does what the language does not have; the message says what. `reason` is its end.
+
+    No Exception: a mod that catches those of torch does not catch this one.
+    """
 
     def __init__(self, reason: str, within: str = "") -> None:
         self.reason = reason
@@ -87,7 +91,8 @@ def type_of(dtype: torch.dtype) -> Type:
     return Type.FLOAT if dtype.is_floating_point else Type.INT
 
 
-def literal(value: bool | int | float) -> Value:
+def literal(value: bool | int | float | np.generic) -> Value:
+    value = value.item() if isinstance(value, np.generic) else value
     kind = Type.BOOL if isinstance(value, bool) else Type.INT if isinstance(value, int) else Type.FLOAT
     return Value(Literal(NOWHERE, value), kind, kind, frozenset())
 

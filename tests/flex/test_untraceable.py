@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -81,7 +82,20 @@ def changes_a_tensor(score, b, h, q, k, seen=torch.zeros(())):  # noqa: B008
     return score + seen
 
 
+def draws(score, b, h, q, k):  # here
+    return score * random.random()
+
+
+def catches(score, b, h, q, k):
+    try:
+        return torch.cumsum(score, 0)  # here
+    except Exception:  # noqa: BLE001
+        return score
+
+
 CASES = {
+    draws: "a random number of Python or NumPy; expected",
+    catches: "cumsum",
     changes_a_view: r"aten.mul_.Tensor on what other tensors share; expected clone\(\) before it",
     changes_a_tensor: "aten.add_.Tensor on what other tensors share",
     returns_nothing: "its result is None; expected a number for each pair",
