@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from flashgen.flex.classes import attributes_of, own_classes
+from flashgen.flex.classes import attributes_of, is_sealed, own_classes
 from flashgen.flex.parts import called, function_of, identity, is_library, parts, read_names
 
 # Values that a trace takes as they are.
@@ -148,7 +148,7 @@ def _said_of(value: Any, kind: type, found: Captured) -> tuple[Any, ...]:
         found.lasting = False
         return kind, str(getattr(value, "dtype", kind)), getattr(value, "shape", ()), value.tobytes()
     is_open = kind is types.MethodType or attributes_of(value) is not None or own_classes(kind)
-    if is_open and not isinstance(value, type):
+    if is_open and not isinstance(value, type) and not is_sealed(kind):
         return (kind,)
     found.kept.append(value)
     return (id(value),)

@@ -15,6 +15,12 @@ _LIBRARIES = frozenset({
     "collections", "dataclasses",
 })  # fmt: skip
 
+# Classes of C whose instances hold nothing but attributes and what is looked at where they are met.
+_OPEN = frozenset({
+    object, types.SimpleNamespace, types.ModuleType, types.MethodType, functools.partial, type(functools.cache(len)),
+    property, classmethod, staticmethod, BaseException, Exception,
+})  # fmt: skip
+
 # Of no concern to what an object computes.
 _OUTWARD = frozenset({
     "__new__", "__init__", "__post_init__", "__init_subclass__", "__class_getitem__", "__set_name__", "__del__",
@@ -43,6 +49,16 @@ def is_of_library(module: str) -> bool:
 def own_classes(kind: type) -> tuple[type, ...]:
     """A class and those that it inherits from, without those of libraries."""
     return tuple(each for each in kind.__mro__ if not is_of_library(each.__module__))
+
+
+# Flags of a type: not built into C, as all of Python are, and one that none can change, as none of Python is.
+_HEAP, _FINAL = 1 << 9, 1 << 8
+
+
+def is_sealed(kind: type) -> bool:
+    """Whether instances hold what no attribute tells of, as a Decimal does: a class of C not known to be open."""
+    made_in_c = (each for each in kind.__mro__ if not each.__flags__ & _HEAP or each.__flags__ & _FINAL)
+    return any(each not in _OPEN for each in made_in_c)
 
 
 def members(kind: type, names: Collection[str], owner: Any = None) -> Iterator[ClassPart]:

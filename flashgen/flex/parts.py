@@ -8,9 +8,12 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
+import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import Collection, Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -99,8 +102,17 @@ def parts(value: Any, names: Collection[str]) -> Iterator[Part]:
         yield from (Part(f"_{name}", each, ("item", name), value, name) for name, each in value.items())
     elif isinstance(value, type):
         yield from (_of_class(each) for each in members(value, names))
+    elif isinstance(value, weakref.ref | ContextVar | threading.local):
+        yield Part("", _found_by(value), ("found", None), value, as_is=True)
     elif not isinstance(value, enum.Enum):
         yield from _attributes(value, names)
+
+
+def _found_by(value: weakref.ref | ContextVar | threading.local) -> Any:
+    """What is now behind an object that says something else at another time or in another thread."""
+    if isinstance(value, threading.local):
+        return value.__dict__
+    return value.get(None) if isinstance(value, ContextVar) else value()
 
 
 def _parameters(given: functools.partial) -> Iterator[str]:
@@ -165,11 +177,19 @@ def read_names(code: types.CodeType) -> tuple[str, ...]:
     return known[1]
 
 
+_LISTS = (
+    torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential, torch.nn.ParameterList, torch.nn.ParameterDict,
+)  # fmt: skip
+
+
 def _attributes(owner: Any, names: Collection[str]) -> Iterator[Part]:
     """The attributes of an object that code with these names may read; methods are bound."""
     own = attributes_of(owner) or {}
     is_module = isinstance(owner, torch.nn.Module)
     homes = [own, *(own[each] for each in ("_modules", "_buffers", "_parameters") if is_module)]
+    if isinstance(owner, _LISTS):
+        # What code reads by places, these have under names.
+        names = dict.fromkeys([*names, *(name for home in homes[1:] for name in home)])
     classes = own_classes(type(owner))
     for name in names:
         home = next((home for home in homes if name in home), None)

@@ -6,9 +6,12 @@ import dataclasses
 import enum
 import functools
 import gc
+import threading
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from contextvars import ContextVar
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,12 +149,20 @@ def by_item(held: Any, key: Any) -> Callable[..., torch.Tensor]:
     return lambda b, h, q, k: (q - k).abs() < held[key]
 
 
+def by_value(held: Any) -> Callable[..., torch.Tensor]:
+    return lambda b, h, q, k: (q - k).abs() < float(held)
+
+
 def by_all(held: Any) -> Callable[..., torch.Tensor]:
     return lambda b, h, q, k: functools.reduce(torch.logical_or, [k == each for each in held], q >= k)
 
 
 slots, namespace, described, shared = Slots(3), SimpleNamespace(width=2), Described(3), Shared()
 inherits, items, queue, words = Inherits(2), defaultdict(int, width=3), deque([3, 4]), {1, 5}
+
+of_thread, of_context, behind = threading.local(), ContextVar("width", default=3), weakref.ref(described)
+of_thread.width = 3
+by_layer = torch.nn.ParameterList([torch.nn.Parameter(torch.full((2,), 0.5, device=DEVICE)) for _ in range(2)])
 
 CHANGES: dict[str, tuple[Any, Callable[[], Any]]] = {
     "class": (by_attribute(Config), lambda: setattr(Config, "width", 7)),
@@ -168,6 +179,9 @@ CHANGES: dict[str, tuple[Any, Callable[[], Any]]] = {
     "default dict": (by_item(items, "width"), lambda: items.update(width=8)),
     "deque": (by_item(queue, 0), lambda: queue.appendleft(11)),
     "set": (by_all(words), lambda: words.add(20)),
+    "thread": (by_attribute(of_thread), lambda: setattr(of_thread, "width", 6)),
+    "context": (lambda b, h, q, k: (q - k).abs() < of_context.get(), lambda: of_context.set(6)),
+    "weak reference": (lambda b, h, q, k: q - k < behind().half, lambda: setattr(described, "half", 7)),
     "called object": (Both(described, shared), lambda: setattr(described, "half", 12)),
 }
 
@@ -188,12 +202,17 @@ def test_what_changes_is_read_anew(name: str) -> None:
         (by_attribute(Frozen(2)), by_attribute(Frozen(9))),
         (by_item(OrderedDict(a=2), "a"), by_item(OrderedDict(a=9), "a")),
         (Described(2), Described(9)),
+        (by_value(Decimal("2.5")), by_value(Decimal("9.5"))),
     ],
-    ids=["class", "enum", "frozen", "mapping", "object"],
+    ids=["class", "enum", "frozen", "mapping", "object", "object of C"],
 )
 def test_mods_of_one_code_are_told_apart(first: Any, second: Any) -> None:
     is_right(None, first)
     is_right(None, second)
+
+
+def test_lists_of_parameters_are_read_by_place() -> None:
+    is_right(lambda score, b, h, q, k: score + by_layer[1][h] * (q - k), None)
 
 
 def test_masks_that_are_objects_may_be_joined() -> None:
