@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -84,6 +85,16 @@ class _Family:
 _families: dict[tuple[Any, ...], _Family] = {}
 _recent: dict[bool, Recent[Kernels]] = {False: Recent(), True: Recent()}
 _building = Lock()
+
+
+def _begin_anew() -> None:
+    """In a process that was forked while another thread was building, which is not there to end it."""
+    global _building
+    _building = Lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
 # Kernels that torch.compile has asked for, by name.
 _compiled_in = SimpleNamespace()
 

@@ -87,7 +87,7 @@ def trace(
     for position, tensor in zip(POSITIONS, given, strict=True):
         tracing.know(tensor, name(position, Type.INT))
     if with_score:
-        given.insert(0, torch.zeros(()))
+        given.insert(0, torch.zeros((), dtype=torch.float32))
         tracing.know(given[0], name("score", Type.FLOAT))
     asking = Asking()
     with torch.no_grad(), named_locals(tracing.learn), TransformGetItemToIndex(), asking, tracing, _nothing_drawn():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -189,6 +191,25 @@ def test_what_was_built_is_found_on_disk(traces: list[Any], monkeypatch: pytest.
     monkeypatch.setattr(shelf, "generate", None)
     assert torch.equal(flex_attention(q, k, v, kept), first)
     assert len(traces) == 2
+
+
+def test_a_process_that_is_forked_while_a_thread_builds_builds_too() -> None:
+    is_traced, may_end = threading.Event(), threading.Event()
+
+    def slow(score, b, h, q, k):
+        is_traced.set()
+        may_end.wait(30)
+        return score + q
+
+    with ThreadPoolExecutor(1) as pool:
+        built = pool.submit(kernels.kernels_for, slow, None, False)
+        is_traced.wait(30)
+        child = os.fork()
+        if not child:
+            os._exit(0 if kernels._building.acquire(timeout=5) else 1)
+        may_end.set()
+        assert os.waitpid(child, 0)[1] == 0
+        built.result()
 
 
 @pytest.mark.parametrize("name", ["harmed.yaml", "harmed/__init__.py", "harmed/forward.py"])
