@@ -436,6 +436,7 @@ MODS = [
     Mod("int_not_mask", mask=lambda b, h, q, k: ~(q >= k).long()),
     Mod("clamped_index", lambda score, b, h, q, k: score + counted_back[q.clamp(-5, 3) - q] * slopes[h]),
     Mod("whole_casts", lambda score, b, h, q, k: score + slopes.double()[h] * bytes_.int()[q] + padding.float()[b, k]),
+    Mod("tanh_of_a_row", mask=lambda b, h, q, k: torch.tanh(h.float()) * 9 >= k),
     Mod("bool_arithmetic", lambda score, b, h, q, k: score + (q >= k) * 1.5 + ((q > 3) + (k > 3)) * 0.5),
     Mod("int_mask", mask=lambda b, h, q, k: (q - k).clamp(0, 1)),
     Mod("clamped", lambda score, b, h, q, k: score.clamp(-1, WINDOW) + torch.clamp(q - k, max=WINDOW)),

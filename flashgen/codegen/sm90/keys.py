@@ -6,7 +6,7 @@ the mixed ones first, and `_key_tile` finds the place of each, or for a schedule
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
@@ -109,13 +109,18 @@ def key_tiles(facts: Facts) -> KeyTiles:
     if is_shifted(facts, reads):
         reads.add("kv_len")
     return KeyTiles(
-        lines=(*prologue.lines, *limits.lines, *lines),
+        lines=(*precision_of(reads), *prologue.lines, *limits.lines, *lines),
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
         arguments=tuple(name for name in extra_arguments(facts.variant, reads) if name != "batch"),
         reads=frozenset(reads),
     )
+
+
+def precision_of(reads: Collection[str]) -> tuple[str, ...]:
+    """Where a tanh bounds the tiles: these kernels' inputs have 16 bits, and no role needs to say so."""
+    return ("PRECISE: gl.constexpr = False",) if "PRECISE" in reads else ()
 
 
 def _scheduled(facts: Facts) -> KeyTiles:

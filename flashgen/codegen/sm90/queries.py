@@ -12,6 +12,7 @@ from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
 from flashgen.codegen.arguments import ROW_SCHEDULE, extra_arguments, new_prologue
 from flashgen.codegen.limits import packed_row, row_limits, schedule_row
+from flashgen.codegen.sm90.keys import precision_of
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.names import IS_PACKED
 
@@ -100,7 +101,12 @@ def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
     # What reads an input of another sequence, or batch element, asks whether sequences are packed.
     sizes += ["cu_seqlens_q_ptr"] if IS_PACKED in prologue.defines else []
     return QueryTiles(
-        lines=(*prologue.lines, *limits.lines, *(line.format(stop=limits.stop) for line in lines)),
+        lines=(
+            *precision_of(reads),
+            *prologue.lines,
+            *limits.lines,
+            *(line.format(stop=limits.stop) for line in lines),
+        ),
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
