@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -63,10 +64,10 @@ def _writable(shelf: Path) -> Path:
 
 
 def _keep(file: Path, text: str) -> None:
-    """Write a file of ours, which other processes may be writing too, and which may have come to harm."""
+    """Write a file of ours, which other processes and threads may be writing too, and which may have come to harm."""
     if not _says(file, text):
         file.parent.mkdir(parents=True, exist_ok=True)
-        own = file.with_suffix(f".{os.getpid()}")
+        own = file.with_suffix(f".{os.getpid()}-{get_ident()}")
         own.write_text(text, encoding="utf-8")
         os.replace(own, file)
 
