@@ -212,13 +212,13 @@ def export_records(records: Iterable[Stored], out: Path) -> Exported:
 
     What else is for other kernels in a file that is written goes: no call would use it.
     """
-    from flashgen.codegen.written import written_identity
+    from flashgen.codegen.package_identity import package_identity
 
     asked = [entry.record for entry in records]
     paths: list[Path] = []
     copied: list[Record] = []
     for variant in dict.fromkeys(record.key.variant for record in asked):
-        beside = written_identity(out / variant)
+        beside = package_identity(out / variant)
         if beside is None:
             continue
         fitting = [record for record in asked if record.key.variant == variant and _is_of(record.key, beside)]

@@ -9,7 +9,7 @@ from flashgen.codegen.render import MODULE
 from flashgen.runtime.identity import Identity
 
 
-def written_identity(package: Path) -> Identity | None:
+def package_identity(package: Path) -> Identity | None:
     """What a generated package says of itself; None where there is no package, or it says nothing.
 
     It is read, not run: the package of an earlier flashgen may not import today.

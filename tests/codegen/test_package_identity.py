@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from flashgen.codegen import load_module
-from flashgen.codegen.written import written_identity
+from flashgen.codegen.package_identity import package_identity
 
 GENERATED = Path(__file__).parents[2] / "generated"
 
 
 @pytest.mark.parametrize("variant", ["alibi", "relative_bias"])
 def test_a_package_is_read_as_it_is_imported(variant: str) -> None:
-    assert written_identity(GENERATED / variant) == load_module(GENERATED / variant).IDENTITY
+    assert package_identity(GENERATED / variant) == load_module(GENERATED / variant).IDENTITY
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ def test_a_package_is_read_as_it_is_imported(variant: str) -> None:
 )  # fmt: skip
 def test_what_says_nothing_of_itself_has_no_identity(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "__init__.py").write_bytes(content)
-    assert written_identity(tmp_path) is None
+    assert package_identity(tmp_path) is None
 
 
 def test_without_a_package_there_is_no_identity(tmp_path: Path) -> None:
-    assert written_identity(tmp_path / "nothing") is None
+    assert package_identity(tmp_path / "nothing") is None
