@@ -86,7 +86,7 @@ def append_to(path: Path, text: str) -> None:
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
     """The same for lines: one before them that an interruption cut short stays by itself, and spoils none of these."""
-    check_target(path)
+    check_target(path)  # Before it is read: a pipe would be waited for.
     append_to(path, "\n" * _ends_within_a_line(path) + "".join(f"{line}\n" for line in lines))
 
 

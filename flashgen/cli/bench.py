@@ -124,7 +124,7 @@ def serving(
     from flashgen.codegen import generate, load_module
     from flashgen.tuning.workloads import problems
 
-    machine()
+    machine()  # Without a GPU nothing is rendered either.
     file = ServingRows(rows_file, resume)
 
     def one(spec: str) -> None:

@@ -85,6 +85,8 @@ class _Family:
 _families: dict[tuple[Any, ...], _Family] = {}
 _recent: dict[bool, Recent[Kernels]] = {False: Recent(), True: Recent()}
 _building = Lock()
+# Kernels that torch.compile has asked for, by name.
+_compiled_in = SimpleNamespace()
 
 
 def _begin_anew() -> None:
@@ -94,9 +96,6 @@ def _begin_anew() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_anew)
-
-# Kernels that torch.compile has asked for, by name.
-_compiled_in = SimpleNamespace()
 
 
 def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> tuple[Kernels, list[Any]]:

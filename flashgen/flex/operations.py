@@ -10,6 +10,7 @@ from flashgen.flex.bounds import may_be_negative
 from flashgen.flex.values import (
     AXIS,
     NOWHERE,
+    POSITIONS,
     NotTraced,
     Value,
     arithmetic,
@@ -74,7 +75,7 @@ def _quotient(x: Value, y: Value, rounding_mode: str | None = None) -> Value:
 def _power(x: Value, y: Value) -> Value:
     if x.type is y.type is Type.INT and x.constant == 2:
         power = bitwise("<<", literal(1), y)
-        if not may_be_negative(y.syntax, ("b", "h", "q", "k"), causal=False):
+        if not may_be_negative(y.syntax, POSITIONS, causal=False):
             return power
         # A fraction, which is no integer, is 0 to torch.
         return where(compare("<", y, literal(0)), literal(0), power)

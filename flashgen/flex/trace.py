@@ -27,6 +27,7 @@ from flashgen.flex.operations import GROWING, MADE, OPERATIONS, REDUCTIONS, SAME
 from flashgen.flex.values import (
     AXIS,
     NOWHERE,
+    POSITIONS,
     Elements,
     NotTraced,
     Value,
@@ -41,8 +42,6 @@ from flashgen.flex.values import (
 )
 from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Index, Name, Syntax, pieces
-
-POSITIONS = ("b", "h", "q", "k")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Call, Chain, Literal, Name, Operation, Syntax
 
 NOWHERE = Location("")
+POSITIONS = ("b", "h", "q", "k")
 # The index of what goes over a row.
 AXIS = "i"
 _NARROW = (torch.uint8, torch.int8, torch.int16)

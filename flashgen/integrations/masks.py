@@ -84,11 +84,7 @@ def interface_mask(
             **asked, allow_is_causal_skip=allow_is_causal_skip and is_aligned,
             allow_is_bidirectional_skip=allow_is_bidirectional_skip,
         )  # fmt: skip
-    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    if padding is not None:
-        padding = padding[:, torch.arange(kv_length, device=device) + kv_offset]
-        if not is_tracing(padding) and bool(padding.all()):
-            padding = None
+    padding = _padding(attention_mask, kv_length, kv_offset, device)
     is_bidirectional = mask_function is bidirectional_mask_function
     if padding is None:
         plain = "full" if is_bidirectional and allow_is_bidirectional_skip else ""
@@ -101,14 +97,7 @@ def interface_mask(
     ):  # fmt: skip
         return sdpa_mask(**asked, allow_is_causal_skip=False)
     first, last = _rows(mask_function, batch_size, q_length, kv_length, q_offset, kv_offset, device)
-    if padding is None:
-        return _columns(first, last)
-    if not is_tracing(padding):
-        start, stop = padding.int().argmax(-1), kv_length - padding.flip(-1).int().argmax(-1)
-        if bool((stop - start == padding.sum(-1)).all()):
-            return _columns(first.maximum(start[:, None]), last.minimum(stop[:, None] - 1))
-    longest = max(q_length, kv_length)
-    return _columns(*(pad(each.int(), (0, longest - each.shape[1])) for each in (first, last, padding)))
+    return _columns(first, last) if padding is None else _padded(first, last, padding)
 
 
 def form_of(mask: torch.Tensor, q_len: int, kv_len: int) -> str | None:
@@ -132,6 +121,28 @@ def form_of(mask: torch.Tensor, q_len: int, kv_len: int) -> str | None:
 def _plain(form: str, batch: int, q_length: int, device: torch.device | str) -> torch.Tensor:
     """A mask of this form, which has nothing to say beside it."""
     return torch.zeros((batch, 1, q_length, _COLUMNS.index(form)), dtype=torch.int32, device=device)
+
+
+def _padding(
+    attention_mask: torch.Tensor | None, kv_length: int, kv_offset: Any, device: torch.device | str
+) -> torch.Tensor | None:
+    """Which of these keys are no padding, bool [batch, kv_length]; None where all are known to be none."""
+    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if padding is None:
+        return None
+    seen: torch.Tensor = padding[:, torch.arange(kv_length, device=device) + kv_offset]
+    return seen if is_tracing(seen) or not bool(seen.all()) else None
+
+
+def _padded(first: torch.Tensor, last: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+    """Rows without the padding where it lies at the ends, else rows and keys."""
+    q_length, kv_length = first.shape[1], padding.shape[1]
+    if not is_tracing(padding):
+        start, stop = padding.int().argmax(-1), kv_length - padding.flip(-1).int().argmax(-1)
+        if bool((stop - start == padding.sum(-1)).all()):
+            return _columns(first.maximum(start[:, None]), last.minimum(stop[:, None] - 1))
+    longest = max(q_length, kv_length)
+    return _columns(*(pad(each.int(), (0, longest - each.shape[1])) for each in (first, last, padding)))
 
 
 def _columns(*each: torch.Tensor) -> torch.Tensor:

@@ -153,10 +153,10 @@ def _tightest(exprs: tuple[Expr, ...], name: str) -> tuple[Expr, ...]:
     # By what they have but for a constant: of many bounds no two are compared that differ in more.
     kept: dict[frozenset[tuple[Expr, int]], Expr] = {}
     for expr in exprs:
-        other = kept.setdefault(frozenset(linear(expr).terms.items()), expr)
-        gap = difference(expr, other)
+        terms = frozenset(linear(expr).terms.items())
+        gap = difference(expr, kept.setdefault(terms, expr))
         if gap is not None and (gap < 0) == (name == "min"):
-            kept[frozenset(linear(expr).terms.items())] = expr
+            kept[terms] = expr
     return tuple(kept.values())
 
 

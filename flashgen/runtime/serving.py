@@ -86,9 +86,6 @@ def store_kv(
     Launches on the current stream, without a synchronisation; one operator to torch.compile. Raises ValueError or
     TypeError for what does not fit, before anything is written.
     """
-    check_tensors(
-        k=k, v=v, k_cache=k_cache, v_cache=v_cache, slot_mapping=slot_mapping, k_scale=k_scale, v_scale=v_scale
-    )
     _STORE.run((k, v, k_cache, v_cache, slot_mapping, k_scale, v_scale))
 
 
@@ -118,6 +115,9 @@ def _checked(
     k_scale: torch.Tensor | None, v_scale: torch.Tensor | None,
 ) -> list[tuple[Any, ...]]:  # fmt: skip
     """What is written for keys and for values: the source, the cache, slots, the scale and its strides."""
+    check_tensors(
+        k=k, v=v, k_cache=k_cache, v_cache=v_cache, slot_mapping=slot_mapping, k_scale=k_scale, v_scale=v_scale
+    )
     found = []
     for name, source, cache, scale in (("k", k, k_cache, k_scale), ("v", v, v_cache, v_scale)):
         _check_source(name, source, cache, slot_mapping)

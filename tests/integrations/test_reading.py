@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,20 +13,14 @@ transformers = pytest.importorskip("transformers", minversion="5.17")
 
 from flashgen.errors import ModelError  # noqa: E402
 from flashgen.integrations import comparing, reading, tiny  # noqa: E402
-from flashgen.integrations.transformers import generated_attention, register  # noqa: E402
+from flashgen.integrations.transformers import generated_attention  # noqa: E402
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU suite has models of its own")
+pytestmark = [
+    pytest.mark.usefixtures("registered"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU suite has models of its own"),
+]
 SIZE = tiny.Size()
 WORDS = torch.randint(3, SIZE.vocabulary, (2, 13), generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    register()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def decoder(**others: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,18 +16,11 @@ from flashgen.errors import ModelError, UsageError  # noqa: E402
 from flashgen.integrations import comparing, models, tiny  # noqa: E402
 from flashgen.integrations.transformers import register  # noqa: E402
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU suite has these models")
+pytestmark = [
+    pytest.mark.usefixtures("registered"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU suite has these models"),
+]
 SIZE = tiny.Size()
-
-
-@pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    """Threads of many workers would wait for each other in products this small."""
-    register()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def near(found: torch.Tensor, expected: torch.Tensor) -> bool:
