@@ -7,7 +7,6 @@ is alike in these writes down what it does (`runtime/tracing.py`); from the thir
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -23,8 +22,9 @@ from flashgen.runtime.descriptors import Tiled
 from flashgen.runtime.dispatch import PLAIN_TYPES, is_direct
 from flashgen.runtime.launching import launches_freely
 from flashgen.runtime.memory import remember
+from flashgen.runtime.rooms import Rooms, maker
 from flashgen.runtime.streams import scratch
-from flashgen.runtime.tracing import GIVEN, MADE, OF_STREAM, Launch, Place, Result, Room, TiledPlace, Tracer
+from flashgen.runtime.tracing import GIVEN, MADE, OF_STREAM, Launch, Place, Result, TiledPlace, Tracer
 
 Pass = Callable[..., Any]
 # How often a pass is written down in vain before it is left alone.
@@ -45,16 +45,20 @@ class _Address:
 
 
 class _Arguments:
-    """The arguments of a launch at any addresses; `firsts` is where those of each origin begin among these."""
+    """The arguments of a launch at any addresses.
 
-    def __init__(self, launch: Launch, firsts: Mapping[str, int]) -> None:
+    `firsts` is where those of each origin begin among these, `places` where what the pass made is now.
+    """
+
+    def __init__(self, launch: Launch, firsts: Mapping[str, int], places: Sequence[tuple[int, int]]) -> None:
         self._all = list(launch.arguments)
         self._places: list[tuple[int, int, int]] = []
         self._tiled: list[tuple[int, int, int, Tiled]] = []
         for at, argument in enumerate(launch.arguments):
             place = argument.place if isinstance(argument, TiledPlace) else argument
             if isinstance(place, Place):
-                found = (at, firsts[place.origin] + place.number, place.offset)
+                number, further = places[place.number] if place.origin == MADE else (place.number, 0)
+                found = (at, firsts[place.origin] + number, place.offset + further)
                 if isinstance(argument, TiledPlace):
                     self._tiled.append((*found, argument.tiled))
                 else:
@@ -77,11 +81,12 @@ class Replay:
     ) -> None:
         self._places = tuple(places)
         self._gpu = given[places[0]].get_device()
-        rooms, results = _as_returned(tracer.rooms, results)
-        self._makers = [_maker(room, [given[place] for place in places]) for room in rooms]
+        made = Rooms.of(tracer.rooms, results)
+        results = made.results
+        self._makers = [maker(room) for room in made.rooms]
         self._launches = tracer.launches
-        firsts = {GIVEN: 0, MADE: len(places), OF_STREAM: len(places) + len(rooms)}
-        self._arguments = [_Arguments(launch, firsts) for launch in tracer.launches]
+        firsts = {GIVEN: 0, MADE: len(places), OF_STREAM: len(places) + len(made.rooms)}
+        self._arguments = [_Arguments(launch, firsts, made.places) for launch in tracer.launches]
         # By the stream.
         self._handings: dict[Hashable, list[Handing]] = {}
         self._kernels = tuple({id(each.kernel): each.kernel for each in tracer.launches}.values())
@@ -105,10 +110,7 @@ class Replay:
     def __call__(self, arguments: Sequence[Any]) -> Any:
         """Make and launch; what the pass returns."""
         given = [arguments[place] for place in self._places]
-        made = [
-            make() if like is None else torch.empty_like(given[like], memory_format=torch.contiguous_format)
-            for like, make in self._makers
-        ]
+        made = [make() for make in self._makers]
         stream = driver.active.get_current_stream(self._gpu)
         addresses = [tensor.data_ptr() for tensor in given]
         addresses += [tensor.data_ptr() for tensor in made]
@@ -149,49 +151,6 @@ def _knobs() -> tuple[object, ...]:
     knobs = triton.knobs
     runtime = knobs.runtime
     return runtime.debug, runtime.add_stages_inspection_hook, knobs.compilation.instrumentation_mode
-
-
-def _maker(room: Room, given: Sequence[torch.Tensor]) -> tuple[int | None, Callable[[], torch.Tensor]]:
-    """The number of an argument that a tensor is like, if there is one, and what makes it otherwise."""
-    contiguous = torch.empty(room.shape, device="meta").stride() == room.strides
-    if room.zeroed:
-        if contiguous:
-            return None, partial(torch.zeros, room.shape, dtype=room.dtype, device=room.device)
-        return None, lambda: torch.empty_strided(*room[:2], dtype=room.dtype, device=room.device).zero_()
-    form = room.shape, room.dtype, room.device
-    alike = [number for number, each in enumerate(given) if (tuple(each.shape), each.dtype, each.device) == form]
-    like = alike[0] if contiguous and alike else None
-    return like, partial(torch.empty_strided, *room[:2], dtype=room.dtype, device=room.device)
-
-
-def _as_returned(
-    rooms: Sequence[Room], results: Sequence[Result | None] | None
-) -> tuple[Sequence[Room], Sequence[Result | None] | None]:
-    """Rooms in the form in which all of each is returned, where that is another one: made so they are no views."""
-    if results is None:
-        return rooms, None
-    rooms, results = list(rooms), list(results)
-    numbers = [each.number for each in results if each is not None]
-    for place, result in enumerate(results):
-        if result is None or result.part is None or numbers.count(result.number) > 1:
-            continue
-        shape, strides, offset = result.part
-        room = rooms[result.number]
-        whole = offset == 0 and math.prod(shape) == math.prod(room.shape)
-        if whole and _is_dense(room.shape, room.strides) and _is_dense(shape, strides):
-            rooms[result.number] = room._replace(shape=shape, strides=strides)
-            results[place] = Result(result.number, None)
-    return rooms, results
-
-
-def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether a tensor has each element of its memory once."""
-    size = 1
-    for stride, length in sorted(zip(strides, shape, strict=True)):
-        if length != 1 and stride != size:
-            return False
-        size *= length
-    return True
 
 
 def _result(made: Sequence[torch.Tensor], result: Result | None) -> torch.Tensor | None:
