@@ -132,8 +132,7 @@ def attention(
 
 def attention_varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, is_global, scale=None, return_lse=False,
-    return_max=False, plan=None, config=None,
-    backward_config=None, deterministic=None,
+    return_max=False, plan=None, config=None, backward_config=None, deterministic=None,
 ):
     """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
 
@@ -170,8 +169,7 @@ def plan_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
 
 def attention_paged(
     q, k_cache, v_cache, block_table, seq_lens, *, cu_seqlens_q=None, max_seqlen_q=1, max_seqlen_k=None, is_global,
-    scale=None,
-    k_scale=None, v_scale=None, return_lse=False, out=None, batch_invariant=False, plan=None, config=None,
+    scale=None, k_scale=None, v_scale=None, return_lse=False, out=None, batch_invariant=False, plan=None, config=None,
 ):
     """Attention of new queries over a paged cache, which holds their own keys and values too. No gradients.
 
@@ -211,8 +209,7 @@ def attention_paged(
 
 def plan_paged(
     q, k_cache, block_table, seq_lens, *, cu_seqlens_q=None, max_seqlen_q=1, max_seqlen_k=None, v_head_dim=None,
-    batch_invariant=False,
-    config=None,
+    batch_invariant=False, config=None,
 ):
     """How to split the keys of these sequences evenly over the GPU, for attention_paged(..., plan=plan).
 

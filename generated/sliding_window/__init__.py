@@ -110,8 +110,7 @@ def attention(
 
 def attention_varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, scale=None, return_lse=False, return_max=False,
-    config=None,
-    backward_config=None, deterministic=None,
+    config=None, backward_config=None, deterministic=None,
 ):
     """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
 
@@ -176,8 +175,7 @@ def attention_paged(
 
 def plan_paged(
     q, k_cache, block_table, seq_lens, *, cu_seqlens_q=None, max_seqlen_q=1, max_seqlen_k=None, v_head_dim=None,
-    batch_invariant=False,
-    config=None,
+    batch_invariant=False, config=None,
 ):
     """How to split the keys of these sequences evenly over the GPU, for attention_paged(..., plan=plan).
 
