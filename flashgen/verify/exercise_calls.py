@@ -65,9 +65,12 @@ def serving(
         )  # fmt: skip
         keywords = packed_keywords(variant, batch, dense_inputs(variant, batch))
         _store(batch)
+        given, planning = batch.planning
+        of_others = module.plan_paged(*given, **planning)
         for each, ends in ((batch, batch.cu_seqlens_q), *_wrong_batches(batch)):
             told = {**each.options, "cu_seqlens_q": ends}
             module.attention_paged(*each.arguments, **told, **keywords)
+            module.attention_paged(*each.arguments, **told, **keywords, plan=of_others)
             given, planning = each.planning
             plan = module.plan_paged(*given, **{**planning, "cu_seqlens_q": ends})
             module.attention_paged(*each.arguments, **told, **keywords, plan=plan, return_lse=True)

@@ -54,7 +54,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "755ec9a50ea7",
         "backward_kv": "d3e8c45169eb",
         "decode": "43e85253a8f4",
-        "decode_paged": "28f32bd0ffc8",
+        "decode_paged": "c14eb968c3eb",
     },
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},

@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "e414de1b0da6",
         "backward_kv": "db7d84d74c0d",
         "decode": "34b5b711c2cd",
-        "decode_paged": "10a0241ef8bb",
+        "decode_paged": "51c1c81fee19",
     },
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},

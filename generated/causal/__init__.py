@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "3113eb545ae1",
         "backward_kv": "b5752723471f",
         "decode": "60116d4bc834",
-        "decode_paged": "cdc677118692",
+        "decode_paged": "42a7aac75a1b",
     },
     source="variants/causal.yaml",
     arguments={},

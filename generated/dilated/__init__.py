@@ -48,7 +48,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "24ee7324ba17",
         "backward_kv": "88d1c8aedb9e",
         "decode": "a3b1a47ab8c8",
-        "decode_paged": "3ed1960be0c0",
+        "decode_paged": "5164c717fc6d",
     },
     source="variants/dilated.yaml",
     arguments={},

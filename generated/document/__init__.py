@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "5fb10db9ee32",
         "backward_kv": "b609a64b112f",
         "decode": "b0cc41787a9b",
-        "decode_paged": "25f56752bab9",
+        "decode_paged": "49f43d2ef9c9",
     },
     source="variants/document.yaml",
     arguments={"doc": "int32"},

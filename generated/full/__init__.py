@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "743cb7f07d72",
         "backward_kv": "54bc538396eb",
         "decode": "5eff500d2418",
-        "decode_paged": "fd81c0d9ac24",
+        "decode_paged": "4f78b3400b34",
     },
     source="variants/full.yaml",
     arguments={},

@@ -49,7 +49,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "c85a8e6ad344",
         "backward_kv": "0a5b548e429a",
         "decode": "38f870b6113d",
-        "decode_paged": "4ad2b6254227",
+        "decode_paged": "0e155914c45a",
     },
     source="variants/gemma2.yaml",
     arguments={},

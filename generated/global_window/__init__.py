@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "c971ba3ef16e",
         "backward_kv": "b334d6ab58ad",
         "decode": "2d0310d2ef0e",
-        "decode_paged": "6237287b5a50",
+        "decode_paged": "1716af69230f",
     },
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},

@@ -49,6 +49,8 @@ def _decode_paged(
         return
     begin_q, q_len = query_range(cu_seqlens_q_ptr, b, batch, total_q, max_q)
     kv_len = tl.minimum(tl.maximum(tl.load(seq_lens_ptr + b), 0), max_keys)
+    if (tile * BM >= q_len * group) | (kv_len == 0):  # the plan is for other lengths
+        return
 
     # Rows beyond the last are taken as the last: they read what exists and change no minimum or maximum.
     rows = tile * BM + tl.arange(0, BM)

@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "f0f2f31513d5",
         "backward_kv": "93bd36ff96dc",
         "decode": "36d3b936f32b",
-        "decode_paged": "19a35959c299",
+        "decode_paged": "812984435bbe",
     },
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},

@@ -53,7 +53,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "b3a62ae99b5a",
         "backward_kv": "f82e26e0e67a",
         "decode": "051d5ebe1301",
-        "decode_paged": "d3f91cbe9b6f",
+        "decode_paged": "2cff824db931",
     },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},

@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "47277ef9fe2b",
         "backward_kv": "b5752723471f",
         "decode": "36f18a66d276",
-        "decode_paged": "ed7ed1a04e92",
+        "decode_paged": "ffc25f98f553",
     },
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},

@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "33e67cf158c2",
         "backward_kv": "d28d34e0c28f",
         "decode": "eed91d12f5ed",
-        "decode_paged": "a53ae0f407b5",
+        "decode_paged": "bedc2705e356",
     },
     source="variants/sliding_window.yaml",
     arguments={},

@@ -49,7 +49,7 @@ IDENTITY = runtime.Identity(
         "backward_q": "82b2af5ec39d",
         "backward_kv": "c4a9ecf11c6a",
         "decode": "196d012f6e02",
-        "decode_paged": "495666c1bf38",
+        "decode_paged": "49793b5e885d",
     },
     source="variants/softcap.yaml",
     arguments={},
