@@ -210,14 +210,26 @@ def check_input(
 def check_scalar(name: str, value: Any, kind: type) -> Any:
     """A runtime param, as `kind`: an int where an int is wanted, an int or float where a float is."""
     exact = type(value) is kind
-    if exact and (kind is not int or -(2**31) <= value < 2**31):
+    if exact and (kind is not int or _has_32_bits(value)):
         return value
     allowed: Any = {bool: (bool,), int: (int,), float: (int, float)}[kind]
     if (isinstance(value, bool) and kind is not bool) or not isinstance(value, allowed):
         raise TypeError(f"{name} is {shown(value)}; expected {'an int' if kind is int else f'a {kind.__name__}'}")
-    if kind is int and not -(2**31) <= value < 2**31:
+    if kind is int and not _has_32_bits(value):
         raise ValueError(f"{name} is {shown(value)}; expected an int of 32 bits")
-    return kind(value)
+    try:
+        return kind(value)
+    except OverflowError:
+        raise ValueError(f"{name} is {shown(value)}; expected a number within a float's range") from None
+
+
+def _has_32_bits(value: int) -> bool:
+    if not torch.compiler.is_compiling():
+        return -(2**31) <= value < 2**31
+    from torch.fx.experimental.symbolic_shapes import guard_or_true
+
+    # Of one that a tensor holds nothing is known before the compiled code runs.
+    return guard_or_true(value >= -(2**31)) and guard_or_true(value < 2**31)
 
 
 def shown(value: Any) -> str:

@@ -127,7 +127,7 @@ def query_gradient(call: Call) -> torch.Tensor:
 def query_sums(call: Call) -> torch.Tensor:
     """Where a fused `_backward_kv` adds up dq without its scale: zeros in float32, rows a multiple of 16 bytes long."""
     s = call.sizes
-    return torch.zeros((*s.rows, -(-s.head_dim // 4) * 4), device=call.q.device)
+    return torch.zeros((*s.rows, -(-s.head_dim // 4) * 4), dtype=torch.float32, device=call.q.device)
 
 
 def from_sums(call: Call, sums: torch.Tensor) -> torch.Tensor:

@@ -62,15 +62,11 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Param:
-    """A runtime param, a scalar that callers pass: bool, int or float. Names as those of an input.
-
-    `changing`: torch.compile is to take it as a number that changes from call to call.
-    """
+    """A runtime param, a scalar that callers pass: bool, int or float. Names as those of an input."""
 
     name: str
     type: type
     called: str = ""
-    changing: bool = False
     # What callers call it.
     public: str = field(init=False)
 

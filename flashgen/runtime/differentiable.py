@@ -189,7 +189,8 @@ class _Gradients:
         first = 2 + self.own
         last = first + self.results
         scale, config, deterministic, *plan, needs = arguments[last:]
-        output = arguments[first:last]
+        # Hooks on saved tensors may bring back what kernels wrote in another layout.
+        output = tuple(each.contiguous() for each in arguments[first:last])
         if self.variant.packed:
             q, k, v, d_out = map(by_head, (q, k, v, d_out))
             output, d_lse = given_by_head(output), d_lse if d_lse is None else d_lse.unsqueeze(0)

@@ -105,17 +105,18 @@ def check_inputs(
         bound |= here
         known |= here
         shape = each.shape(*(known[name] for name in each.reads))
-        if q.numel() and sizes.kv_len:
-            _refuse_empty(each, shape)
+        _refuse_empty(each, shape, q, sizes)
         text = f"[{', '.join(each.dims)}]"
         ready.append(check_input(each.public, given, text, shape, each.dtype, q, each.may_be_one))
     return ready, bound
 
 
-def _refuse_empty(declared: Input, shape: Sequence[int | None]) -> None:
-    """ValueError where no element is there to read, by what sizes and params make of a dimension."""
+def _refuse_empty(declared: Input, shape: Sequence[int | None], q: torch.Tensor, sizes: Sizes) -> None:
+    """ValueError where pairs find no element to read, by what sizes and params make of a dimension."""
     for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True)):
-        if size is not None and size < 1 and dim not in _LENGTHS and axis not in declared.may_be_empty:
+        empty = size is not None and dim not in _LENGTHS and axis not in declared.may_be_empty and size < 1
+        # kv_len last: of packed sequences torch.compile may not know it yet.
+        if empty and q.numel() and sizes.kv_len:
             raise ValueError(
                 f"{declared.public} has {dim} = {size} in its shape here, so that it has no element; expected at least "
                 "1: an index outside a tensor reads the nearest element"

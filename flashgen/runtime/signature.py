@@ -14,6 +14,8 @@ from flashgen.runtime.declared import Input, Param
 MOST_ARGUMENTS = 47
 _NO_PARAMS: Mapping[str, Any] = {}
 _LISTS = {float: "_floats", int: "_ints", bool: "_bools"}
+# What torch calls them: an integer may change from call to call without torch.compile's compiling again.
+_TYPES = {float: "float", int: "SymInt", bool: "bool"}
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ def signature_of(inputs: Sequence[Input], params: Sequence[Param]) -> Signature:
     single = [param for param in params if param not in packed]
     lists = {kind: tuple(param.name for param in packed if param.type is kind) for kind in _LISTS}
     types = {each.name: "Tensor?" if each.default or each.optional else "Tensor" for each in inputs}
-    types |= {param.name: "SymInt" if param.changing else param.type.__name__ for param in single}
-    types |= {_LISTS[kind]: f"{kind.__name__}[]" for kind, names in lists.items() if names}
+    types |= {param.name: _TYPES[param.type] for param in single}
+    types |= {_LISTS[kind]: f"{_TYPES[kind]}[]" for kind, names in lists.items() if names}
     return Signature(
         ", ".join(f"{kind} {name}" for name, kind in types.items()),
         tuple(types),

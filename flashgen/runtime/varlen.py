@@ -15,7 +15,7 @@ from flashgen.runtime.variant import Variant
 _ENDS = tuple(
     Input(name, torch.int32, ("batch + 1",), lambda batch: (batch + 1,)) for name in ("cu_seqlens_q", "cu_seqlens_k")
 )
-_LONGEST = tuple(Param(name, int, changing=True) for name in ("max_seqlen_q", "max_seqlen_k"))
+_LONGEST = tuple(Param(name, int) for name in ("max_seqlen_q", "max_seqlen_k"))
 
 
 def packed_variant(variant: Variant) -> Variant:

@@ -146,6 +146,74 @@ def test_other_lengths_are_not_compiled_again(gallery_module: Modules, name: str
         near(mine, gradients(layer(call.q, call.k, call.v, call.keywords), leaves))
 
 
+def test_another_integer_param_is_not_compiled_again(gallery_module: Modules) -> None:
+    torch.compiler.reset()
+    module = gallery_module("prefix_lm")
+    q = torch.randn(1, 2, 20, 16, device=DEVICE)
+    layer = lambda prefix: module.attention(q, q, q, prefix=prefix)  # noqa: E731
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for index, prefix in enumerate(range(3, 15)):
+        with torch._dynamo.config.patch(error_on_recompile=index > 1):
+            torch.testing.assert_close(compiled(prefix), layer(prefix))
+
+
+@pytest.mark.parametrize("name", ["causal", "document"])
+def test_the_longest_lengths_may_come_from_a_tensor_that_is_compiled(gallery_module: Modules, name: str) -> None:
+    torch.compiler.reset()
+    module = gallery_module(name)
+    ends = torch.tensor([0, 13, 20], dtype=torch.int32, device=DEVICE)
+    inputs = {"doc": torch.zeros(20, dtype=torch.int32, device=DEVICE)} if name == "document" else {}
+
+    def layer(q: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        longest = ends.diff().max().item()
+        out: torch.Tensor = module.attention_varlen(q, q, q, ends, ends, longest, longest, **inputs)
+        return out
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    q = torch.randn(20, 2, 16, device=DEVICE, requires_grad=True)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        near([compiled(q, ends)], [layer(q, ends)])
+        near(*(gradients(weighted(each(q, ends)), [q]) for each in (compiled, layer)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["relative_bias", "document"])
+def test_the_default_dtype_counts_for_nothing(gallery_module: Modules, name: str, dtype: torch.dtype) -> None:
+    module = gallery_module(name)
+    call, leaves = trainable(name, drawn(name))
+    fused = {"backward_kv": f"{CONFIG} fuse_dq=1"}
+
+    def found() -> list[torch.Tensor]:
+        out, lse = attend(module, call, backward_config=fused)
+        return [out, lse, *gradients(weighted(out) + weighted(lse), leaves)]
+
+    right = found()
+    torch.set_default_dtype(dtype)
+    try:
+        under = found()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    near(under, right)
+
+
+@pytest.mark.parametrize("name", ["relative_bias", "sink", "document"])
+def test_hooks_on_saved_tensors_may_give_another_layout(gallery_module: Modules, name: str) -> None:
+    module = gallery_module(name)
+    call, leaves = trainable(name, drawn(name))
+
+    def apart(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.stack([tensor, tensor], -1)[..., 0]
+
+    def shifted(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
+
+    right = gradients(weighted(attend(module, call)[0]), leaves)
+    for unpack in (apart, shifted):
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.detach(), unpack):
+            out, _ = attend(module, call)
+        near(gradients(weighted(out), leaves), right)
+
+
 def test_a_plan_goes_through_torch_compile(gallery_module: Modules) -> None:
     torch.compiler.reset()
     module = gallery_module("document")

@@ -169,6 +169,11 @@ def test_arguments_that_do_not_exist_or_are_missing(gallery_module: Callable[[st
 
 def test_tensors_must_share_a_device() -> None:
     with pytest.raises(ValueError, match=r"^v is on meta; expected q's device, (cpu|cuda:0)$"):
+def test_a_number_beyond_floats_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^cap is an int of 1329 bits; expected a number within a float's range$"):
+        arguments.check_scalar("cap", 10**400, float)
+
+
         runtime.prepare(Q, K, V.to("meta"), None)
     with pytest.raises(ValueError, match=r"^doc is on meta; expected q's device, (cpu|cuda:0)$"):
         arguments.check_input("doc", DOC.to("meta"), "[batch, kv_len]", (2, 12), torch.int32, Q)
