@@ -91,9 +91,13 @@ def check_types(
     """Refuse what a torch operator would not take, before it says so less clearly. An input of None is judged later."""
     if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
         refuse_all_but_tensors(q=q, k=k, v=v)
+    elif q.is_nested or k.is_nested or v.is_nested:
+        refuse_unstrided(q=q, k=k, v=v)
     for place, tensor in enumerate(inputs):
         if tensor is not None and not isinstance(tensor, torch.Tensor):
             refuse_all_but_tensors(**{names[place]: tensor})
+        elif tensor is not None and tensor.is_nested:
+            refuse_unstrided(**{names[place]: tensor})
     check_scale(scale)
     if deterministic is not None and not isinstance(deterministic, bool):
         raise TypeError(f"deterministic is {type(deterministic).__name__}; expected a bool")

@@ -9,11 +9,13 @@ import torch
 
 from flashgen.runtime.arguments import check_scalar, check_types
 from flashgen.runtime.autocast import autocast
-from flashgen.runtime.choosing import backward_config_text, choose_config, config_text
+from flashgen.runtime.choosing import backward_config_text, config_text
 from flashgen.runtime.conversions import as_dtype, over_batch
+from flashgen.runtime.dispatch import is_direct
 from flashgen.runtime.kernels.schedule import make_schedule
 from flashgen.runtime.operator import Operator
 from flashgen.runtime.own import prepare_own
+from flashgen.runtime.planning import plan_by_operator, plan_configs
 from flashgen.runtime.schedule import Plan, plan_parts, wants_gradients
 from flashgen.runtime.variant import Variant
 
@@ -57,16 +59,15 @@ def make_plan(
     inputs, scalars = inputs_of(variant, inputs), scalars_of(variant, params)
     q, k, v = autocast(q, k, v)
     k, v = over_batch(q, k, v)
+    text = config_text(config, "forward", variant.packed)
+    learned = (tensor for each, tensor in zip(variant.inputs, inputs, strict=True) if each.grad)
+    backward = variant.is_scheduled("backward_kv") and wants_gradients(q, k, v, *learned)
+    if torch.compiler.is_compiling() or not is_direct((q, k, v, *inputs)):
+        return plan_by_operator(variant, (q, k, v, *inputs, *variant.signature.packs(scalars)), text, backward)
     call = prepare_own(variant, q, k, v, None, inputs, scalars)
-    chosen, backward = (
-        choose_config(config_text(config, "forward", variant.packed), variant.configs["forward"], call),
-        None,
-    )
-    learned = (call.given[f"{name}_ptr"] for name in variant.learned)
-    if variant.is_scheduled("backward_kv") and wants_gradients(q, k, v, *learned):
-        keys = choose_config(None, variant.configs["backward_kv"], call)
-        backward = Plan(*make_schedule(variant, call, keys, turned=True), keys)
-    return Plan(*make_schedule(variant, call, chosen), chosen, backward)
+    forward, keys = plan_configs(variant, call, text, backward)
+    turned = None if keys is None else Plan(*make_schedule(variant, call, keys, turned=True), keys)
+    return Plan(*make_schedule(variant, call, forward), forward, turned)
 
 
 def scalars_of(variant: Variant, params: Sequence[Any]) -> dict[str, Any]:

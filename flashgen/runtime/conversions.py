@@ -30,10 +30,10 @@ def as_dtype(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | 
 
 def over_batch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """k and v for each batch element of q: those of batch 1 serve all, without a copy."""
-    batch = q.shape[0] if not q.is_nested and q.ndim else 1
+    batch = q.shape[0] if q.ndim else 1
     return _over(k, batch), _over(v, batch)
 
 
 def _over(tensor: torch.Tensor, batch: int) -> torch.Tensor:
-    serves_all = not tensor.is_nested and tensor.ndim == 4 and tensor.shape[0] == 1 != batch
+    serves_all = tensor.ndim == 4 and tensor.shape[0] == 1 != batch
     return tensor.expand(batch, -1, -1, -1) if serves_all else tensor

@@ -28,6 +28,8 @@ from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs
 from flashgen.runtime.packed_form import as_batch_of_one, by_head, by_token, given_by_head
 from flashgen.runtime.packed_sizes import packed_sizes
+from flashgen.runtime.planning import register_plans
+from flashgen.runtime.schedule import check_parts
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.vmap import BatchAxes, own_axes
 
@@ -72,6 +74,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         else:
             sizes = sizes_of(q, k, v)
         check_inputs(variant.inputs, q, sizes, inputs, params)
+        check_parts(rest[own + 3 : own + 7] if planned else (), q)
         rows = (q.shape[1], q.shape[0]) if variant.packed else q.shape[:3]
         shapes = [rows] * (2 if residue else 1) + [rows if rest[own + 1] else (0,)]
         out = q.new_empty((*q.shape[:-1], v.shape[-1]))
@@ -85,6 +88,8 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         rows = (0,) * (3 if residue else 2)
         return BatchAxes((*own_axes(variant), *[None] * len(last)), (*rows, 0 if last[1] else None))
 
+    if planned:
+        register_plans(variant, f"{name}_plan", common, shared=shared)
     gradients = _Gradients(name, variant)
     backward = operator(
         f"{name}_backward",

@@ -28,7 +28,7 @@ def attention_forward(
     They are as `outputs` has them. `counts` and `tiles` are those of a plan, if there is.
     """
     call = prepare_own(variant, q, k, v, scale, inputs, params)
-    decodes = config is None and not variant.packed and params.get("dropout_p", 0) == 0
+    decodes = config is None and counts is None and not variant.packed and params.get("dropout_p", 0) == 0
     if decodes and few_queries(call.sizes) and not is_empty(call):
         return decoded(variant, call, choose_config(None, variant.configs["decode"], call), return_max)
     written = outputs(call, variant.natural, return_max)
@@ -66,5 +66,6 @@ def query_schedule(
     if counts is None or tiles is None:
         counts, tiles = make_schedule(variant, call, config)
     else:
-        check_plan(counts, tiles, state_shape(call, config, variant.by_batch, variant.by_head), call.q)
+        shape = state_shape(call, config, variant.by_batch, variant.by_head)
+        counts, tiles = check_plan(counts, tiles, shape, call.q)
     return {"counts_ptr": counts, "tiles_ptr": tiles}

@@ -82,15 +82,17 @@ def operator(
     name: str, signature: str, launch: Function, fake: Function, save: Function | None = None,
     backward: Function | None = None, *, shared: bool = False, completed: Function | None = None,
     axes_of: AxesOf = lambda arguments: None, dispatched: Callable[[Function], Function] = lambda overload: overload,
+    mapped: bool = False,
 ) -> Operator:  # fmt: skip
     """Register `flashgen::<name><signature>`.
 
     `launch` runs it on any device, `fake` gives outputs of the right shape without running it. `save(ctx, inputs,
     output)` and `backward(ctx, *gradients)` make it differentiable. `completed` is `launch` with all outputs of the
     signature, where that gives others; `dispatched` makes of the overload what calls it with the arguments that
-    `launch` takes, where those are others. `axes_of` says where the batch is, for torch.func.vmap. Where the name is
-    taken, by the same module imported before, it becomes <name>_2 and so on: what was imported before stays in use.
-    Unless it is `shared`: then what is registered is the same function.
+    `launch` takes, where those are others. `axes_of` says where the batch is, for torch.func.vmap; one with several
+    results and no derivative is `mapped` by it too if asked. Where the name is taken, by the same module imported
+    before, it becomes <name>_2 and so on: what was imported before stays in use. Unless it is `shared`: then what is
+    registered is the same function.
     """
     with _registering:
         names = (name if number == 1 else f"{name}_{number}" for number in count(1))
@@ -101,6 +103,9 @@ def operator(
             torch.library.register_fake(f"flashgen::{name}", fake, lib=_library)
             if backward is not None:
                 torch.library.register_autograd(f"flashgen::{name}", backward, setup_context=save, lib=_library)
+            if mapped or backward is not None:
+                rule = vmap_rule(getattr(torch.ops.flashgen, name), axes_of)
+                torch.library.register_vmap(f"flashgen::{name}", rule, lib=_library)
     overload = getattr(torch.ops.flashgen, name).default
     recorded = None if backward is None else _recorded(name, launch, save, backward)
     transformed = None if backward is None else _transformed(name, overload, save, backward, axes_of)

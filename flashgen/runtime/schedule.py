@@ -6,7 +6,7 @@ without). `compact` turns the classes into lists that the attention kernel walks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +26,13 @@ class Plan:
     `counts` int32 [batch or 1, heads or 1, q_tiles, 3]: how many mixed and how many full tiles of keys a tile of
     queries has; and, row by row, the tiles of queries by how many they have, the most first. `tiles` int32
     [..., q_tiles, kv_tiles]: the mixed ones from the front, the full ones from the back. `backward` is the same the
-    other way round, which tiles of queries a tile of keys needs; None where no gradient will be asked for.
+    other way round, which tiles of queries a tile of keys needs; None where no gradient will be asked for. `config` is
+    None for the one on record, where the host has not looked it up.
     """
 
     counts: torch.Tensor
     tiles: torch.Tensor
-    config: Config
+    config: Config | None
     backward: Plan | None = None
 
     @property
@@ -40,8 +41,8 @@ class Plan:
         return self.counts.nbytes + self.tiles.nbytes + (self.backward.nbytes if self.backward else 0)
 
     def serves(self, config: Config) -> bool:
-        """Whether a config has the sizes of these tiles."""
-        return (config.BM, config.BN) == (self.config.BM, self.config.BN)
+        """Whether a config is known to have the sizes of these tiles."""
+        return self.config is not None and (config.BM, config.BN) == (self.config.BM, self.config.BN)
 
 
 # The tensors of a plan as operators take them: counts and tiles, and the same for the backward pass.
@@ -58,13 +59,21 @@ def plan_parts(plan: Plan | None, config: object, backward_config: Any) -> tuple
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is {type(plan).__name__}; expected what plan(...) returned")
     if config is not None and not plan.serves(Config.of(config)):  # type: ignore[arg-type]
-        raise ValueError(f"config is {config!r}; expected the plan's tile sizes, {plan.config.BM} x {plan.config.BN}")
+        known = "those on record" if plan.config is None else f"{plan.config.BM} x {plan.config.BN}"
+        raise ValueError(f"config is {config!r}; expected the plan's tile sizes, {known}")
     config = plan.config if config is None else config
     named = {} if backward_config is None else backward_config
     keys = plan.backward if isinstance(named, Mapping) else None
-    if keys is None or not keys.serves(Config.of(named.get("backward_kv", keys.config))):
+    if keys is None or not _serves_keys(keys, named):
         return (plan.counts, plan.tiles, None, None), config, backward_config
-    return (plan.counts, plan.tiles, keys.counts, keys.tiles), config, {"backward_kv": keys.config, **named}
+    if keys.config is not None:
+        backward_config = {"backward_kv": keys.config, **named}
+    return (plan.counts, plan.tiles, keys.counts, keys.tiles), config, backward_config
+
+
+def _serves_keys(keys: Plan, named: Mapping[str, Any]) -> bool:
+    """Whether the backward pass takes the schedule of a plan where the caller names these configs."""
+    return "backward_kv" not in named or keys.serves(Config.of(named["backward_kv"]))
 
 
 def state_shape(call: Call, config: Config, by_batch: bool, by_head: bool) -> tuple[int, int, int, int]:
@@ -74,13 +83,23 @@ def state_shape(call: Call, config: Config, by_batch: bool, by_head: bool) -> tu
     return s.batch if by_batch else 1, s.heads if by_head else 1, q_tiles, kv_tiles
 
 
-def check_plan(counts: torch.Tensor, tiles: torch.Tensor, shape: tuple[int, int, int, int], q: torch.Tensor) -> None:
-    """Refuse a plan that was made for other sizes or another device."""
+def check_plan(
+    counts: torch.Tensor, tiles: torch.Tensor, shape: tuple[int, int, int, int], q: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """A plan's counts and tiles as kernels read them, refused if they were made for other sizes or another device."""
     if tuple(tiles.shape) != shape or tuple(counts.shape) != (*shape[:3], 3):
         raise ValueError(f"plan is for {tuple(tiles.shape)} tiles [batch, heads, q, kv]; expected {shape}")
-    for part in (counts, tiles):
-        if part.device != q.device:
+    check_parts((counts, tiles), q)
+    return counts.contiguous(), tiles.contiguous()
+
+
+def check_parts(parts: Iterable[torch.Tensor | None], q: torch.Tensor) -> None:
+    """Refuse parts of a plan that kernels cannot read beside q."""
+    for part in parts:
+        if part is not None and part.device != q.device:
             raise ValueError(f"plan is on {part.device}; expected q's device, {q.device}")
+        if part is not None and part.dtype != torch.int32:
+            raise TypeError(f"plan has dtype {part.dtype}; expected what plan(...) returned, torch.int32")
 
 
 def key_plan(
@@ -90,8 +109,7 @@ def key_plan(
     if counts is None or tiles is None:
         return None
     batch, heads, q_tiles, kv_tiles = state_shape(call, config, by_batch, by_head)
-    check_plan(counts, tiles, (batch, heads, kv_tiles, q_tiles), call.q)
-    return counts, tiles
+    return check_plan(counts, tiles, (batch, heads, kv_tiles, q_tiles), call.q)
 
 
 def wants_gradients(*tensors: torch.Tensor | None) -> bool:

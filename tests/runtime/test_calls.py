@@ -20,12 +20,14 @@ SMALL = Config(32, 32, 4, 1)
 
 # batch 2, 4 heads over 2, 10 queries, 12 keys, head_dim 16, v_head_dim 24.
 Q, K, V = (torch.randn(shape, device=DEVICE) for shape in ((2, 4, 10, 16), (2, 2, 12, 16), (2, 2, 12, 24)))
+RAGGED = torch.nested.nested_tensor([Q[0, 0], Q[0, 1, :5]], layout=torch.jagged)
 FIT = "expected [batch, kv_heads, kv_len, head_dim] with"
 
 # id: (changed arguments of causal.attention, the exception, its message)
 CALLS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "q is a list": ({"q": [1.0]}, TypeError, "q is list; expected a torch.Tensor"),
     "k is None": ({"k": None}, TypeError, "k is NoneType; expected a torch.Tensor"),
+    "q is nested": ({"q": RAGGED}, TypeError, "q is a nested tensor; expected a strided one"),
     "q has 3 dimensions": (
         {"q": Q[0]},
         ValueError,
@@ -167,13 +169,13 @@ def test_arguments_that_do_not_exist_or_are_missing(gallery_module: Callable[[st
         gallery_module("document").attention(Q, K, V)
 
 
-def test_tensors_must_share_a_device() -> None:
-    with pytest.raises(ValueError, match=r"^v is on meta; expected q's device, (cpu|cuda:0)$"):
 def test_a_number_beyond_floats_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^cap is an int of 1329 bits; expected a number within a float's range$"):
         arguments.check_scalar("cap", 10**400, float)
 
 
+def test_tensors_must_share_a_device() -> None:
+    with pytest.raises(ValueError, match=r"^v is on meta; expected q's device, (cpu|cuda:0)$"):
         runtime.prepare(Q, K, V.to("meta"), None)
     with pytest.raises(ValueError, match=r"^doc is on meta; expected q's device, (cpu|cuda:0)$"):
         arguments.check_input("doc", DOC.to("meta"), "[batch, kv_len]", (2, 12), torch.int32, Q)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -47,6 +48,17 @@ def test_a_bad_input_raises_the_same(gallery_module: Callable[[str], ModuleType]
     with pytest.raises(exception) as caught:
         gallery_module(variant).attention(meta(Q), meta(K), meta(V), **{key: meta(x) for key, x in own.items()})
     assert str(caught.value) == message
+
+
+def test_a_plan_without_memory_is_refused_beside_tensors_that_have_some(
+    gallery_module: Callable[[str], ModuleType],
+) -> None:
+    module = gallery_module("document")
+    doc = torch.zeros(2, 12, dtype=torch.int32, device=Q.device)
+    plan = module.plan(Q, K, V, doc=doc)
+    elsewhere = replace(plan, counts=meta(plan.counts), tiles=meta(plan.tiles))
+    with pytest.raises(ValueError, match=r"^plan is on meta; expected q's device, (cpu|cuda:0)$"):
+        module.attention(Q, K, V, doc=doc, plan=elsewhere)
 
 
 def test_tensors_of_two_devices_are_refused(gallery_module: Callable[[str], ModuleType]) -> None:

@@ -152,6 +152,13 @@ def test_a_plan_on_another_device_is_refused(gallery_module: Callable[[str], Mod
         check_plan(*elsewhere, tuple(plan.tiles.shape), Q)
 
 
+def test_a_plan_of_another_dtype_is_refused(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("document")
+    plan = module.plan(Q, K, K, doc=DOC, config=SMALL)
+    with pytest.raises(TypeError, match=r"^plan has dtype torch\.int64; expected what plan\(\.\.\.\) returned"):
+        module.attention(Q, K, K, doc=DOC, plan=replace(plan, counts=plan.counts.long()))
+
+
 def test_what_is_no_plan_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^plan is tuple; expected what plan\(\.\.\.\) returned$"):
         plan_parts((1, 2), None, None)  # type: ignore[arg-type]

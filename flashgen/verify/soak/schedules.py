@@ -25,6 +25,7 @@ def schedule_fault(plan: Plan, visible: Tensor) -> str:
 
 def _fault(plan: Plan, visible: Tensor, by_key: bool = False) -> str:
     """Of one direction. The rows of a backward plan are tiles of keys."""
+    assert plan.config is not None
     rows, columns = (plan.config.BN, plan.config.BM) if by_key else (plan.config.BM, plan.config.BN)
     found = classes(plan)
     wanted = classes_of(visible, rows, columns, ragged=by_key)
