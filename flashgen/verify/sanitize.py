@@ -35,6 +35,7 @@ from pathlib import Path
 from flashgen import processes
 from flashgen.codegen import generate
 from flashgen.codegen.render import MODULE
+from flashgen.ending import in_order
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.files import append_to
 from flashgen.runtime.lookup import current_device
@@ -290,4 +291,4 @@ def show(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_order(main))

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from flashgen.ending import in_order
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.verify.soak.case import from_yaml, to_yaml
 from flashgen.verify.soak.crew import Soak, Trier, default_jobs, nursery
@@ -145,4 +146,4 @@ def _replayed(path: Path, device: str, limit: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_order(main))
