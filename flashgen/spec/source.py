@@ -120,7 +120,8 @@ def parse_yaml(text: str, file: str) -> Document:
 def _read_text(file: str) -> str:
     try:
         if not Path(file).is_file():
-            raise UsageError(f"no spec at {file!r}; expected the path of a YAML file")
+            what = f"{file!r} is no file" if Path(file).exists() else f"no spec at {file!r}"
+            raise UsageError(f"{what}; expected the path of a YAML file")
         with open(file, "rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:

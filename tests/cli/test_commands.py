@@ -353,6 +353,25 @@ def test_cache_lists_shows_ships_and_clears(run: Run) -> None:
     assert left["source"] == "shipped"
 
 
+def test_records_that_are_not_there_are_named(run: Run) -> None:
+    assert run("cache", "ls", "--variant", "other", "--gpu", "A*").out.startswith(
+        "no tuned config of variant 'other' of gpu 'A*' in "
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cache", "explain", "band", "--gpu", "X", "--capability", "9.0"), "--capability '9.0'; expected a target"),
+        (("explain", "band", "--dark"), "--dark was given without --png"),
+    ],
+)
+def test_what_would_be_without_effect_is_refused(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    ended = run(*arguments)
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {message}")
+
+
 def test_schema_is_json_schema(run: Run) -> None:
     assert json.loads(run("schema").out)["$schema"].startswith("https://json-schema.org/")
 
