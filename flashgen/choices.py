@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from flashgen.errors import UsageError
 
@@ -15,3 +15,15 @@ def check_choice(option: str, given: object, choices: Iterable[str]) -> None:
     choices = tuple(choices)
     if given not in choices:
         raise UsageError(f"{option} {given!r}; expected one of {', '.join(choices)}")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """What argparse reads an option by: an integer, no smaller one."""
+
+    def integer(text: str) -> int:
+        if int(text) < least:
+            raise ValueError(f"{text} is less than {least}")
+        return int(text)
+
+    integer.__name__ = f"integer of {least} or more"
+    return integer

@@ -6,8 +6,15 @@ from __future__ import annotations
 def main() -> None:
     """Run the command line and exit.
 
-    0 done, 1 a check failed or output was lost, 2 the input is wrong, 130 interrupted.
+    0 done, 1 a check failed or output was lost, 2 the input is wrong, 130 interrupted, 143 terminated.
     """
+    from flashgen.ending import in_order
+
+    raise SystemExit(in_order(_status))
+
+
+def _status() -> int:
+    """Run the command line, which exits by itself unless its output was lost."""
     from flashgen.cli import streams
     from flashgen.cli.app import app
     from flashgen.cli.failure import lost
@@ -19,4 +26,5 @@ def main() -> None:
         finally:
             streams.flush()
     except OSError as error:
-        raise SystemExit(lost(error)) from None
+        return lost(error)
+    return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.specs import read, resolve
+from flashgen.errors import UsageError
 
 if TYPE_CHECKING:
     from flashgen.api import Built
@@ -41,9 +43,13 @@ def build(
     check_choice("--preset", preset, PRESETS)
     output = Output.choose(json)
 
+    named: dict[str, Path] = {}
+
     def one(spec: str) -> None:
-        read(spec, output)
         path = resolve(spec)
+        name = read(spec, output).name
+        if not path.samefile(named.setdefault(name, path)):
+            raise UsageError(f"{path}: the name {name!r}, which {named[name]} has; expected another: one package each")
         with output.progress() as progress:
             built = construct(
                 path,

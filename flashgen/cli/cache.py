@@ -36,7 +36,8 @@ def ls(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: J
     for entry in stored:
         output.document({"source": entry.source, "path": entry.path, **as_document(entry)})
     if not stored:
-        output.line(f"no tuned config in {' or '.join(places(out))}")
+        of = "".join(f" of {name} {pattern!r}" for name, pattern in filters(variant, gpu).items())
+        output.line(f"no tuned config{of} in {' or '.join(places(out))}")
         return
     rows = []
     for entry in stored:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -19,4 +21,7 @@ def convert(
     """Print the spec of FlexAttention's mods; the file that has them is run, as Python imports it."""
     from flashgen.flex.converted import converted
 
-    print(converted(mod, mask), end="")
+    # What the file and its mods print is no part of the spec.
+    with redirect_stdout(sys.stderr):
+        text = converted(mod, mask)
+    print(text, end="")

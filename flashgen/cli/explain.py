@@ -12,6 +12,7 @@ from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs, seed_option
 from flashgen.cli.output import Output, to_json
 from flashgen.cli.specs import read
+from flashgen.errors import UsageError
 from flashgen.files import check_target
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def explain(
     from flashgen.explain import explain as explain_variant
     from flashgen.explain.picture import save
 
+    if dark and png is None:
+        raise UsageError("--dark was given without --png; expected the picture that it is for")
     if png is not None:
         check_target(png)
     output = Output.choose(json)
@@ -78,7 +81,7 @@ def explain(
 def show(explained: Explained, output: Output) -> None:
     """The explanation for people."""
     e, panel = explained.explanation, explained.panel
-    output.line(f"{e.name}: {e.description}", style="bold")
+    output.line(f"{e.name}: {e.description}" if e.description else e.name, style="bold")
     output.line(f"spec {e.source}, digest {e.digest}", style="dim")
     section(output, "formula", e.formula)
     section(output, "expressions", [f"{n.name}: {n.type} = {n.text}" for n in (*e.lets, e.score, e.mask)])

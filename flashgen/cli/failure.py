@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar
 import typer
 
 from flashgen.cli import streams
+from flashgen.ending import told
 from flashgen.errors import FlashgenError
 from flashgen.printable import printable
 
@@ -55,8 +56,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except OSError as error:
             raise typer.Exit(lost(error)) from error
         except KeyboardInterrupt as error:
-            print("interrupted", file=sys.stderr)
-            raise typer.Exit(130) from error
+            raise typer.Exit(told(error)) from error
 
     return run
 

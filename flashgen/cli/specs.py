@@ -29,6 +29,8 @@ def resolve(spec: str) -> Path:
     named = GALLERY / f"{spec}.yaml"
     if named.is_file():
         return named
+    if path.exists():  # A folder or a pipe, which is refused as such.
+        return path
     names = [entry.stem for entry in gallery()]
     near = get_close_matches(spec, names, n=3)
     known = f"did you mean {', '.join(near)}?" if near else f"the gallery has {', '.join(names) or 'no spec here'}"

@@ -45,11 +45,11 @@ def on_trial(variant: Variant, out: Path) -> Iterator[Path]:
 
     Where the proof fails the package is set aside as `<name>.failed`, which no import finds, and what stood in its
     place comes back, unless that was the same. So it is where the proof does not end, as by Ctrl-C, but for what stood
-    there before.
+    there before. EnvironmentProblem where what was proven is not what lies there at the end.
     """
-    path = variant.module_in(out)
+    path, files = variant.module_in(out), render(variant)
     failed = failed_place(path)
-    with _replaced(path, render(variant)) as earlier:
+    with _replaced(path, files) as earlier:
         try:
             yield path
         except VerificationFailed as error:
@@ -60,6 +60,11 @@ def on_trial(variant: Variant, out: Path) -> Iterator[Path]:
             if earlier is not None:
                 _set_aside(path, failed, earlier)
             raise
+        if not _is_current(path, files):
+            raise EnvironmentProblem(
+                f"{path} was changed while it was being proven, by another build or by hand; expected it to stay as it "
+                "was rendered: build it again"
+            )
     shutil.rmtree(failed, ignore_errors=True)
     path.with_name(f"{path.name}.failed.py").unlink(missing_ok=True)
 

@@ -29,15 +29,27 @@ def converted(mod: str, mask: str | None = None) -> str:
     """
     first = _found(mod)
     score, masks = (None, [first]) if _is_mask(first) else (first, [])
-    masks += [_found(mask)] if mask is not None else []
+    masks += [_found_mask(mask)] if mask is not None else []
     spec, *_ = to_spec(score, _all_of(masks), name=variant_name(first))
     head = on_one_line(f"{mod}{f', with the mask {mask}' if mask else ''}")
     return yaml_of(spec, _COMMENTS, head=f"By flashgen convert, from {head}.")
 
 
 def _is_mask(mod: Any) -> bool:
-    needed = [each for each in inspect.signature(mod).parameters.values() if each.default is inspect.Parameter.empty]
-    return len(needed) == 4
+    return _needed(mod) == 4
+
+
+def _needed(mod: Any) -> int:
+    """How many arguments a mod must be given."""
+    given = inspect.signature(mod).parameters.values()
+    return sum(each.default is inspect.Parameter.empty for each in given)
+
+
+def _found_mask(place: str) -> Any:
+    mod = _found(place)
+    if _needed(mod) == 5:
+        raise UsageError(f"{place} takes five arguments, as a score_mod does; expected a mask_mod, of b, h, q and k")
+    return mod
 
 
 def _all_of(masks: list[Any]) -> Any:
@@ -57,7 +69,7 @@ def _found(place: str) -> Any:
             raise UsageError(f"{file} has no {name!r}; expected one of {near or 'its functions, of which it has none'}")
         found = getattr(found, part)
     if not callable(found):
-        raise UsageError(f"{name!r} of {file} is a {type(found).__name__}; expected a score_mod or a mask_mod")
+        raise UsageError(f"{name!r} of {file} is of type {type(found).__name__}; expected a score_mod or a mask_mod")
     return found
 
 

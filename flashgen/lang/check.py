@@ -41,17 +41,14 @@ class Scope:
     tensors: Mapping[str, TensorType] = field(default_factory=dict)
 
 
-def expression(
-    text: str, scope: Scope, at: Location, indent: int = 0, want: Type | None = None, what: str = "expression"
-) -> Expr:
+def expression(text: str, scope: Scope, at: Location, want: Type | None = None, what: str = "expression") -> Expr:
     """The folded graph of an expression.
 
-    `at` is where the text starts in its file, and lines after the first start at column `indent + 1`. `want` is
-    the type it must have: an int becomes a float, but a bool and a number never stand for each other, since a test
-    in the place of a score is a mistake. `what` names the expression in errors ("mask", "let 'd'"). Raises
-    ExpressionError.
+    `at` is where the text starts in its file. `want` is the type it must have: an int becomes a float, but a bool
+    and a number never stand for each other, since a test in the place of a score is a mistake. `what` names the
+    expression in errors ("mask", "let 'd'"). Raises ExpressionError.
     """
-    return meaning(parse(text, at, indent), scope, at, want, what)
+    return meaning(parse(text, at), scope, at, want, what)
 
 
 def meaning(syntax: Syntax, scope: Scope, at: Location, want: Type | None = None, what: str = "expression") -> Expr:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from flashgen.errors import ExpressionError, Location
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax
-from flashgen.lang.tokens import Token, tokenize
+from flashgen.lang.tokens import Token, Where, tokenize, within
 
 MAX_HEIGHT = 64
 
@@ -26,15 +26,16 @@ BINDING = {
 PREFIX_BINDING = {"not": 3, "+": 11, "-": 11, "~": 11}
 
 
-def parse(text: str, at: Location, indent: int = 0) -> Syntax:
+def parse(text: str, at: Location | Where) -> Syntax:
     """The syntax of an expression.
 
-    `at` is where the text starts in its file; lines after the first start at column `indent + 1`.
+    `at` is where the text starts in its file, or says where each of its characters stands.
     Raises ExpressionError at the place of the first fault.
     """
-    parser = _Parser(tokenize(text, at, indent))
+    where = within(text, at) if isinstance(at, Location) else at
+    parser = _Parser(tokenize(text, where))
     if parser.token.kind == "end":
-        raise ExpressionError(at, "an empty expression", "a formula such as 'k <= q'")
+        raise ExpressionError(where(0), "an empty expression", "a formula such as 'k <= q'")
     syntax = parser.conditional()
     if parser.token.kind != "end":
         raise parser.unexpected("an operator or the end of the expression")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from flashgen.errors import ExpressionError, Location
 from flashgen.lang.vocabulary import expected_attribute
+
+# The place of the character at an index of a text, or at its end.
+Where: TypeAlias = Callable[[int], Location]
 
 INT_MAX = 2**63 - 1
 MAX_TOKENS = 4_000
 _WORD_OPERATORS = frozenset({"and", "or", "not", "if", "else"})
 _LITERAL_WORDS = {"True": True, "False": False, "true": True, "false": False, "inf": math.inf}
 _TOKEN = re.compile(
-    r"""(?P<space>[ \t\r\n]+ | \#[^\n]*)
+    r"""(?P<space>[ \t\r\n]+ | \#[^\r\n]*)
       | (?P<number>(?:[0-9][0-9_]*\.?[0-9_]* | \.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?[A-Za-z0-9_.]*)
       | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
       | (?P<symbol>\*\*|//|<<|>>|<=|>=|==|!=|[-+*/%<>&|^~()\[\],])""",
@@ -62,21 +66,32 @@ class Token:
         return "end of the expression" if self.kind == "end" else f"'{self.text}'"
 
 
-def tokenize(text: str, at: Location, indent: int = 0) -> list[Token]:
-    """The tokens of `text`, closed by one of kind "end". Lines after the first begin at column `indent + 1`."""
+def within(text: str, at: Location) -> Where:
+    """Where the characters of a text stand whose first one stands there; other lines begin at the first column."""
+
+    def where(index: int) -> Location:
+        lines = text[:index].split("\n")
+        column = len(lines[-1]) + (1 if len(lines) > 1 else at.column or 1)
+        return Location(at.file, (at.line or 1) + len(lines) - 1, column)
+
+    return where
+
+
+def tokenize(text: str, where: Where) -> list[Token]:
+    """The tokens of `text`, closed by one of kind "end"."""
     tokens: list[Token] = []
-    for token in _scan(text, at, indent):
+    for token in _scan(text, where):
         tokens.append(token)
         if len(tokens) > MAX_TOKENS:
             raise ExpressionError(token.at, f"an expression of more than {MAX_TOKENS} tokens", "parts named with 'let'")
     return tokens
 
 
-def _scan(text: str, at: Location, indent: int) -> Iterator[Token]:
-    line, column, position = at.line or 1, at.column or 1, 0
+def _scan(text: str, where: Where) -> Iterator[Token]:
+    position = 0
     before: Token | None = None
     while position < len(text):
-        here = Location(at.file, line, column)
+        here = where(position)
         match = _TOKEN.match(text, position)
         if match is None:
             raise _attribute(text, position, before) or _stray(text[position], here)
@@ -85,11 +100,8 @@ def _scan(text: str, at: Location, indent: int) -> Iterator[Token]:
         if match.lastgroup != "space":
             before = _token(match.lastgroup or "", match.group(), here)
             yield before
-        piece, position = match.group(), match.end()
-        newlines = piece.count("\n")
-        line += newlines
-        column = indent + len(piece) - piece.rfind("\n") if newlines else column + len(piece)
-    yield Token("end", "", Location(at.file, line, column))
+        position = match.end()
+    yield Token("end", "", where(position))
 
 
 def _attribute(text: str, position: int, owner: Token | None) -> ExpressionError | None:

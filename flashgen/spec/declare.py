@@ -92,8 +92,8 @@ class Declarations:
 
     def _dim(self, text: str, path: KeyPath) -> Dim:
         scope = self._dim_scope()
-        raw, at = self._document.expression(path, text)
-        syntax = parse(raw, at)
+        raw, where = self._document.expression(path, text)
+        syntax, at = parse(raw, where), where(0)
         if isinstance(syntax, Name) and syntax.id not in scope.names:
             name = syntax.id
             self._take(name, "dimension", path)

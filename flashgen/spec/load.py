@@ -131,8 +131,8 @@ class _Reading:
         return meaning(piece.syntax, scope, piece.at, want=want, what=" ".join(map(str, piece.path)))
 
     def _read(self, path: KeyPath, text: str) -> sugar.Piece:
-        raw, at = self._document.expression(path, text)
-        return sugar.Piece(parse_expression(raw, at), at, path)
+        raw, where = self._document.expression(path, text)
+        return sugar.Piece(parse_expression(raw, where), where(0), path)
 
     def _check_amounts(self) -> None:
         """The amounts of sugar are read on their own first, so that an error points at what the user wrote."""

@@ -17,7 +17,9 @@ from typing import Any, TypeAlias
 import yaml
 
 from flashgen.errors import Location, SpecError, UsageError
+from flashgen.lang.tokens import Where, within
 from flashgen.printable import on_one_line
+from flashgen.spec.places import Lines, scalar_at
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -46,6 +48,7 @@ class Document:
     data: dict[str, Any]
     text: str = ""
     marks: Mapping[KeyPath, Mark] = field(default_factory=dict)
+    lines: Lines | None = None
 
     def at(self, path: KeyPath) -> Location:
         """Where the value at the path stands, or the nearest value that holds it."""
@@ -55,18 +58,17 @@ class Document:
         """Where the last key of the path stands."""
         return self._mark(path).key
 
-    def expression(self, path: KeyPath, value: str) -> tuple[str, Location]:
-        """The text of an expression as it stands in the file, and the place of its first character.
+    def expression(self, path: KeyPath, value: str) -> tuple[str, Where]:
+        """The text of an expression, and what says where the character at an index of it stands.
 
-        The raw text keeps its line breaks and indentation, so a column counted in it is a column of the file. It
-        falls back to the value where escapes or an alias make the two differ.
+        As the file has it, with its line breaks: a comment in it ends with its line.
         """
         mark = self._mark(path)
-        start = _content_start(self.text, mark)
-        raw = self.text[start : mark.end].rstrip(" \t\r\n\"'")
-        if raw.split() != value.split():
-            return value, mark.value
-        return raw, _location(self.file, self.text, start)
+        if self.lines is not None:
+            said = scalar_at(self.text, mark.start, mark.end, self.lines)
+            if said.text.split() == value.split():
+                return said.text, said.at
+        return value, within(value, mark.value)
 
     def _mark(self, path: KeyPath) -> Mark:
         if not self.marks:
@@ -94,29 +96,32 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
 
 def parse_yaml(text: str, file: str) -> Document:
     """Read a spec from YAML text; `file` is what errors call it."""
+    lines = Lines(file, text)
     try:
-        loader = _Loader(text, file)
+        loader = _Loader(text, lines)
         root = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        at = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file)
+        at = lines.at(mark.index) if mark else Location(file)
         found = ", ".join(part for part in (error.context, error.problem) if part)
         raise SpecError(at, found, "one valid YAML document") from error
     except yaml.reader.ReaderError as error:
-        at = _location(file, text, error.position)
-        raise SpecError(at, f"the character U+{ord(text[error.position]):04X}", "printable text") from error
+        raise SpecError(
+            lines.at(error.position), f"the character U+{ord(text[error.position]):04X}", "printable text"
+        ) from error
     if not isinstance(root, yaml.MappingNode):
         what = "an empty file" if root is None else "no mapping at the top"
         raise SpecError(Location(file, 1, 1), what, "keys such as name and score, each with a value")
     marks: dict[KeyPath, Mark] = {(): Mark(Location(file, 1, 1), Location(file, 1, 1))}
-    data = _Builder(file, marks).build(root, ())
-    return Document(file, data, text, marks)
+    data = _Builder(lines, marks).build(root, ())
+    return Document(file, data, text, marks, lines)
 
 
 def _read_text(file: str) -> str:
     try:
         if not Path(file).is_file():
-            raise UsageError(f"no spec at {file!r}; expected the path of a YAML file")
+            what = f"{file!r} is no file" if Path(file).exists() else f"no spec at {file!r}"
+            raise UsageError(f"{what}; expected the path of a YAML file")
         with open(file, "rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -126,24 +131,10 @@ def _read_text(file: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise SpecError(Location(file, line), f"the byte 0x{content[error.start]:02X}", "UTF-8 text") from error
-
-
-def _location(file: str, text: str, index: int) -> Location:
-    return Location(file, text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index))
-
-
-def _content_start(text: str, mark: Mark) -> int:
-    """The index of a scalar's first character, past its quote or its block header."""
-    start = mark.start
-    if text[start : start + 1] in ("|", ">"):
-        start = text.find("\n", start, mark.end) + 1
-    elif text[start : start + 1] in ("'", '"'):
-        start += 1
-    while start < mark.end and text[start].isspace():
-        start += 1
-    return start
+        before = content[: error.start].decode("utf-8-sig")
+        raise SpecError(
+            Lines(file, before).at(len(before)), f"the byte 0x{content[error.start]:02X}", "UTF-8 text"
+        ) from error
 
 
 class _Loader(yaml.SafeLoader):
@@ -151,13 +142,13 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012  (PyYAML's own class attribute, emptied)
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, lines: Lines) -> None:
         super().__init__(text)
-        self.file, self.depth, self.budget = file, 0, _Budget(file)
+        self.lines, self.depth, self.budget = lines, 0, _Budget(lines.file)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
-        at = Location(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
+        at = self.lines.at(event.start_mark.index)
         if getattr(event, "tag", None) is not None:
             raise SpecError(at, f"the YAML tag {event.tag!r}", "a plain value without a tag")
         if self.depth == MAX_DEPTH:
@@ -197,8 +188,8 @@ class _Budget:
 class _Builder:
     """Turns nodes into plain data and records where each value stands."""
 
-    def __init__(self, file: str, marks: dict[KeyPath, Mark]) -> None:
-        self.file, self.marks, self.budget = file, marks, _Budget(file)
+    def __init__(self, lines: Lines, marks: dict[KeyPath, Mark]) -> None:
+        self.lines, self.marks, self.budget = lines, marks, _Budget(lines.file)
 
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
         self.budget.spend(path, self._at(node))
@@ -226,7 +217,7 @@ class _Builder:
             yield key, at, value
 
     def _at(self, node: yaml.Node) -> Location:
-        return Location(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
+        return self.lines.at(node.start_mark.index)
 
 
 def _scalar(node: yaml.Node, at: Location) -> bool | int | float | str:

@@ -173,6 +173,7 @@ def find_record(text: str, folders: Iterable[tuple[str, Path]] | None = None) ->
     found = [*{entry.record.key: entry for entry in reversed(stored)}.values()][::-1]
     if len(found) != 1:
         names = ", ".join(entry.record.key.name for entry in found[:5]) or "none"
+        names += f" and {len(found) - 5} more" if len(found) > 5 else ""
         raise UsageError(f"{len(found)} records match {text!r} ({names}); expected a text that one record's name has")
     return found[0]
 

@@ -33,10 +33,12 @@ from glob import glob
 from pathlib import Path
 
 from flashgen import processes
+from flashgen.choices import at_least
 from flashgen.codegen import generate
 from flashgen.codegen.render import MODULE
+from flashgen.ending import in_order
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
-from flashgen.files import append_to
+from flashgen.files import append_lines, check_target, lines_of
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.registry import REGISTRY
 from flashgen.spec import load
@@ -172,7 +174,7 @@ class Runs:
 def read(path: Path | None) -> list[Outcome]:
     """The outcomes in a file of JSON lines, none where there is no such file; a line cut short is left out."""
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else ():
+    for line in lines_of(path) if path else ():
         try:
             found.append(Outcome(**json.loads(line)))
         except (ValueError, TypeError):
@@ -225,12 +227,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true", help="skip what was clean according to the rows file")
     parser.add_argument("--seconds", type=float, metavar="S", help="start no further run after this time")
     parser.add_argument("--limit", type=float, default=180.0, metavar="S", help="time limit of each run")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs side by side")
+    parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, metavar="N", help="runs side by side")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="where the tool's output goes")
     chosen = parser.parse_args(arguments)
     try:
         if chosen.resume and chosen.rows is None:
             raise UsageError("--resume was given without --rows; expected the file to resume from")
+        if chosen.rows is not None:
+            check_target(chosen.rows)
         sanitizer, on = find_sanitizer(), backends_here()
         with tempfile.TemporaryDirectory() as folder:
             runs = Runs(
@@ -279,7 +283,7 @@ def show(
             flush=True,
         )
         if rows is not None:
-            append_to(rows, json.dumps(asdict(each)) + "\n")
+            append_lines(rows, [json.dumps(asdict(each))])
     expected = {kernel for job in jobs for kernel in kernels_of(job.sources.get(MODULE, ""))}
     print()
     for cells in by_kernel(found, expected, tools):
@@ -290,4 +294,4 @@ def show(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_order(main))

@@ -9,6 +9,7 @@ import pytest
 from flashgen.cli.shapes import chosen_dtypes, chosen_shapes, parse_shape
 from flashgen.cli.specs import resolve
 from flashgen.errors import UsageError
+from flashgen.spec import load
 from flashgen.spec.variant import TuneShape
 
 
@@ -47,6 +48,13 @@ def test_an_unknown_name_lists_what_there_is(folder: Path, spec: str, message: s
     with pytest.raises(UsageError) as error:
         resolve(spec)
     assert str(error.value) == message
+
+
+def test_what_is_there_and_no_file_is_not_called_missing(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"^'variants' is no file; expected the path of a YAML file$"):
+        load(resolve("variants"))
+    with pytest.raises(UsageError, match=r"^'/dev/null' is no file; "):
+        load(resolve("/dev/null"))
 
 
 def test_without_a_gallery_the_message_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

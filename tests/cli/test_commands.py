@@ -105,6 +105,32 @@ def test_build_goes_on_after_a_wrong_spec_and_leaves_no_part_of_it(run: Run) -> 
     assert lines[1].startswith("error: no spec at 'missing.yaml'")
 
 
+def test_two_specs_of_one_name_are_not_built_over_each_other(run: Run) -> None:
+    copied = Path("copied.yaml")
+    copied.write_text(Path("variants/band.yaml").read_text().replace("W: 100", "W: 90"))
+    ended = run("build", "band", "variants/band.yaml", "copied.yaml", *RENDER_ONLY)
+    assert ended.code == 2
+    assert ended.err == (
+        "error: copied.yaml: the name 'band', which variants/band.yaml has; expected another: one package each\n"
+    )
+    assert "copied.yaml" not in Path("generated/band/__init__.py").read_text()
+
+
+def test_a_package_that_changes_while_it_is_proven_is_not_called_proven(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def edited(*args: object, **kwargs: object) -> Report:
+        with Path("generated/band/pair.py").open("a") as file:
+            file.write("# by hand\n")
+        return passed_report()
+
+    monkeypatch.setattr(flashgen.verify, "verify", edited)
+    ended = run("build", "band", "--no-compile")
+    assert ended.code == 2
+    assert ended.err.startswith("error: generated/band was changed while it was being proven")
+    assert "verified" not in ended.out
+
+
 def test_an_unknown_target_is_refused_before_anything_is_written(run: Run) -> None:
     ended = run("build", "band", "--target", "sm_1")
     assert ended.code == 2
@@ -325,6 +351,25 @@ def test_cache_lists_shows_ships_and_clears(run: Run) -> None:
     assert run("cache", "clear", "--variant", "band", "--json").documents == [{"deleted": 2}]
     (left,) = run("cache", "ls", "--json").documents
     assert left["source"] == "shipped"
+
+
+def test_records_that_are_not_there_are_named(run: Run) -> None:
+    assert run("cache", "ls", "--variant", "other", "--gpu", "A*").out.startswith(
+        "no tuned config of variant 'other' of gpu 'A*' in "
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cache", "explain", "band", "--gpu", "X", "--capability", "9.0"), "--capability '9.0'; expected a target"),
+        (("explain", "band", "--dark"), "--dark was given without --png"),
+    ],
+)
+def test_what_would_be_without_effect_is_refused(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    ended = run(*arguments)
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {message}")
 
 
 def test_schema_is_json_schema(run: Run) -> None:

@@ -92,7 +92,7 @@ def test_a_mod_with_four_arguments_is_a_mask() -> None:
         ("mods.py", "expected FILE.py:NAME"),
         ("nowhere.py:f", "no file 'nowhere.py'"),
         ("mods.py:alibi", "mods.py has no 'alibi'; expected one of alibi_in_window, causal"),
-        ("mods.py:CONSTANT", "'CONSTANT' of mods.py is a int; expected a score_mod or a mask_mod"),
+        ("mods.py:CONSTANT", "'CONSTANT' of mods.py is of type int; expected a score_mod or a mask_mod"),
         ("mods.py:Torch.bad", "mods.py:26: aten.cumsum.default"),
     ],
 )
@@ -139,6 +139,23 @@ def test_arguments_of_a_partial_are_called_as_the_function_calls_them(tmp_path: 
     text = converted(f"{file}:mask")
     assert "width: {value: 5, runtime: true}" in text
     assert text.endswith("mask: (q - k < width) & (k - q < width_2)\n")
+
+
+def test_what_the_file_and_its_mods_print_is_no_part_of_the_spec(tmp_path: Path) -> None:
+    file = tmp_path / "chatty.py"
+    file.write_text("print('one')\ndef near(b, h, q, k):\n    print('two')\n    return q - k < 3\n")
+    ended = CliRunner().invoke(app, ["convert", f"{file}:near"])
+    (tmp_path / "near.yaml").write_text(ended.stdout)
+    assert load(tmp_path / "near.yaml").name == "near"
+    assert "one\n" in ended.stderr
+    assert "two\n" in ended.stderr
+
+
+def test_a_score_in_the_place_of_a_mask_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "swapped.py"
+    file.write_text("def score(s, b, h, q, k): return s\ndef mask(b, h, q, k): return q >= k\n")
+    with pytest.raises(UsageError, match=r"swapped.py:score takes five arguments.*; expected a mask_mod"):
+        converted(f"{file}:mask", f"{file}:score")
 
 
 def test_a_file_that_exits_is_said(tmp_path: Path) -> None:

@@ -108,15 +108,15 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("q +\n  k )", (4, 9)),  # lines after the first start at the indent
-        ("q + # a comment (\n k ]", (4, 8)),
-        ("\n\n\n  $", (6, 7)),
+        ("q +\n  k )", (4, 5)),
+        ("q + # a comment (\n k ]", (4, 4)),
+        ("\n\n\n  $", (6, 3)),
         ("q $", (3, 10)),
     ],
 )
 def test_places_in_texts_of_several_lines(text: str, place: tuple[int, int]) -> None:
     with pytest.raises(ExpressionError) as caught:
-        parse(text, AT, indent=4)
+        parse(text, AT)
     assert (caught.value.location.line, caught.value.location.column) == place
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -382,4 +383,41 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     path.write_bytes(b"name: a\ndescription: \xff\n")
     with pytest.raises(SpecError) as caught:
         load(path)
-    assert str(caught.value) == f"{path}:2: the byte 0xFF; expected UTF-8 text"
+    assert str(caught.value) == f"{path}:2:14: the byte 0xFF; expected UTF-8 text"
+
+
+@pytest.mark.parametrize(
+    ("scalar", "place"),
+    [
+        ('"score +\\n zz"', (2, 19)),
+        ('"score +\\x20\\u0020\\U00000020zz"', (2, 36)),
+        ('"score \\/ zz"', (2, 18)),
+        ('"score + \\\n    1.0 + zz"', (3, 11)),
+        ('"score + 1.0 +\n  zz"', (3, 3)),
+        ('"score +\\n 1.0 +\n  zz"', (3, 3)),
+        ("'score + '' zz'", (2, 17)),
+        ("score +\n  1.0 +\n\n  zz", (5, 3)),
+        ("|  # a block\n  score + # a comment\n  zz", (4, 3)),
+        (">-\n\n  score + # a comment\n  zz", (5, 3)),
+        ("&there score + zz", (2, 23)),
+        ("&there  # a comment\n  score + zz", (3, 11)),
+        ("&there |\n  score +\n  zz", (4, 3)),
+        ('&there "score +\n  zz"', (3, 3)),
+    ],
+)
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"])
+def test_the_place_of_a_name_is_that_in_the_file(
+    tmp_path: Path, scalar: str, place: tuple[int, int], line_break: str
+) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(f"name: a\nscore: {scalar}\ncausal: true\n".replace("\n", line_break).encode())
+    with pytest.raises(ExpressionError) as caught:
+        load(path)
+    assert (caught.value.location.line, caught.value.location.column) == place
+
+
+def test_a_line_separator_within_a_value_is_no_line_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("name: a\ndescription: one\u2028  two\nsofcap: 3\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=re.escape(f"{path}:3:1: ")):
+        load(path)

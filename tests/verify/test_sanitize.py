@@ -114,6 +114,14 @@ def stand_in(folder: Path, body: str) -> str:
     return str(path)
 
 
+def test_wrong_commands_say_so_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "spec.yaml").write_text("name: mine\n")
+    assert main(["--rows", str(tmp_path / "spec.yaml")]) == 2
+    assert "is a spec's" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["--jobs", "0"])
+
+
 def test_the_tool_is_looked_for_on_the_path_and_in_the_usual_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,6 +258,22 @@ def test_wrong_commands_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "expected what a soak printed" in capsys.readouterr().err
 
 
+def test_rows_never_go_into_a_spec_or_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("name: mine\n")
+    assert main(["--rows", str(spec), "--device", "cpu", "--count", "1"]) == 2
+    assert main(["--rows", str(tmp_path), "--device", "cpu", "--count", "1"]) == 2
+    assert spec.read_text() == "name: mine\n"
+    assert "is a spec's" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [("--jobs", "0"), ("--count", "-1"), ("--steps", "-1"), ("--index", "-2")])
+def test_numbers_that_are_too_small_are_refused(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*option, "--device", "cpu"])
+    assert f"argument {option[0]}: invalid integer of" in capsys.readouterr().err
+
+
 def test_what_a_gpu_would_draw_is_shown_without_one(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--show", "--device", "cuda", "--seed", "18", "--index", "3"]
     for voids in (0, 2):

@@ -17,7 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from flashgen.choices import at_least
+from flashgen.ending import in_order
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+from flashgen.files import check_target
 from flashgen.verify.soak.case import from_yaml, to_yaml
 from flashgen.verify.soak.crew import Soak, Trier, default_jobs, nursery
 from flashgen.verify.soak.draw import draw
@@ -39,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise EnvironmentProblem("there is no GPU that torch can use: `flashgen doctor` says what is missing")
         if chosen.resume and chosen.rows is None:
             raise UsageError("--resume was given without --rows; expected the file to resume from")
+        if chosen.rows is not None:
+            check_target(chosen.rows)
         if chosen.case is not None:
             return _replayed(chosen.case, device, chosen.limit or LIMITS[device])
         indices = chosen.index or range(chosen.start, chosen.start + chosen.count)
@@ -57,20 +62,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m flashgen.verify.soak", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides every case, with its index")
-    parser.add_argument("--count", type=int, default=100, metavar="N", help="how many cases")
-    parser.add_argument("--start", type=int, default=0, metavar="I", help="index of the first")
-    parser.add_argument("--index", type=int, action="append", metavar="I", help="only this case; repeatable")
+    parser.add_argument("--count", type=at_least(0), default=100, metavar="N", help="how many cases")
+    parser.add_argument("--start", type=at_least(0), default=0, metavar="I", help="index of the first")
+    parser.add_argument("--index", type=at_least(0), action="append", metavar="I", help="only this case; repeatable")
     parser.add_argument("--case", type=Path, metavar="FILE", help="try a case that was printed, nothing else")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="cpu: Triton's interpreter; a GPU where there is one")
-    parser.add_argument("--jobs", type=int, default=default_jobs(), metavar="J", help="cases side by side")
+    parser.add_argument("--jobs", type=at_least(1), default=default_jobs(), metavar="J", help="cases side by side")
     parser.add_argument("--seconds", type=float, metavar="T", help="start no further case after this time")
     parser.add_argument("--limit", type=float, metavar="T", help="time limit of each case")
-    parser.add_argument("--steps", type=int, metavar="N", help="trials to make a failure small")
+    parser.add_argument("--steps", type=at_least(0), metavar="N", help="trials to make a failure small")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="append what is found to this file, as JSON lines")
     parser.add_argument("--resume", action="store_true", help="skip what passed according to the rows file")
     parser.add_argument("--show", action="store_true", help="print the cases, try none")
     parser.add_argument(
-        "--voids", type=int, default=0, metavar="N", help="with --show: as drawn after so many void ones"
+        "--voids", type=at_least(0), default=0, metavar="N", help="with --show: as drawn after so many void ones"
     )
     return parser
 
@@ -145,4 +150,4 @@ def _replayed(path: Path, device: str, limit: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_order(main))

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import flashgen
+from flashgen.files import append_lines, lines_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Row:
 def read(path: Path | None) -> list[Row]:
     """The rows of a file, of each case the last; none where there is no such file. A line cut short is left out."""
     found = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else ():
+    for line in lines_of(path) if path else ():
         try:
             row = Row(**json.loads(line))
         except (ValueError, TypeError):
@@ -51,9 +52,7 @@ def read(path: Path | None) -> list[Row]:
 
 
 def append(path: Path, row: Row) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(row)) + "\n")
+    append_lines(path, [json.dumps(asdict(row))])
 
 
 @lru_cache(maxsize=1)
