@@ -14,11 +14,17 @@ POSITIONS = ("b", "h", "kv_h", "q", "k")
 # The language's own words.
 LANGUAGE = frozenset({"score", "true", "false", "inf", *POSITIONS, *SIZES, "v_head_dim", *FUNCTIONS})
 
-# Arguments that attention() has in every variant.
-ARGUMENTS = frozenset({
-    "q", "k", "v", "scale", "return_lse", "return_max", "plan", "config", "backward_config", "deterministic",
-})  # fmt: skip
-# And those that it has, or reference(), where the spec says dropout.
+# Arguments that these functions have in every variant, each beside those of the ones before it.
+ARGUMENTS = {
+    "attention": frozenset({
+        "q", "k", "v", "scale", "return_lse", "return_max", "plan", "config", "backward_config", "deterministic",
+    }),
+    "attention_varlen": frozenset({"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"}),
+    "attention_paged": frozenset({
+        "k_cache", "v_cache", "block_table", "seq_lens", "k_scale", "v_scale", "out", "batch_invariant",
+    }),
+}  # fmt: skip
+# And those that attention() has, or reference(), where the spec says dropout.
 OF_DROPOUT = frozenset({"dropout_p", "dropout_seed", "dropout_mask"})
 
 MAX_LENGTH = 64
@@ -49,6 +55,9 @@ def name_problem(name: str, is_argument: bool = True, dropout: bool = False) -> 
         return "a name that is not a Python keyword"
     if name in LANGUAGE:
         return "a name that is not a word of the expression language"
-    if is_argument and (name in ARGUMENTS or (dropout and name in OF_DROPOUT)):
-        return "a name that is not already an argument of attention()"
+    if is_argument:
+        of_dropout = OF_DROPOUT if dropout else frozenset()
+        for function, arguments in {**ARGUMENTS, "attention": ARGUMENTS["attention"] | of_dropout}.items():
+            if name in arguments:
+                return f"a name that is not already an argument of {function}()"
     return None

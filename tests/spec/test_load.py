@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import unicodedata
@@ -12,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashgen import build
 from flashgen.errors import SpecError, UsageError
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import TRUE, Type, inputs, var, variables
 from flashgen.spec import load
+from flashgen.spec.names import ARGUMENTS
 from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
 
 GALLERY = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
@@ -253,6 +256,43 @@ def test_a_probability_of_dropout(p: float) -> None:
 def test_what_is_no_probability_of_dropout(p: object) -> None:
     with pytest.raises(SpecError, match="expected a number from 0 to 1, 1 excluded"):
         load({"name": "mine", "dropout": p})
+
+
+# The language has q and k for itself.
+TAKEN = [(function, name) for function, names in ARGUMENTS.items() for name in sorted(names - {"q", "k"})]
+
+
+@pytest.mark.parametrize(("function", "name"), TAKEN, ids=str)
+def test_what_callers_pass_has_no_name_of_an_argument(function: str, name: str) -> None:
+    table = {name: {"shape": ["heads"], "dtype": "float32"}}
+    param = {name: {"value": 1.0, "runtime": True}}
+    for spec in ({"inputs": table, "score": f"score + {name}[h]"}, {"params": param, "score": f"score + {name}"}):
+        with pytest.raises(SpecError, match=rf"already an argument of {function}\(\)"):
+            load({"name": "mine", **spec})
+
+
+@pytest.mark.parametrize("name", sorted({name for _, name in TAKEN}))
+def test_a_let_a_dimension_and_a_constant_may_have_it(name: str) -> None:
+    load({"name": "mine", "let": {name: "q - k"}, "score": f"score + {name}"})
+    load({"name": "mine", "params": {name: 3}, "score": f"score + {name}"})
+    table = {"x": {"shape": [name], "dtype": "float32"}}
+    load({"name": "mine", "inputs": table, "score": f"score + x[q % {name}]"})
+
+
+def test_arguments_are_those_of_generated_functions(tmp_path: Path) -> None:
+    table = {"document": {"shape": ["batch", "kv_len"], "dtype": "int32"}}
+    made = build(
+        {"name": "mine", "inputs": table, "mask": "document[b, q] == document[b, k]"},
+        out=tmp_path,
+        verify=False,
+        compile=False,
+        tune=False,
+    )
+    taken: set[str] = set()
+    for function, names in ARGUMENTS.items():
+        found = inspect.signature(getattr(made, function)).parameters.keys() - {"document"}
+        assert found - taken == names
+        taken |= names
 
 
 @pytest.mark.parametrize("name", ["dropout_p", "dropout_seed", "dropout_mask"])
