@@ -18,6 +18,7 @@ from flashgen.analysis.packed import is_packed
 from flashgen.elements import part_of
 from flashgen.lang.nodes import variables
 from flashgen.problems import Call, Own, Problem, draw_own, input_sizes
+from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Input, Variant
 
 # The numbers of queries and of keys of each sequence.
@@ -122,7 +123,8 @@ class PackedModule:
 
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
         """out, lse and what else is asked for of a packed call, by the kernels."""
-        found = self.module.attention_varlen(*self._arguments(q, k, v), **keywords)
+        own = keywords_of(self.variant, "attention_varlen", keywords)
+        found = self.module.attention_varlen(*self._arguments(q, k, v), **own)
         if isinstance(found, torch.Tensor):
             return found.transpose(0, 1)[None]
         out, *rows = found
@@ -130,7 +132,8 @@ class PackedModule:
 
     def plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
         """The schedule of a packed call."""
-        return self.module.plan_varlen(*self._arguments(q, k, v), **keywords)
+        own = keywords_of(self.variant, "attention_varlen", keywords)
+        return self.module.plan_varlen(*self._arguments(q, k, v), **own)
 
     def reference(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None,

@@ -12,6 +12,7 @@ from flashgen.analysis.packed import BATCH, Q_LEN, is_along_queries
 from flashgen.elements import part_of
 from flashgen.problems import Own, Problem, draw_own, input_sizes
 from flashgen.runtime.paged import CACHE_DTYPES
+from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Input, Variant
 
 # How the scales of a cache of 8 bits are given: not at all, one number, one a head, one a token and head.
@@ -217,7 +218,7 @@ def _problem(batch: Batch, q_len: int, kv_len: int) -> Problem:
 def packed_keywords(variant: Variant, batch: Batch, own: Own) -> dict[str, Any]:
     """What `dense_inputs` gave as attention_paged() takes it: inputs along queries are packed as q is."""
     packed = {t.name: _packed(t, batch, own.inputs[t.name]) for t in variant.inputs if is_along_queries(t)}
-    return {**own.keywords, **packed}
+    return keywords_of(variant, "attention_paged", {**own.keywords, **packed})
 
 
 def _packed(tensor: Input, batch: Batch, whole: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ from flashgen.bench.timing import cuda_timer
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
 from flashgen.packed import ends_of, make_packed
 from flashgen.problems import Call, Own, Problem
+from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Variant
 from flashgen.work import visible_share
 
@@ -107,7 +108,7 @@ def prepare_packed(
 def _generated(
     variant: Variant, module: Any, batch: Batch, deterministic: bool | None = None
 ) -> Iterator[tuple[str, Forward]]:  # fmt: skip
-    arguments, options = batch.arguments, {**batch.call.keywords}
+    arguments, options = batch.arguments, keywords_of(variant, "attention_varlen", batch.call.keywords)
     if hasattr(module, "plan_varlen"):
         options["plan"] = module.plan_varlen(*arguments, **options)
     options |= undropped(module)

@@ -65,10 +65,12 @@ def differentiable(variant: Variant) -> str:
     return f"Differentiable in {', '.join(names[:-1])} and {names[-1]}."
 
 
-def argument_lines(variant: Variant) -> list[str]:
-    """A line for each argument that is the variant's own."""
+def argument_lines(variant: Variant, keywords: Mapping[str, str]) -> list[str]:
+    """A line for each argument that is the variant's own; `keywords` are their names."""
     lines = []
     for t in variant.inputs:
         ending = "; the paper's by default" if t.default == "alibi_slopes" else ""
-        lines.append(f"{t.name}: {t.dtype} {shape_text(t)}{ending}.")
-    return lines + [f"{p.name}: {SCALARS[p.type.value]}, {p.value!r} by default." for p in variant.runtime_params]
+        lines.append(f"{keywords[t.name]}: {t.dtype} {shape_text(t)}{ending}.")
+    for p in variant.runtime_params:
+        lines.append(f"{keywords[p.name]}: {SCALARS[p.type.value]}, {p.value!r} by default.")
+    return lines

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen.declaration import Declaration, declaration, tuple_text
-from flashgen.codegen.docstrings import argument_lines, differentiable, quoted
+from flashgen.codegen.docstrings import differentiable, quoted
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.packed import with_packed_queries, with_packed_sequences
 from flashgen.codegen.reference import reference_view
 from flashgen.codegen.scheduled import default_text
-from flashgen.codegen.signature import own_arguments
+from flashgen.codegen.signature import Arguments, own_arguments
 from flashgen.codegen.texts import Kernels
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.registry import TUNED
@@ -22,11 +22,10 @@ from flashgen.spec.variant import Variant
 class ModuleView:
     """The holes of the module template.
 
-    `kernels` has the views of all kernels. `parameters` are the variant's own arguments of attention(), `passed` what
-    it passes on for them, each with a comma in front; `passed_without_dropout` where there is none, also of a variant
-    with `dropout`. `defaults` are the texts of the functions that have the built-in configs of each family of kernels.
-    `paged_argument_lines` are the `argument_lines` of attention_paged(), `varlen_argument_lines` those of
-    attention_varlen().
+    `kernels` has the views of all kernels. `own`, `varlen` and `paged` are the variant's own arguments of attention(),
+    attention_varlen() and attention_paged(), `passed` what they pass on for them, each with a comma in front;
+    `passed_without_dropout` where there is none, also of a variant with `dropout`. `defaults` are the texts of the
+    functions that have the built-in configs of each family of kernels.
     """
 
     title: str
@@ -36,16 +35,14 @@ class ModuleView:
     declared: Declaration
     sink: bool
     counts_batch: bool
-    parameters: str
-    renaming: str
+    own: Arguments
+    varlen: Arguments
+    paged: Arguments
     passed: str
     differentiable: str
     dropout: float | None
     passed_without_dropout: str
     takes_inputs: bool
-    argument_lines: str
-    paged_argument_lines: str
-    varlen_argument_lines: str
     reference_setup: tuple[str, ...]
     reference_lines: tuple[str, ...]
     reference_score: str
@@ -77,7 +74,6 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         inputs.learned if inputs else None,
     )
     reference = reference_view(variant)
-    arguments = own_arguments(public, names)
     return ModuleView(
         title=quoted(variant.description),
         identity=identity,
@@ -86,16 +82,14 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         declared=declared,
         sink=variant.sink,
         counts_batch=facts_of(variant).counts_batch,
-        parameters=arguments.parameters,
-        renaming=arguments.renaming,
+        own=own_arguments(public, names, "attention"),
+        varlen=own_arguments(with_packed_sequences(public), names, "attention_varlen"),
+        paged=own_arguments(with_packed_queries(public), names, "attention_paged"),
         passed=_passed(variant, "dropout_seed", "dropout_p"),
         passed_without_dropout=_passed(variant, "None", "0.0"),
         dropout=variant.dropout,
         differentiable=differentiable(public),
         takes_inputs=bool(variant.inputs),
-        argument_lines="\n".join(argument_lines(public)),
-        varlen_argument_lines="\n".join(argument_lines(with_packed_sequences(public))),
-        paged_argument_lines="\n".join(argument_lines(with_packed_queries(public))),
         reference_setup=reference.setup,
         reference_lines=reference.lines,
         reference_score=reference.score,

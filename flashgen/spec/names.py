@@ -14,11 +14,20 @@ POSITIONS = ("b", "h", "kv_h", "q", "k")
 # The language's own words.
 LANGUAGE = frozenset({"score", "true", "false", "inf", *POSITIONS, *SIZES, "v_head_dim", *FUNCTIONS})
 
-# Arguments that attention() has in every variant.
-ARGUMENTS = frozenset({
+# Arguments that attention() has in every variant, and those of packed sequences.
+_DENSE = frozenset({
     "q", "k", "v", "scale", "return_lse", "return_max", "plan", "config", "backward_config", "deterministic",
 })  # fmt: skip
-# And those that it has, or reference(), where the spec says dropout.
+_PACKED = frozenset({"cu_seqlens_q", "max_seqlen_q", "max_seqlen_k"})
+# By the function of a generated module that has them.
+ARGUMENTS = {
+    "attention": _DENSE,
+    "attention_varlen": _DENSE | _PACKED | {"cu_seqlens_k"},
+    "attention_paged": _DENSE | _PACKED | {
+        "k_cache", "v_cache", "block_table", "seq_lens", "k_scale", "v_scale", "out", "batch_invariant",
+    },
+}  # fmt: skip
+# And those that attention() has, or reference(), where the spec says dropout.
 OF_DROPOUT = frozenset({"dropout_p", "dropout_seed", "dropout_mask"})
 
 MAX_LENGTH = 64
@@ -49,6 +58,6 @@ def name_problem(name: str, is_argument: bool = True, dropout: bool = False) -> 
         return "a name that is not a Python keyword"
     if name in LANGUAGE:
         return "a name that is not a word of the expression language"
-    if is_argument and (name in ARGUMENTS or (dropout and name in OF_DROPOUT)):
+    if is_argument and (name in ARGUMENTS["attention"] or (dropout and name in OF_DROPOUT)):
         return "a name that is not already an argument of attention()"
     return None

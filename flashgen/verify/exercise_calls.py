@@ -18,6 +18,7 @@ from flashgen.paged import Batch, dense_inputs, make_batch, packed_keywords
 from flashgen.problems import Call, Problem, make_inputs
 from flashgen.runtime import Config
 from flashgen.runtime.serving import merge_states, store_kv
+from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Variant
 
 FARTHEST, LOWEST = 2**31 - 1, -(2**31)
@@ -121,7 +122,7 @@ def _train(
     leaves = [tensor.requires_grad_() for tensor in (call.q, call.k, call.v, *learned)]
     backward = {family: config for family, config in configs.items() if family != "forward"}
     outputs = attend(
-        call.q, call.k, call.v, *told, **call.keywords, return_lse=True, config=configs["forward"],
-        backward_config=backward, deterministic=deterministic,
+        call.q, call.k, call.v, *told, **keywords_of(variant, attend.__name__, call.keywords), return_lse=True,
+        config=configs["forward"], backward_config=backward, deterministic=deterministic,
     )  # fmt: skip
     torch.autograd.grad(outputs, leaves, [torch.ones_like(each) for each in outputs])

@@ -16,6 +16,7 @@ from flashgen.errors import SpecError, UsageError
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import TRUE, Type, inputs, var, variables
 from flashgen.spec import load
+from flashgen.spec.names import ARGUMENTS
 from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
 
 GALLERY = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
@@ -253,6 +254,28 @@ def test_a_probability_of_dropout(p: float) -> None:
 def test_what_is_no_probability_of_dropout(p: object) -> None:
     with pytest.raises(SpecError, match="expected a number from 0 to 1, 1 excluded"):
         load({"name": "mine", "dropout": p})
+
+
+# The language has q and k for itself.
+TAKEN = sorted(ARGUMENTS["attention"] - {"q", "k"})
+TAKEN_LATER = sorted((ARGUMENTS["attention_varlen"] | ARGUMENTS["attention_paged"]) - ARGUMENTS["attention"])
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_callers_pass_has_no_name_of_an_argument(name: str) -> None:
+    table = {name: {"shape": ["heads"], "dtype": "float32"}}
+    param = {name: {"value": 1.0, "runtime": True}}
+    for spec in ({"inputs": table, "score": f"score + {name}[h]"}, {"params": param, "score": f"score + {name}"}):
+        with pytest.raises(SpecError, match=r"already an argument of attention\(\)"):
+            load({"name": "mine", **spec})
+
+
+@pytest.mark.parametrize("name", [*TAKEN, *TAKEN_LATER])
+def test_a_let_a_dimension_and_a_constant_may_have_it(name: str) -> None:
+    load({"name": "mine", "let": {name: "q - k"}, "score": f"score + {name}"})
+    load({"name": "mine", "params": {name: 3}, "score": f"score + {name}"})
+    table = {"x": {"shape": [name], "dtype": "float32"}}
+    load({"name": "mine", "inputs": table, "score": f"score + x[q % {name}]"})
 
 
 @pytest.mark.parametrize("name", ["dropout_p", "dropout_seed", "dropout_mask"])
