@@ -15,19 +15,14 @@ from functools import reduce
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges, assumed
 from flashgen.lang.linear import difference, expression, linear
-from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op, substitute, var, variables, walk
+from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op, substitute, variables, walk
 from flashgen.lang.recursion import Recursion
+from flashgen.lang.variables import KV_LEN, LAST_KEY, Q_LEN, K, Q
 
 # Comparisons are solved where all that they add up stays below this.
 _ROOM = 2**62
 # No multiple of a position that a mask could mean reaches this far.
 _FAR = 2**40
-
-K = var("k", Type.INT)
-Q = var("q", Type.INT)
-KV_LEN = var("kv_len", Type.INT)
-Q_LEN = var("q_len", Type.INT)
-LAST_KEY = op("sub", KV_LEN, const(1))
 
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}

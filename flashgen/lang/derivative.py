@@ -28,14 +28,13 @@ from flashgen.lang.nodes import (
     inputs,
     op,
     reduction,
-    var,
     variables,
     walk,
 )
 from flashgen.lang.products import ONE, Product, in_common, product, total
+from flashgen.lang.variables import SCORE
 from flashgen.lang.vocabulary import VARYING
 
-SCORE = var("score", Type.FLOAT)
 ZERO = const(0.0)
 
 

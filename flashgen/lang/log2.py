@@ -40,21 +40,16 @@ from flashgen.lang.nodes import (
     rebuild,
     substitute,
     transform,
-    var,
     variables,
     walk,
 )
 from flashgen.lang.recursion import Recursion
+from flashgen.lang.variables import Q_FIRST, QK, SCALE, SCORE, K
 
 LOG2E = const(math.log2(math.e))
 ONE = const(1.0)
 # Under so many factors an expression is written anew for each.
 _MOST_FACTORS = 4
-SCORE = var("score", Type.FLOAT)
-QK = var("qk", Type.FLOAT)
-SCALE = var("scale", Type.FLOAT)
-K = var("k", Type.INT)
-Q_FIRST = var("q_first", Type.INT)
 
 # The scaled dot product, and what is of one rounding at most beside it, and no product.
 _DOT_PRODUCT = op("mul", QK, SCALE)
