@@ -12,10 +12,10 @@ from flashgen.lang.derivative import Gradients, LoadSite, gradients
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import Placement, placement
 from flashgen.lang.linear import linear
-from flashgen.lang.log2 import Logits, is_uniform, logits, slope
+from flashgen.lang.log2 import Logits, logits, slope
 from flashgen.lang.nodes import Expr, Gather, const, op, variables, walk
 from flashgen.lang.tiles import TileTruth, tile_truth
-from flashgen.lang.variables import BATCH, LAST_KEY, B, Q
+from flashgen.lang.variables import BATCH, LAST_KEY, B, Q, is_uniform
 from flashgen.spec.variant import Input, Variant
 
 

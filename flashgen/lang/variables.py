@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashgen.lang.nodes import Expr, Type, const, op, var
+from flashgen.lang.nodes import Expr, Type, const, op, var, variables
 
 
 def _integer(name: str) -> Expr:
@@ -25,3 +25,10 @@ ROW_H = _integer("row_h")
 
 # Of packed sequences: where one begins among all queries and among all keys, and how many of these there are.
 BEGIN_Q, BEGIN_K, TOTAL_Q, TOTAL_K = map(_integer, ("begin_q", "begin_k", "total_q", "total_k"))
+
+_OF_PAIRS = frozenset({"q", "k", "qk", "score"})
+
+
+def is_uniform(expr: Expr) -> bool:
+    """Whether the value is one number for a whole tile: free of q, k and the scores."""
+    return not variables(expr) & _OF_PAIRS
