@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flashgen.emit.torch import literal
+from flashgen.emit.eager_nodes import literal
 from flashgen.spec.variant import Variant
 
 
