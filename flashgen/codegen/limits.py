@@ -12,8 +12,9 @@ from flashgen.codegen.arguments import SCHEDULE
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.bounds import KeyRange, increasing_in_q
+from flashgen.lang.bounds import KeyRange
 from flashgen.lang.linear import expression, linear
+from flashgen.lang.monotone import increasing_in_q
 from flashgen.lang.nodes import Expr, Type, const, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
 from flashgen.lang.variables import K, Q
