@@ -19,8 +19,9 @@ from flashgen.lang.syntax import Name, pieces
 from flashgen.lang.variables import SCORE
 from flashgen.spec import sugar
 from flashgen.spec.declare import Declarations
-from flashgen.spec.model import SpecForm, beyond, parse
+from flashgen.spec.model import SpecForm, beyond
 from flashgen.spec.modes import tune_shape, usual_shapes
+from flashgen.spec.parse import parse
 from flashgen.spec.source import Document, KeyPath, read
 from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
 
