@@ -26,6 +26,9 @@ from flashgen.runtime.interpreter_numbers import round_as_compiled
 from flashgen.runtime.interpreter_operators import Operators
 from flashgen.runtime.interpreter_types import share_dtypes, share_types
 
+# What Triton's module keeps the lock by that a kernel runs under.
+_RUNNING = "_flashgen_running"
+
 
 def interpreted() -> bool:
     """Whether kernels run under Triton's interpreter; if they do, they run as compiled ones from now on."""
@@ -49,9 +52,10 @@ def _mend() -> None:
     from triton.runtime import interpreter
 
     share_dtypes(interpreter)
-    # A kernel calls functions of its own thread alone. Where a copy of this module has put another lock around it,
-    # every thread takes both in the same order.
-    running, execute = RLock(), interpreter.GridExecutor.__call__
+    # A kernel calls functions of its own thread alone. One lock for all copies of this module: of two, a kernel that
+    # was running when a copy came would take the other one last, and all later ones first.
+    running = vars(interpreter).setdefault(_RUNNING, RLock())
+    execute = interpreter.GridExecutor.__call__
     operators = Operators(interpreter)
     language = Language(interpreter, operators.members, operators.functions)
     rewrite = interpreter.FunctionRewriter.rewrite_ast
