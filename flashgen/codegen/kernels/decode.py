@@ -66,6 +66,11 @@ class DecodeView(OnlineSoftmax):
     span: int | None
 
     @property
+    def of_rows(self) -> tuple[str, ...]:
+        """What the kernel reads that differs from row to row."""
+        return tuple(name for name, is_read in (("h", self.reads_h), ("q", self.q_vector)) if is_read)
+
+    @property
     def residue(self) -> bool:
         """Whether what the log-sum-exp has lost is written, for a backward pass."""
         return self.natural and not self.paged
