@@ -272,6 +272,7 @@ class EagerWriter:
 
 
 def is_nonzero(node: Expr) -> bool:
+    """Whether an integer is surely not 0."""
     if isinstance(node, Const):
         return node.value != 0
     if isinstance(node, Op) and node.name == "max":
