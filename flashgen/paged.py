@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from flashgen.analysis.packed import BATCH, Q_LEN, is_along_queries
+from flashgen.analysis.packed import is_along_queries
 from flashgen.elements import part_of
+from flashgen.lang.variables import BATCH, Q_LEN
 from flashgen.problems import Own, Problem, draw_own, input_sizes
 from flashgen.runtime.paged import CACHE_DTYPES
 from flashgen.spec.keywords import keywords_of

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from flashgen.analysis.levels import COL, PAIR, level
-from flashgen.analysis.packed import BATCH, B, along_batch, begin_of, has_room, stride_of_sums
-from flashgen.lang.bounds import LAST_KEY, KeyRange, Q, increasing_in_q, key_range, row_range
+from flashgen.analysis.packed import along_batch, begin_of, has_room, stride_of_sums
+from flashgen.lang.bounds import KeyRange, key_range, row_range
 from flashgen.lang.derivative import Gradients, LoadSite, gradients
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import Placement, placement
 from flashgen.lang.linear import linear
-from flashgen.lang.log2 import Logits, is_uniform, logits, slope
+from flashgen.lang.log2 import Logits, logits, slope
+from flashgen.lang.monotone import increasing_in_q
 from flashgen.lang.nodes import Expr, Gather, const, op, variables, walk
 from flashgen.lang.tiles import TileTruth, tile_truth
+from flashgen.lang.variables import BATCH, LAST_KEY, B, Q, is_uniform
 from flashgen.spec.variant import Input, Variant
 
 

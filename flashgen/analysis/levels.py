@@ -8,8 +8,9 @@ from weakref import WeakKeyDictionary
 
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.long import long_parts
-from flashgen.lang.nodes import Const, Expr, Index, Op, Type, Var, const, indices, op, transform, var, walk
+from flashgen.lang.nodes import Const, Expr, Index, Op, Type, Var, const, indices, op, transform, walk
 from flashgen.lang.recursion import Recursion
+from flashgen.lang.variables import K_FIRST
 
 Level = frozenset[str]
 
@@ -25,8 +26,6 @@ _VARIABLES = {
 _WITHOUT_ROUNDING = frozenset({"add", "sub", "neg", "abs", "min", "max"})
 # A text that would name more values than this is taken apart.
 LONGEST = 40
-# Of which tiles of keys each has one.
-_K_FIRST = var("k_first", Type.INT)
 _known: WeakKeyDictionary[Expr, Level] = WeakKeyDictionary()
 
 
@@ -84,7 +83,7 @@ def places_of(term: Expr) -> list[Expr]:
     whole = [leaf for leaf in leaves if level(leaf) == level(term)]
     if whole:
         return whole[:1]
-    along = {axis: next((leaf for leaf in leaves if level(leaf) == axis), _K_FIRST) for axis in (ROW, COL)}
+    along = {axis: next((leaf for leaf in leaves if level(leaf) == axis), K_FIRST) for axis in (ROW, COL)}
     return [along[axis] for axis in (ROW, COL) if axis <= level(term)]
 
 

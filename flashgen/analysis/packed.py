@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from flashgen.lang.nodes import Expr, Type, Var, op, var, variables
+from flashgen.lang.variables import BATCH, BEGIN_K, BEGIN_Q, KV_LEN, Q_LEN, B
 from flashgen.spec.variant import Input
 
 _STRIDE = "stride_"
-B, BATCH, Q_LEN, KV_LEN = (var(name, Type.INT) for name in ("b", "batch", "q_len", "kv_len"))
 # In a kernel that serves packed sequences too: whether they are.
 PACKED = var("packed", Type.BOOL)
 # What kernels count by along the batch of such an input: where the sequence begins among all queries, or keys.
-BEGIN = {Q_LEN: var("begin_q", Type.INT), KV_LEN: var("begin_k", Type.INT)}
+BEGIN = {Q_LEN: BEGIN_Q, KV_LEN: BEGIN_K}
 
 
 def length_along(tensor: Input) -> Expr | None:

@@ -8,11 +8,9 @@ from functools import cached_property
 from flashgen.analysis.facts import Facts, facts_of
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.log2 import Logits
-from flashgen.lang.nodes import Expr, Type, substitute, var
+from flashgen.lang.nodes import Expr, substitute
+from flashgen.lang.variables import ROW_H, H
 from flashgen.spec.variant import Variant
-
-H = var("h", Type.INT)
-ROW_H = var("row_h", Type.INT)
 
 
 @dataclass(frozen=True)

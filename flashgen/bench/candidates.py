@@ -12,7 +12,8 @@ from flashgen.bench.flex import OPTIONS, Attend, described, flex_attention
 from flashgen.bench.installed import Unavailable
 from flashgen.bench.passes import FORWARD, Forward
 from flashgen.codegen.pairwise import Pairwise
-from flashgen.lang.nodes import TRUE, Expr, Type, op, var
+from flashgen.lang.nodes import TRUE, Expr, op
+from flashgen.lang.variables import SCORE, K, Q
 from flashgen.problems import Call, Problem
 from flashgen.spec.variant import Variant
 
@@ -99,7 +100,7 @@ def sdpa_function(name: str, variant: Variant, problem: Problem) -> Attend:
 
 def sdpa_causal(variant: Variant, problem: Problem) -> bool:
     """Whether torch's attention does the variant as causal (True) or as full (False); raises Unavailable otherwise."""
-    if variant.score is not var("score", Type.FLOAT) or variant.sink:
+    if variant.score is not SCORE or variant.sink:
         raise Unavailable("does not modify scores")
     if variant.mask is TRUE:
         return False
@@ -111,5 +112,4 @@ def sdpa_causal(variant: Variant, problem: Problem) -> bool:
 
 
 def _is_causal(mask: Expr) -> bool:
-    q, k = var("q", Type.INT), var("k", Type.INT)
-    return mask is op("le", k, q) or mask is op("ge", q, k)
+    return mask is op("le", K, Q) or mask is op("ge", Q, K)

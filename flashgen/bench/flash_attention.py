@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from flashgen.bench.flex import Attend
 from flashgen.bench.installed import Unavailable, imported
-from flashgen.lang.bounds import Q, key_range
-from flashgen.lang.nodes import Const, Expr, Op, Type, op, var
+from flashgen.lang.bounds import key_range
+from flashgen.lang.nodes import Const, Expr, Op, op
+from flashgen.lang.variables import SCORE, Q
 from flashgen.problems import Problem
 from flashgen.spec.variant import Variant
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 FLASH_ATTENTION_4 = "FlashAttention-4"
 _MODULE = "flash_attn.cute"
-_SCORE = var("score", Type.FLOAT)
 
 
 def dense(variant: Variant, problem: Problem) -> Attend:
@@ -71,11 +71,11 @@ def options_of(variant: Variant, problem: Problem) -> dict[str, Any]:
 
 def _softcap(score: Expr) -> float:
     """The cap of cap * tanh(score / cap), 0 for the score itself."""
-    if score is _SCORE:
+    if score is SCORE:
         return 0.0
     factor = score.children[0] if isinstance(score, Op) and score.name == "mul" else None
     if isinstance(factor, Const) and factor.value > 0:
-        inner = op("truediv", _SCORE, factor)
+        inner = op("truediv", SCORE, factor)
         if any(score is op("mul", factor, op(name, inner)) for name in ("softcap", "tanh")):
             return float(factor.value)
     raise Unavailable("does not modify scores so")

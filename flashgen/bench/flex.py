@@ -7,7 +7,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.codegen.pairwise import Pairwise
-from flashgen.lang.nodes import TRUE, Type, var, variables
+from flashgen.lang.nodes import TRUE, variables
+from flashgen.lang.variables import SCORE
 from flashgen.problems import Call, Problem
 from flashgen.spec.variant import Variant
 
@@ -71,7 +72,7 @@ def flex_function(
             problem.kv_len,
             device=device,
         )
-    score_mod = None if variant.score is var("score", Type.FLOAT) else pairwise.score
+    score_mod = None if variant.score is SCORE else pairwise.score
     keywords: dict[str, Any] = {
         "score_mod": score_mod,
         "block_mask": block_mask,

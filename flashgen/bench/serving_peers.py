@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flashgen.bench.candidates import CUDNN, FLEX
+from flashgen.bench.flex import flex_attention
 from flashgen.bench.installed import Unavailable, imported
+from flashgen.codegen.pairwise import SIZES, make
 from flashgen.paged import PagedCall
 from flashgen.problems import Call, Problem
 from flashgen.spec.variant import Variant
@@ -36,9 +38,6 @@ def cudnn(variant: Variant, problem: Problem, call: Call) -> Run:
 
 def flex(variant: Variant, problem: Problem, call: Call) -> Run:
     """Compiled FlexAttention with the variant's own score and mask."""
-    from flashgen.bench.flex import flex_attention
-    from flashgen.codegen.pairwise import SIZES, make
-
     sizes = {name: getattr(problem, name) for name in SIZES}
     return flex_attention(variant, problem, call, make(variant, sizes, call.keywords))
 

@@ -21,8 +21,6 @@ ROW_SCHEDULE = ("counts_ptr", "tiles_ptr", "num_q_tiles")
 DROPOUT = ("dropout_seed_ptr", "dropout_p")
 # The integers that are None where sequences are dense: how many packed ones there are, and their lengths together.
 PACKED_SIZES = ("num_seqs", "total_q", "total_k")
-# All that is None then.
-PACKED_ARGUMENTS = ("cu_seqlens_q_ptr", "cu_seqlens_k_ptr", *PACKED_SIZES)
 # The integers that are None where keys lie in no pages.
 PAGE_SIZES = ("stride_table", "num_blocks", "step_page", "step_slot")
 

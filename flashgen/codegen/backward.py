@@ -12,14 +12,11 @@ from flashgen.codegen.arguments import DROPOUT, extra_arguments
 from flashgen.codegen.pairs import Function
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.log2 import Q_FIRST
 from flashgen.lang.magnitudes import is_finite
-from flashgen.lang.nodes import Expr, Type, const, op, substitute, var
+from flashgen.lang.nodes import Expr, const, op, substitute
 from flashgen.lang.show import show
+from flashgen.lang.variables import Q_FIRST, Q_START
 from flashgen.spec.variant import Variant
-
-# The first query of the tile at hand, which changes from step to step where the loop walks along queries.
-Q_START = var("q_start", Type.INT)
 
 
 @dataclass(frozen=True)

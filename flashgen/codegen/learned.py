@@ -13,10 +13,11 @@ from flashgen.emit.torch import emit
 from flashgen.lang.derivative import LoadSite
 from flashgen.lang.fold import fold
 from flashgen.lang.learned import Own, Placement, Sharing, steps_with_each
-from flashgen.lang.log2 import is_uniform, of_qk, slope
+from flashgen.lang.log2 import of_qk, slope
 from flashgen.lang.magnitudes import is_finite
 from flashgen.lang.nodes import TRUE, Expr, Gather, const, inputs
 from flashgen.lang.show import show
+from flashgen.lang.variables import is_uniform
 from flashgen.spec.variant import Variant
 
 

@@ -12,11 +12,12 @@ from flashgen.codegen.arguments import SCHEDULE
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.bounds import KeyRange, Q, increasing_in_q
+from flashgen.lang.bounds import KeyRange
 from flashgen.lang.linear import expression, linear
-from flashgen.lang.log2 import K
+from flashgen.lang.monotone import increasing_in_q
 from flashgen.lang.nodes import Expr, Type, const, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
+from flashgen.lang.variables import K, Q
 
 
 def extremes(bound: Expr, prologue: Prologue, owned: Expr = Q) -> tuple[str, str]:
@@ -33,7 +34,7 @@ def extreme(bound: Expr, prologue: Prologue, which: Literal["least", "greatest"]
     if sign is None:
         end = op("tile_min" if which == "least" else "tile_max", bound)
     else:
-        first, last = CORNERS["q" if owned is Q else "k"]
+        first, last = CORNERS[owned]
         end = substitute(bound, {owned: first if (which == "least") == (sign >= 0) else last})
         if level(end) & ROW:
             # It differs between rows at the same position too.

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts, facts_of
-from flashgen.analysis.packed import BATCH, KV_LEN, Q_LEN, length_along
-from flashgen.lang.nodes import Expr, Gather, Type, Var, gather, op, rebuild, var, walk
+from flashgen.analysis.packed import length_along
+from flashgen.lang.nodes import Expr, Gather, Var, gather, op, rebuild, walk
+from flashgen.lang.variables import BATCH, BEGIN_K, BEGIN_Q, KV_LEN, Q_LEN, TOTAL_K, TOTAL_Q
 from flashgen.spec.variant import Dim, Input, Variant
 
 
@@ -22,8 +23,8 @@ class Packing:
     first: Expr
 
 
-_QUERIES = Packing(var("total_q", Type.INT), var("begin_q", Type.INT))
-_KEYS = Packing(var("total_k", Type.INT), var("begin_k", Type.INT))
+_QUERIES = Packing(TOTAL_Q, BEGIN_Q)
+_KEYS = Packing(TOTAL_K, BEGIN_K)
 # By the length that gives way.
 Packings = Mapping[Expr, Packing]
 _BOTH: Packings = {Q_LEN: _QUERIES, KV_LEN: _KEYS}

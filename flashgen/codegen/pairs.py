@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from flashgen.analysis.facts import Facts
+from flashgen.analysis.levels import level
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.log2 import factored
@@ -96,10 +97,15 @@ class Pairs:
     row: Expr | None
     natural: bool
 
-    def named_apart(self, known: Sequence[Function], *suffixes: str) -> Pairs:
-        """The same with functions by whose names no other one of those known says something else."""
-        score, mask = (named_apart(function, known, *suffixes) for function in (self.score, self.mask))
-        return replace(self, score=score, mask=mask)
+    def row_shift(self, epilogue: Prologue) -> list[str]:
+        """The statement for what is left out of the logits, a vector of rows or one number; none where that is nothing.
+
+        What it reads goes into `epilogue`, a prologue of the statements behind the loop.
+        """
+        if self.row is None:
+            return []
+        text = epilogue.inline(self.row)
+        return [f"row_shift = tl.reshape({text}, [BM])" if level(self.row) else f"row_shift = {text}"]
 
     @property
     def reads(self) -> set[str]:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.reference import expanded_shape
-from flashgen.emit.torch import Guard, emit
+from flashgen.emit.eager_nodes import Guard
+from flashgen.emit.torch import emit
 from flashgen.lang.nodes import Expr, Gather, inputs, variables
 from flashgen.spec.variant import Variant
 

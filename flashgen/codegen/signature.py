@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flashgen.codegen.docstrings import argument_lines
-from flashgen.emit.torch import literal
+from flashgen.emit.eager_nodes import literal
 from flashgen.spec.keywords import keyword_names
 from flashgen.spec.variant import Variant
 

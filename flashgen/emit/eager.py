@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
+from flashgen.emit.eager_nodes import EagerWriter
 from flashgen.lang.infix import Text, binary, read
 from flashgen.lang.nodes import Expr, Index, Reduction, indices, walk
-
-if TYPE_CHECKING:
-    from flashgen.emit.torch import _Writer
 
 _STEPS = {"any": "|", "all": "&", "sum": "+"}
 
@@ -17,7 +14,7 @@ _STEPS = {"any": "|", "all": "&", "sum": "+"}
 class EagerStatements:
     """Assignments to names, and loops, in the order of the nodes; `reads` and `defines` as in a Fragment."""
 
-    def __init__(self, writer: _Writer, names: Mapping[Expr, str]) -> None:
+    def __init__(self, writer: EagerWriter, names: Mapping[Expr, str]) -> None:
         self._writer, self._names = writer, names
         self._written: set[Expr] = set()
         self.defines: list[str] = []

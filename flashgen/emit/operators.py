@@ -11,6 +11,7 @@ from flashgen.analysis.packed import is_stride
 from flashgen.emit.dialects import Dialect
 from flashgen.lang.infix import Text, binary, call, method, number, prefix
 from flashgen.lang.intervals import INT32, Ranges
+from flashgen.lang.magnitudes import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type
 from flashgen.lang.show import BITWISE, SYMBOLS
 
@@ -19,7 +20,6 @@ _CALLS = {
     "min": "minimum", "max": "maximum",
     **{name: name for name in ("abs", "where", "exp", "exp2", "log", "log2", "sqrt", "sigmoid")},
 }  # fmt: skip
-FLOAT32_MAX, FLOAT32_TINY = (2 - 2.0**-23) * 2.0**127, 2.0**-126
 _MAY_OVERFLOW = frozenset({"add", "sub", "mul", "neg", "pow", "shl", "abs", "floordiv", "not"})
 # A power up to this one is written as a product.
 _LARGEST_PRODUCT = 8
@@ -82,11 +82,11 @@ class Operators:
         size = abs(value)
         if math.isnan(value):
             return Text('float("nan")')
-        if size > FLOAT32_MAX:
+        if size > LARGEST_FLOAT32:
             return Text('float("inf")') if value > 0 else prefix("-", Text('float("inf")'))
-        if 0 < size <= FLOAT32_TINY * 2.0**-24:
+        if 0 < size <= LEAST_FLOAT32 * 2.0**-24:
             return number(0.0)
-        if 0 < size < FLOAT32_TINY:
+        if 0 < size < LEAST_FLOAT32:
             return self._cast(number(value), "float32")
         return number(value)
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from flashgen.analysis.levels import COL, LONGEST, is_reduction, level, places_of, shared_by_turn
-from flashgen.analysis.packed import BATCH, PACKED, along_batch
+from flashgen.analysis.packed import PACKED, along_batch
 from flashgen.analysis.reciprocals import is_reciprocal
 from flashgen.emit.names import IS_PACKED, Statements, suggest
 from flashgen.emit.operators import Operators
@@ -17,6 +17,7 @@ from flashgen.lang.intervals import Ranges
 from flashgen.lang.long import long_parts
 from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, indices, walk
 from flashgen.lang.parse import BINDING
+from flashgen.lang.variables import BATCH
 
 _HAS_CU_SEQLENS = "cu_seqlens_q_ptr is not None"
 _LOADED_AS = {

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import torch
 
 from flashgen.errors import Location, ModError
+from flashgen.flex.dispatched import Input, Number
 from flashgen.flex.files import is_foreign
 from flashgen.flex.hidden import conjuncts
 from flashgen.flex.parts import Way, function_of
 from flashgen.flex.rebuilt import Rebuilding
-from flashgen.flex.trace import Input, Number, Traced, trace
+from flashgen.flex.trace import Traced, trace
 from flashgen.flex.values import AXIS, NotTraced
 from flashgen.lang.syntax import Syntax
 from flashgen.lang.written import written

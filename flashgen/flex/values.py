@@ -148,6 +148,16 @@ def bitwise(symbol: str, x: Value, y: Value) -> Value:
     return Value(syntax, highest(x.type, y.type, least), highest(x.held, y.held, least), _made_of(x, y))
 
 
+def holds(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether a dtype has all values of the other, but for what floats round."""
+    if dtype.is_floating_point or other == torch.bool or dtype == other:
+        return True
+    if other.is_floating_point or dtype == torch.bool:
+        return False
+    inner, outer = torch.iinfo(other), torch.iinfo(dtype)
+    return outer.min <= inner.min and inner.max <= outer.max
+
+
 def wrapped(x: Value, dtype: torch.dtype) -> Value:
     """What is left of an integer in a dtype of few bits, which may be too few for it."""
     if dtype not in _NARROW or x.held is Type.BOOL:

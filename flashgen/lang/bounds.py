@@ -15,19 +15,14 @@ from functools import reduce
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges, assumed
 from flashgen.lang.linear import difference, expression, linear
-from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op, substitute, var, variables, walk
+from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op, substitute, variables, walk
 from flashgen.lang.recursion import Recursion
+from flashgen.lang.variables import KV_LEN, LAST_KEY, Q_LEN, K, Q
 
 # Comparisons are solved where all that they add up stays below this.
 _ROOM = 2**62
 # No multiple of a position that a mask could mean reaches this far.
 _FAR = 2**40
-
-K = var("k", Type.INT)
-Q = var("q", Type.INT)
-KV_LEN = var("kv_len", Type.INT)
-Q_LEN = var("q_len", Type.INT)
-LAST_KEY = op("sub", KV_LEN, const(1))
 
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
@@ -109,36 +104,6 @@ def _conjuncts(mask: Expr) -> list[Expr]:
 
 def _all(parts: Iterable[Expr]) -> Expr:
     return reduce(lambda left, right: right if left is TRUE else op("and", left, right), parts, TRUE)
-
-
-def increasing_in_q(expr: Expr, ranges: Ranges | None = None) -> int | None:
-    """+1, -1 or 0 when the INT expression never falls, never rises, or does not move as q grows; None: unknown."""
-    known = ranges or assumed()
-    return Recursion(lambda node: _increase(node, known))(expr)
-
-
-def _increase(expr: Expr, ranges: Ranges) -> Generator[Expr, int | None, int | None]:
-    if "q" not in variables(expr):
-        return 0
-    if expr is Q:
-        return 1
-    if not isinstance(expr, Op) or ranges.may_wrap(expr):
-        return None
-    if expr.name in ("min", "max", "add", "sub", "neg"):
-        signs = []
-        for arg in expr.args:
-            signs.append((yield arg))
-        if expr.name == "neg" or expr.name == "sub":
-            signs[-1] = None if signs[-1] is None else -signs[-1]
-        known = {sign for sign in signs if sign != 0}
-        return known.pop() if len(known) == 1 else None
-    if expr.name in ("mul", "floordiv"):
-        factor = linear(expr.args[1])
-        inner = yield expr.args[0]
-        if factor.terms or inner is None or factor.constant == 0:
-            return None
-        return inner if factor.constant > 0 else -inner
-    return None
 
 
 def _fold_with(name: str, exprs: tuple[Expr, ...]) -> Expr | None:

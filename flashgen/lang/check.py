@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flashgen.errors import ExpressionError, Location
 from flashgen.lang.fold import fold, nothing, simplify
-from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Op, Type, const, gather, op
+from flashgen.lang.functions import RANK, apply_function, common, compare, promote
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, gather, op
 from flashgen.lang.parse import parse
 from flashgen.lang.reductions import MAX_TERMS, TooLong, joined, over, provisional, reads_of_length
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax, leftmost
@@ -18,8 +19,6 @@ _ARITY |= dict.fromkeys(REDUCTIONS, (3, 3))
 _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
 _BITWISE = {"&": "and", "|": "or", "^": "xor"}
 _SHIFTS = {"<<": "shl", ">>": "shr"}
-_COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
-_RANK = {Type.BOOL: 0, Type.INT: 1, Type.FLOAT: 2}
 _A = {Type.BOOL: "a bool", Type.INT: "an int", Type.FLOAT: "a float"}
 # A larger exponent of an integer other than -1, 0 and 1 passes 64 bits.
 _MAX_EXPONENT = 63
@@ -55,17 +54,10 @@ def meaning(syntax: Syntax, scope: Scope, at: Location, want: Type | None = None
     """The same for an expression that was parsed before; `at` is where it starts."""
     node = _Checker(scope).check(syntax)
     if want is not None:
-        if _RANK[node.type] > _RANK[want] or (want is Type.BOOL) != (node.type is Type.BOOL):
+        if RANK[node.type] > RANK[want] or (want is Type.BOOL) != (node.type is Type.BOOL):
             raise ExpressionError(at, f"{what} is {_A[node.type]}", _wanted(want))
         node = promote(node, want)
     return fold(node)
-
-
-def promote(node: Expr, to: Type) -> Expr:
-    """The node as a type of the same rank or a higher one."""
-    if node.type is Type.BOOL and to is not Type.BOOL:
-        node = simplify(op("to_int", node))
-    return simplify(op("to_float", node)) if node.type is Type.INT and to is Type.FLOAT else node
 
 
 def _wanted(want: Type) -> str:
@@ -75,13 +67,6 @@ def _wanted(want: Type) -> str:
         Type.FLOAT: ", such as where(test, 1.0, 0.0) for a test",
     }
     return _A[want] + example[want]
-
-
-def _common(nodes: Iterable[Expr], least: Type = Type.BOOL) -> list[Expr]:
-    """The nodes promoted to the highest of their types, and to `least` at least."""
-    nodes = list(nodes)
-    highest = max((least, *(node.type for node in nodes)), key=_RANK.__getitem__)
-    return [promote(node, highest) for node in nodes]
 
 
 class _Checker:
@@ -103,7 +88,7 @@ class _Checker:
             case Chain():
                 return self._chain(syntax)
             case Conditional(test=test, then=then, otherwise=otherwise):
-                branches = _common([self.check(then), self.check(otherwise)])
+                branches = common([self.check(then), self.check(otherwise)])
                 return simplify(op("where", self._typed(test, "the test of a conditional", Type.BOOL), *branches))
             case Operation(operands=(_,)):
                 return self._unary(syntax)
@@ -175,8 +160,8 @@ class _Checker:
             return self._reduction(syntax)
         if name == "where":
             test = self._typed(syntax.arguments[0], "the first argument of 'where'", Type.BOOL)
-            return simplify(op("where", test, *_common(map(self.check, syntax.arguments[1:]))))
-        return _apply_function(name, [self.check(argument) for argument in syntax.arguments])
+            return simplify(op("where", test, *common(map(self.check, syntax.arguments[1:]))))
+        return apply_function(name, [self.check(argument) for argument in syntax.arguments])
 
     def _reduction(self, syntax: Call) -> Expr:
         """any, all and sum: written out where they are short, else with an index."""
@@ -213,7 +198,7 @@ class _Checker:
     def _terms_of(self, syntax: Call, terms: list[Expr]) -> list[Expr]:
         """The terms in the one type that they have."""
         if syntax.function == "sum":
-            return _common(terms, Type.INT)
+            return common(terms, Type.INT)
         what = f"the test of '{syntax.function}'"
         return [self._as_it_stands(syntax.arguments[2], term, what, Type.BOOL) for term in terms]
 
@@ -229,7 +214,7 @@ class _Checker:
 
     def _chain(self, syntax: Chain) -> Expr:
         operands = [self.check(operand) for operand in syntax.operands]
-        links = [_compare(s, x, y) for s, x, y in zip(syntax.symbols, operands, operands[1:], strict=False)]
+        links = [compare(s, x, y) for s, x, y in zip(syntax.symbols, operands, operands[1:], strict=False)]
         whole = links[0]
         for link in links[1:]:
             whole = simplify(op("and", whole, link))
@@ -253,13 +238,13 @@ class _Checker:
         if symbol in _BITWISE or symbol in _SHIFTS:
             bits = [self._as_it_stands(side, node, what, Type.BOOL, Type.INT) for side, node in pairs]
             if symbol in _BITWISE:
-                return self._result(syntax, _BITWISE[symbol], *_common(bits))
-            return self._result(syntax, _SHIFTS[symbol], *_common(bits, Type.INT))
+                return self._result(syntax, _BITWISE[symbol], *common(bits))
+            return self._result(syntax, _SHIFTS[symbol], *common(bits, Type.INT))
         if symbol == "/":
             return self._result(syntax, "truediv", promote(left, Type.FLOAT), promote(right, Type.FLOAT))
         if symbol == "**":
             return self._power(syntax, left, right)
-        return self._result(syntax, _ARITHMETIC[symbol], *_common([left, right], Type.INT))
+        return self._result(syntax, _ARITHMETIC[symbol], *common([left, right], Type.INT))
 
     def _power(self, syntax: Operation, base: Expr, exponent: Expr) -> Expr:
         if base.type is not Type.FLOAT and isinstance(exponent, Const) and isinstance(exponent.value, int):
@@ -278,51 +263,6 @@ class _Checker:
         if isinstance(node, Op) and node.type is Type.INT and all(isinstance(x, Const) for x in node.args):
             raise ExpressionError(syntax.at, f"a constant beyond 64 bits, by '{syntax.symbol}'", "a smaller integer")
         return node
-
-
-def _compare(symbol: str, left: Expr, right: Expr) -> Expr:
-    least = Type.BOOL if symbol in ("==", "!=") else Type.INT
-    return simplify(op(_COMPARISONS[symbol], *_common([left, right], least)))
-
-
-def _apply_function(name: str, arguments: list[Expr]) -> Expr:
-    if name in FLOAT_FUNCTIONS:
-        return simplify(op(name, promote(arguments[0], Type.FLOAT)))
-    if name == "log1p":
-        return simplify(op("log", simplify(op("add", const(1.0), promote(arguments[0], Type.FLOAT)))))
-    arguments = _common(arguments, Type.INT)
-    if name in _OF_ONE_NUMBER:
-        return _OF_ONE_NUMBER[name](arguments[0])
-    if name == "clamp":
-        x, low, high = arguments
-        return simplify(op("min", simplify(op("max", x, low)), high))
-    whole = arguments[0]
-    for argument in arguments[1:]:
-        whole = simplify(op(name, whole, argument))
-    return whole
-
-
-def _floor(x: Expr) -> Expr:
-    return simplify(op("floor", x)) if x.type is Type.FLOAT else x
-
-
-def _negated(x: Expr) -> Expr:
-    return simplify(op("neg", x))
-
-
-def _sign(x: Expr) -> Expr:
-    """1, 0 or -1, in the type of x."""
-    zero, one = (const(0.0), const(1.0)) if x.type is Type.FLOAT else (const(0), const(1))
-    below = simplify(op("where", simplify(op("lt", x, zero)), _negated(one), zero))
-    return simplify(op("where", simplify(op("gt", x, zero)), one, below))
-
-
-_OF_ONE_NUMBER: Mapping[str, Callable[[Expr], Expr]] = {
-    "abs": lambda x: simplify(op("abs", x)),
-    "floor": _floor,
-    "ceil": lambda x: _negated(_floor(_negated(x))) if x.type is Type.FLOAT else x,
-    "sign": _sign,
-}
 
 
 def _plural(count: int, noun: str) -> str:

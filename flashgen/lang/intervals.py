@@ -15,7 +15,8 @@ from typing import Any
 from flashgen.lang.extrema import without_negated_operands
 from flashgen.lang.fold import simplify
 from flashgen.lang.linear import linear
-from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, op, var, variables, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, op, variables, walk
+from flashgen.lang.variables import KV_LEN, Q_LEN, TOTAL_K, TOTAL_Q, Q
 
 # The longest sequence that attention() accepts: the integers that float32 holds exactly.
 MAX_LENGTH = 2**24 - 1
@@ -38,8 +39,6 @@ BOOLEAN = Interval(0, 1)
 INT32 = Interval(-(2**31), 2**31 - 1)
 INT64 = Interval(-(2**63), 2**63 - 1)
 
-_Q, _Q_LEN, _KV_LEN = (var(name, Type.INT) for name in ("q", "q_len", "kv_len"))
-
 _KNOWN = {
     **dict.fromkeys(("q", "q_first", "q_last", "q_start", "q_end"), Interval(-MAX_LENGTH, MAX_LENGTH)),
     **dict.fromkeys(("k", "k_first", "k_last"), Interval(0, MAX_LENGTH)),
@@ -54,7 +53,7 @@ _KNOWN = {
     **dict.fromkeys(("total_q", "total_k"), Interval(1, MAX_LENGTH)),
 }
 # What packed sequences are long together: the index of a token is kept inside its own sequence.
-_TOTALS = frozenset(var(name, Type.INT) for name in ("total_q", "total_k"))
+_TOTALS = frozenset({TOTAL_Q, TOTAL_K})
 
 _INTEGER_RANGES = {
     "bool": BOOLEAN,
@@ -97,7 +96,7 @@ class Ranges:
     @property
     def _row(self) -> Expr:
         """The number of a query's row, counted from 0."""
-        return op("sub", _Q, op("sub", _KV_LEN, _Q_LEN)) if self.bottom_right else _Q
+        return op("sub", Q, op("sub", KV_LEN, Q_LEN)) if self.bottom_right else Q
 
     def fits_int32(self, expr: Expr) -> bool:
         return self.of(expr).within(INT32.low, INT32.high)
@@ -120,7 +119,7 @@ class Ranges:
         low_unsafe = self.of(index).low < 0
         if size in _TOTALS:
             return False, False
-        if size is _Q_LEN and linear(index) == linear(self._row):
+        if size is Q_LEN and linear(index) == linear(self._row):
             return False, False
         if isinstance(index, Index) and index.length is size:
             return False, False

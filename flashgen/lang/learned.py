@@ -31,10 +31,8 @@ from flashgen.lang.nodes import (
     variables,
 )
 from flashgen.lang.tiles import tile_range
+from flashgen.lang.variables import K_FIRST, KV_LEN, Q_FIRST, Q_LEN, B, H, K, Q
 
-B, H, Q, K, Q_FIRST, K_FIRST, Q_LEN, KV_LEN = (
-    var(name, Type.INT) for name in ("b", "h", "q", "k", "q_first", "k_first", "q_len", "kv_len")
-)
 _DISTANCE = var("q - k", Type.INT)  # no name of the language, so that it meets none
 
 

@@ -22,14 +22,13 @@ fused multiply-adds, and kernels go without these where there is a choice: `with
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Generator
 from dataclasses import dataclass
 
+from flashgen.lang.addends import added, addends, negated
 from flashgen.lang.bounds import always
 from flashgen.lang.fold import fold
 from flashgen.lang.linear import Linear, expression, linear
-from flashgen.lang.magnitudes import is_held, magnitude
+from flashgen.lang.magnitudes import is_beyond, magnitude
 from flashgen.lang.nodes import (
     Const,
     Expr,
@@ -37,37 +36,24 @@ from flashgen.lang.nodes import (
     Type,
     const,
     op,
-    rebuild,
     substitute,
     transform,
-    var,
     variables,
     walk,
 )
-from flashgen.lang.recursion import Recursion
+from flashgen.lang.scaling import ONE, scaled, times
+from flashgen.lang.variables import Q_FIRST, QK, SCALE, SCORE, K, is_uniform
 
 LOG2E = const(math.log2(math.e))
-ONE = const(1.0)
-# Under so many factors an expression is written anew for each.
-_MOST_FACTORS = 4
-SCORE = var("score", Type.FLOAT)
-QK = var("qk", Type.FLOAT)
-SCALE = var("scale", Type.FLOAT)
-K = var("k", Type.INT)
-Q_FIRST = var("q_first", Type.INT)
 
 # The scaled dot product, and what is of one rounding at most beside it, and no product.
 _DOT_PRODUCT = op("mul", QK, SCALE)
 _SINGLE_STEPS = frozenset({"add", "sub", "neg", "abs", "min", "max", "where", "to_float"})
 
-PAIR_NAMES = frozenset({"q", "k", "qk", "score"})
-
 # Scores up to this one are in units of log2: the largest float32 is 3.4e38.
 _LARGEST_IN_LOG2 = 1e30
 # A row term up to this one costs the log-sum-exp none of the digits that the backward pass needs.
 _LARGEST_ROW_TERM = 1e4
-# A constant beyond this one times a number of a call may be infinite in float32.
-_LARGEST_FACTOR = 2.0**64
 # So is a slope: a score is counted from the first query of a tile, and the digits below 128 of it are lost.
 _STEEPEST = 16.0
 # Times a position, which has 31 bits, it does not wrap: what is split at a tile's first query does not either.
@@ -98,18 +84,18 @@ def logits(score: Expr, mask: Expr) -> Logits:
     """Rewrite a score expression for the kernel; it only has to hold where the mask shows the pair."""
     shown = _where_shown(score, mask)
     natural = magnitude(transform(shown, _not_hidden)) > _LARGEST_IN_LOG2 or any(
-        _is_beyond(_LARGEST_ROW_TERM, node) for node in walk(shown)
+        is_beyond(_LARGEST_ROW_TERM, node) for node in walk(shown)
     )
     if natural:
         # Added up in the order in which it is written: of terms that cancel another order may lose the digits.
-        return Logits(_scaled(shown, const(1.0)), None, None, natural)
+        return Logits(scaled(shown, ONE), None, None, natural)
     pair_terms: list[Expr] = []
     row_terms: list[Expr] = []
-    for pair, row in map(_split, _terms(_scaled(shown, LOG2E))):
+    for pair, row in map(_split, addends(scaled(shown, LOG2E))):
         pair_terms += [] if pair is None else [pair]
         row_terms += [] if row is None else [row]
-    pair = _sum(pair_terms) or const(0.0)
-    return Logits(pair, _sum(row_terms), _factor(pair), natural)
+    pair = added(pair_terms) or const(0.0)
+    return Logits(pair, added(row_terms), _factor(pair), natural)
 
 
 def _rounds_alike(pair: Expr) -> bool:
@@ -123,11 +109,6 @@ def _not_hidden(node: Expr) -> Expr:
     if isinstance(node, Op) and node.name == "where" and const(-math.inf) in node.args:
         return node.args[2] if node.args[1] is const(-math.inf) else node.args[1]
     return node
-
-
-def _is_beyond(limit: float, node: Expr) -> bool:
-    """Whether it is a constant, a finite one, larger than the limit."""
-    return isinstance(node, Const) and limit < abs(node.value) < math.inf
 
 
 @dataclass(frozen=True)
@@ -144,14 +125,15 @@ class AffineInK:
 
 def affine_in_k(pair: Expr) -> AffineInK | None:
     """The parts of such a pair, as of ALiBi's; None for any other."""
-    terms = _terms(pair)
+    terms = addends(pair)
     products = [term for term in terms if "qk" in variables(term)]
-    steps = [_per_key(term) for term in terms if term not in products]
-    scaled = _factor(products[0]) if len(products) == 1 else None
-    column, per_key = _sum([term for term in terms if term not in products]), _sum([s for s in steps if s is not None])
-    if scaled is None or column is None or per_key is None or None in steps:
+    others = [term for term in terms if term not in products]
+    steps = [_per_key(term) for term in others]
+    factor = _factor(products[0]) if len(products) == 1 else None
+    column, per_key = added(others), added([step for step in steps if step is not None])
+    if factor is None or column is None or per_key is None or None in steps:
         return None
-    return AffineInK(scaled, column, per_key)
+    return AffineInK(factor, column, per_key)
 
 
 def factored(pair: Expr) -> tuple[Expr, Const | None]:
@@ -168,12 +150,7 @@ def factored(pair: Expr) -> tuple[Expr, Const | None]:
 
 def slope(derivative: Expr, mask: Expr) -> Expr:
     """d score_out / d score as a function of qk; what it has in common with the logits is the same expression."""
-    return _scaled(_where_shown(derivative, mask), const(1.0))
-
-
-def is_uniform(expr: Expr) -> bool:
-    """Whether the value is one number for a whole tile: free of q, k and the scores."""
-    return not variables(expr) & PAIR_NAMES
+    return scaled(_where_shown(derivative, mask), ONE)
 
 
 def of_qk(expr: Expr) -> Expr:
@@ -196,140 +173,13 @@ def _known_sign(node: Expr, mask: Expr) -> Expr:
     return node
 
 
-def _scaled(expr: Expr, factor: Expr) -> Expr:
-    """expr * factor, for a uniform factor, pushed inside sums, products and choices."""
-    return Recursion(_Scaling(_reading_score(expr)).rule)((expr, factor))
-
-
-def _reading_score(expr: Expr) -> set[Expr]:
-    """The parts of an expression in which the dot product is."""
-    found: set[Expr] = set()
-    for node in walk(expr):
-        if node is QK or any(child in found for child in node.children):
-            found.add(node)
-    return found
-
-
-class _Scaling:
-    """What is read in many places under many factors is scaled once, and its value multiplied."""
-
-    def __init__(self, with_score: Collection[Expr]) -> None:
-        self._with_score = with_score
-        self._factors: dict[Expr, set[Expr]] = {}
-
-    def rule(self, asked: tuple[Expr, Expr]) -> Generator[tuple[Expr, Expr], Expr, Expr]:
-        expr, factor = asked
-        if is_uniform(expr) or not isinstance(expr, Op):
-            return _product(expr, factor)
-        factors = self._factors.setdefault(expr, set())
-        factors.add(factor)
-        if len(factors) > _MOST_FACTORS and factor is not ONE:
-            return _product((yield expr, ONE), factor)
-        if expr.name in ("add", "sub"):
-            if expr not in self._with_score:
-                return _product(expr, factor)
-            return op(expr.name, (yield expr.args[0], factor), (yield expr.args[1], factor))
-        if expr.name == "neg":
-            return (yield expr.args[0], fold(op("neg", factor)))
-        if expr.name == "where":
-            return op("where", expr.args[0], (yield expr.args[1], factor), (yield expr.args[2], factor))
-        if expr.name == "mul":
-            left, right = expr.args
-            if is_uniform(left) and _may_meet(left, factor):
-                return (yield right, _product(left, factor))
-            if is_uniform(right) and _may_meet(right, factor):
-                return (yield left, _product(right, factor))
-        if expr.name == "truediv" and is_uniform(expr.args[1]):
-            return (yield expr.args[0], _quotient(factor, expr.args[1]))
-        # Its float operands have their own uniform factors gathered.
-        children = []
-        for child in expr.children:
-            children.append((yield child, ONE) if child.type is Type.FLOAT else child)
-        return _product(rebuild(expr, tuple(children)), factor)
-
-
-def _may_meet(one: Expr, other: Expr) -> bool:
-    """Whether two factors may be multiplied before the third: not a huge constant and what is known in a call alone, or
-    constants whose product float32 does not hold.
-
-    Their product may be infinite where that with the third, which may be 0, is not.
-    """
-    if isinstance(one, Const) and isinstance(other, Const):
-        return _joined(one, other) is not None
-    pairs = ((one, other), (other, one))
-    return not any(_is_beyond(_LARGEST_FACTOR, a) and not isinstance(b, Const) for a, b in pairs)
-
-
-def _joined(one: Const, other: Const) -> Expr | None:
-    """The product of two constants; None where it is no normal float32, though both are."""
-    found = float(one.value) * float(other.value)
-    both = is_held(abs(one.value)) and is_held(abs(other.value))
-    return const(found) if is_held(abs(found)) or not both else None
-
-
-def _product(left: Expr, right: Expr) -> Expr:
-    """left * right, constants multiplied at once, as far as float32 holds their product, and kept on the right."""
-    if isinstance(left, Const):
-        left, right = right, left
-    if not isinstance(right, Const):
-        return op("mul", left, right)
-    if right.value == 1.0:
-        return left
-    inner, constant = left.args if isinstance(left, Op) and left.name == "mul" else (None, left)
-    whole = _joined(constant, right) if isinstance(constant, Const) else None
-    if whole is None:
-        return op("mul", left, right)
-    return whole if inner is None else _product(inner, whole)
-
-
-def _quotient(left: Expr, right: Expr) -> Expr:
-    if isinstance(right, Const) and right.value and is_held(abs(1.0 / right.value)):
-        return _product(left, const(1.0 / float(right.value)))
-    return op("truediv", left, right)
-
-
-def _terms(expr: Expr) -> list[Expr]:
-    """The addends of a sum that the score is in, signs inside; a sum that is read twice is one addend."""
-    uses = Counter(child for node in walk(expr) for child in node.children)
-    with_score = _reading_score(expr)
-    found: list[Expr] = []
-    stack = [(expr, False)]
-    while stack:
-        node, negative = stack.pop()
-        if isinstance(node, Op) and node.name in ("add", "sub") and uses[node] < 2 and node in with_score:
-            left, right = node.args
-            stack += [(right, negative ^ (node.name == "sub")), (left, negative)]
-        else:
-            found.append(_negated(node) if negative else node)
-    return found
-
-
-def _negated(expr: Expr) -> Expr:
-    if isinstance(expr, Op) and expr.name == "neg":
-        return expr.args[0]
-    return fold(op("neg", expr))
-
-
-def _sum(terms: list[Expr]) -> Expr | None:
-    """The addends as one expression; a negated addend is subtracted."""
-    result: Expr | None = None
-    for term in sorted(terms, key=lambda t: isinstance(t, Op) and t.name == "neg"):
-        if result is None:
-            result = term
-        elif isinstance(term, Op) and term.name == "neg":
-            result = op("sub", result, term.args[0])
-        else:
-            result = op("add", result, term)
-    return result
-
-
 def _split(term: Expr) -> tuple[Expr | None, Expr | None]:
     """The part of an addend that depends on the key, and the part that does not."""
     if not variables(term) & {"k", "qk"}:
         return (None, term) if magnitude(term) <= _LARGEST_ROW_TERM else (term, None)
     if isinstance(term, Op) and term.name == "neg":
         pair, row = _split(term.args[0])
-        return pair and _negated(pair), row and _negated(row)
+        return pair and negated(pair), row and negated(row)
     factor: Expr | None = None
     body = term
     if isinstance(term, Op) and term.name == "mul" and is_uniform(term.args[1]):
@@ -355,12 +205,12 @@ def _per_key(term: Expr, sign: int = 1) -> Expr | None:
         return _per_key(term.args[0], -sign)
     if isinstance(term, Op) and term.name == "mul" and is_uniform(term.args[1]):
         step = _per_key(term.args[0], sign)
-        return step and _product(step, term.args[1])
+        return step and times(step, term.args[1])
     if not (isinstance(term, Op) and term.name == "to_float" and term.args[0].type is Type.INT):
         return None
     form = linear(term.args[0])
-    rest = variables(expression(form.without(K)))
-    return const(float(sign * form.terms[K])) if K in form.terms and not rest & PAIR_NAMES else None
+    rest = expression(form.without(K))
+    return const(float(sign * form.terms[K])) if K in form.terms and is_uniform(rest) else None
 
 
 def _factor(pair: Expr) -> Expr | None:

@@ -51,6 +51,11 @@ def is_held(size: float | Fraction) -> bool:
     return LEAST_FLOAT32 <= size <= LARGEST_FLOAT32
 
 
+def is_beyond(limit: float, node: Expr) -> bool:
+    """Whether it is a constant, a finite one, larger than the limit."""
+    return isinstance(node, Const) and limit < abs(node.value) < math.inf
+
+
 def is_finite(expr: Expr) -> bool:
     """Whether it is finite in float32: no operation makes it infinite, and nothing that the caller gives may be."""
     operations = all(not isinstance(node, Op) or node.name in _TAME for node in walk(expr))

@@ -15,9 +15,8 @@ from fractions import Fraction
 
 from flashgen.lang.fold import simplify
 from flashgen.lang.magnitudes import LEAST_FLOAT32, is_held
-from flashgen.lang.nodes import Const, Expr, Op, const, op, variables
-
-PAIR_NAMES = frozenset({"q", "k", "score"})
+from flashgen.lang.nodes import Const, Expr, Op, const, op
+from flashgen.lang.variables import is_uniform
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,15 @@ class Product:
         """As one node: what varies by pair, times what is uniform in one piece, which a kernel computes only once."""
         if self.is_zero:
             return const(0.0)
-        pair = _multiplied(node for node in self.over if not _is_uniform(node))
-        uniform = _multiplied(node for node in self.over if _is_uniform(node))
+        pair = _multiplied(node for node in self.over if not is_uniform(node))
+        uniform = _multiplied(node for node in self.over if is_uniform(node))
         number, powers = _held(abs(self.number))
         if number != 1:
             uniform = _multiplied([*([uniform] if uniform else []), const(number)])
-        for divisor in filter(_is_uniform, self.under):
+        for divisor in filter(is_uniform, self.under):
             uniform = op("truediv", uniform or const(1.0), divisor)
         whole = _multiplied(node for node in (pair, uniform) if node is not None)
-        for divisor in (node for node in self.under if not _is_uniform(node)):
+        for divisor in (node for node in self.under if not is_uniform(node)):
             whole = op("truediv", whole or const(1.0), divisor)
         whole = whole or const(1.0)
         for power in powers:
@@ -129,12 +128,8 @@ def _held(number: Fraction) -> tuple[float, list[float]]:
     return float(number), powers
 
 
-def _is_uniform(node: Expr) -> bool:
-    return not variables(node) & PAIR_NAMES
-
-
 def _cancelled(over: tuple[Expr, ...], under: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    both = Counter(node for node in over if node in under and _is_uniform(node)) & Counter(under)
+    both = Counter(node for node in over if node in under and is_uniform(node)) & Counter(under)
     return (_without(over, both), _without(under, both)) if both else (over, under)
 
 

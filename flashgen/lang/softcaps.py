@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 
-from flashgen.lang.derivative import SCORE, ZERO, derivatives
+from flashgen.lang.derivative import ZERO, derivatives
 from flashgen.lang.nodes import Const, Expr, Gather, Op, indices, op, rebuild, walk
 from flashgen.lang.products import Product, product
 from flashgen.lang.recursion import Recursion
+from flashgen.lang.variables import SCORE
 
 # A cap that is no binary fraction leaves a factor beside 1.
 _MOST_FACTORS = 64

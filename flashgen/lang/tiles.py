@@ -27,15 +27,13 @@ from flashgen.lang.nodes import (
     gather,
     op,
     reduction,
-    var,
     variables,
     walk,
 )
+from flashgen.lang.variables import K_FIRST, K_LAST, Q_FIRST, Q_LAST, K, Q
 
-CORNERS = {
-    "q": (var("q_first", Type.INT), var("q_last", Type.INT)),
-    "k": (var("k_first", Type.INT), var("k_last", Type.INT)),
-}
+# Where each of a pair's positions begins and ends.
+CORNERS = {Q: (Q_FIRST, Q_LAST), K: (K_FIRST, K_LAST)}
 
 
 @dataclass(frozen=True)
@@ -177,7 +175,7 @@ class _Tiles:
         return rule(*ranges)
 
 
-CORNERS_OF = {var(name, Type.INT): Range(*ends) for name, ends in CORNERS.items()}
+CORNERS_OF = {position: Range(*ends) for position, ends in CORNERS.items()}
 
 
 def _monotone(node: Op) -> bool:

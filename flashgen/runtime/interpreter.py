@@ -19,13 +19,15 @@ from dataclasses import replace
 from threading import Lock, RLock
 from typing import Any
 
-import torch
 import triton
-import triton.language as tl
 
 from flashgen.runtime.interpreter_language import Language
+from flashgen.runtime.interpreter_numbers import round_as_compiled
 from flashgen.runtime.interpreter_operators import Operators
-from flashgen.runtime.interpreter_types import share_types
+from flashgen.runtime.interpreter_types import share_dtypes, share_types
+
+# What Triton's module keeps the lock by that a kernel runs under.
+_RUNNING = "_flashgen_running"
 
 
 def interpreted() -> bool:
@@ -47,66 +49,13 @@ _mending = Lock()
 def _mend() -> None:
     # Only the interpreter needs numpy.
     import numpy as np
-    from triton._C.libtriton import ir as _ir
     from triton.runtime import interpreter
 
-    builder = interpreter.InterpreterBuilder
-    create_dot, create_splat, convert = builder.create_dot, builder.create_splat, interpreter._implicit_cvt
-    create_fp_to_fp, cast = builder.create_fp_to_fp, builder.cast_impl
-    torch_float8 = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
-
-    def as_float32(operand: Any) -> Any:
-        if operand.dtype.scalar != tl.bfloat16:
-            return operand
-        bits = operand.data.astype(np.uint32) << 16
-        return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
-
-    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-        return create_dot(self, as_float32(a), as_float32(b), *rest)
-
-    def to_float(self: Any, value: Any, dtype: Any, rounding: Any) -> Any:
-        target = torch_float8.get(dtype.scalar)
-        if target is None or value.dtype.scalar != tl.float32:
-            return create_fp_to_fp(self, value, dtype, rounding)
-        rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(target).view(torch.uint8)
-        return interpreter.TensorHandle(rounded.numpy(), dtype.scalar)
-
-    def cast_nearest(self: Any, value: Any, dtype: Any) -> Any:
-        if dtype.scalar == tl.float32:
-            value = as_float32(value)
-        if dtype.scalar != tl.bfloat16 or value.dtype.scalar != tl.float32:
-            return cast(self, value, dtype)
-        rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(torch.bfloat16).view(torch.uint16)
-        return interpreter.TensorHandle(rounded.numpy(), tl.bfloat16)
-
-    def splat(self: Any, block: Any, operand: Any) -> Any:
-        is_test = operand.data.dtype == np.bool_
-        return create_splat(self, block, interpreter.TensorHandle(operand.data, tl.int1) if is_test else operand)
-
-    def argument(value: Any) -> Any:
-        if not isinstance(value, (bool, float)):
-            return convert(value)
-        dtype, kind = (np.bool_, tl.int1) if isinstance(value, bool) else (np.float32, tl.float32)
-        return tl.tensor(interpreter.TensorHandle(np.array([value], dtype), kind), kind)
-
-    def reduce_into(self: Any, kind: Any, descriptor: Any, value: Any, indices: Any) -> None:
-        """A descriptor's atomic_add of floats, the only reduction that kernels here ask for."""
-        addresses, mask = descriptor.materialize_pointers(indices)
-        self.create_atomic_rmw(_ir.ATOMIC_OP.FADD, addresses, value, mask, _ir.MEM_SEMANTIC.RELAXED, None)
-
-    np_dtype_of, np_dtypes = interpreter._get_np_dtype, dict[str, Any]()
-
-    def np_dtype(dtype: Any) -> Any:
-        scalar = dtype.scalar
-        if scalar.name not in np_dtypes:
-            np_dtypes[scalar.name] = np_dtype_of(scalar)
-        return np_dtypes[scalar.name]
-
-    interpreter._get_np_dtype = np_dtype
-
-    # A kernel calls functions of its own thread alone. Where a copy of this module has put another lock around it,
-    # every thread takes both in the same order.
-    running, execute = RLock(), interpreter.GridExecutor.__call__
+    share_dtypes(interpreter)
+    # A kernel calls functions of its own thread alone. One lock for all copies of this module: of two, a kernel that
+    # was running when a copy came would take the other one last, and all later ones first.
+    running = vars(interpreter).setdefault(_RUNNING, RLock())
+    execute = interpreter.GridExecutor.__call__
     operators = Operators(interpreter)
     language = Language(interpreter, operators.members, operators.functions)
     rewrite = interpreter.FunctionRewriter.rewrite_ast
@@ -123,12 +72,8 @@ def _mend() -> None:
     interpreter.GridExecutor.__call__ = alone
     interpreter._patch_lang, interpreter._patch_attr = language.patch, language.patch_builtin
     interpreter.FunctionRewriter.rewrite_ast = rewrite_alone
-    builder.create_dot, builder.create_splat, builder.create_fp_to_fp = dot, splat, to_float
-    builder.cast_impl = cast_nearest
-    if not hasattr(builder, "create_descriptor_reduce"):
-        builder.create_descriptor_reduce = reduce_into
-    interpreter._implicit_cvt = argument
     # What it finds goes to `device_assert`, which without `debug` does nothing.
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=options.debug)
+    round_as_compiled(interpreter)
     share_types(interpreter)

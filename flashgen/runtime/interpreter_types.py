@@ -41,6 +41,19 @@ def share_types(interpreter: Any) -> None:
     _spare_places(interpreter)
 
 
+def share_dtypes(interpreter: Any) -> None:
+    """From here on the dtypes that arrays have for elements of each type are looked up once."""
+    np_dtype_of, np_dtypes = interpreter._get_np_dtype, dict[str, Any]()
+
+    def np_dtype(dtype: Any) -> Any:
+        scalar = dtype.scalar
+        if scalar.name not in np_dtypes:
+            np_dtypes[scalar.name] = np_dtype_of(scalar)
+        return np_dtypes[scalar.name]
+
+    interpreter._get_np_dtype = np_dtype
+
+
 def _share_blocks(builder: Any) -> None:
     """Types of blocks lie at those of their elements: types of pointers live as long as a kernel runs."""
     block, make, to_ir = core.block_type, core.block_type.__init__, core.block_type.to_ir

@@ -2,7 +2,7 @@
 
 from flashgen.spec.digest import digest
 from flashgen.spec.load import load
-from flashgen.spec.model import json_schema
+from flashgen.spec.schema import json_schema
 from flashgen.spec.variant import Variant
 
 __all__ = ["Variant", "digest", "json_schema", "load"]

@@ -9,13 +9,13 @@ from flashgen.lang.check import Scope, TensorType, expression, meaning
 from flashgen.lang.nodes import Const, Expr, Op, Reduction, Type, const, var, walk
 from flashgen.lang.parse import parse
 from flashgen.lang.syntax import Name
+from flashgen.lang.variables import SCORE
 from flashgen.lang.written import written
 from flashgen.spec import names, sugar
 from flashgen.spec.model import SpecForm
 from flashgen.spec.source import Document, KeyPath
 from flashgen.spec.variant import Dim, Input, Param
 
-SCORE = var("score", Type.FLOAT)
 _ELEMENTS = {"bool": Type.BOOL, "float16": Type.FLOAT, "bfloat16": Type.FLOAT, "float32": Type.FLOAT}
 
 

@@ -16,10 +16,12 @@ from flashgen.lang.parse import parse as parse_expression
 from flashgen.lang.reductions import MAX_TERMS
 from flashgen.lang.softcaps import with_softcaps
 from flashgen.lang.syntax import Name, pieces
+from flashgen.lang.variables import SCORE
 from flashgen.spec import sugar
-from flashgen.spec.declare import SCORE, Declarations
-from flashgen.spec.model import SpecForm, beyond, parse
+from flashgen.spec.declare import Declarations
+from flashgen.spec.model import SpecForm, beyond
 from flashgen.spec.modes import tune_shape, usual_shapes
+from flashgen.spec.parse import parse
 from flashgen.spec.source import Document, KeyPath, read
 from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from flashgen.errors import SpecError
-from flashgen.spec import names
 from flashgen.spec.accept import (
     INPUT_DTYPES,
     LIMITS,
@@ -36,7 +34,6 @@ from flashgen.spec.accept import (
     sized,
 )
 from flashgen.spec.modes import CACHES, MODES, misfit
-from flashgen.spec.source import Document, KeyPath
 from flashgen.spec.variant import DTYPES
 
 MAX_PARAMS, MAX_INPUTS, MAX_LETS = 64, 32, 64
@@ -274,71 +271,3 @@ class SpecForm(_Form):
     score: Expression | None = Field(None, description="The score, in float32.", examples=["score + rel[h, q - k]"])
     mask: Expression | None = Field(None, description="Whether query q sees key k.", examples=["abs(q - k) <= W"])
     tune: TuneForm | None = Field(None, description="What build tunes for.")
-
-
-def parse(document: Document) -> SpecForm:
-    """Check a document's form. Raises SpecError at the first problem in the file's order, with a count of the rest."""
-    try:
-        spec = SpecForm.model_validate(document.data)
-    except ValidationError as error:
-        problems = [_problem(document, detail) for detail in error.errors(include_url=False)]
-        first = min(problems, key=lambda p: (p.location.line or 0, p.location.column or 0))
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise SpecError(first.location, first.found, first.expected + more) from None
-    expected = names.module_problem(spec.name)
-    if expected:
-        raise SpecError(document.at(("name",)), f"the name {shown(spec.name)}", expected)
-    return spec
-
-
-def _problem(document: Document, detail: Any) -> SpecError:
-    path: KeyPath = detail["loc"]
-    value = detail["input"]
-    context = detail.get("ctx", {})
-    plain = {"dict_type": "a mapping of names", "list_type": "a list"}
-    expected = plain.get(detail["type"], detail["msg"])
-    key, found = context.get("key"), context.get("found")
-    if key:
-        path = (*path, key)
-    at = document.key(path) if key and found else document.at(path)
-    return SpecError(at, found or shown(value[key] if key and isinstance(value, dict) else value), expected)
-
-
-def shown(value: Any) -> str:
-    """A value in a few words, for messages."""
-    if isinstance(value, dict):
-        return "a mapping" if value else "an empty mapping"
-    if isinstance(value, list):
-        return f"a list of {len(value)}" if value else "an empty list"
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a spec, for editors."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "flashgen spec",
-        **_tidy(SpecForm.model_json_schema()),
-    }
-
-
-def _tidy(node: Any) -> Any:
-    """Without the titles that pydantic makes of field names, and without null: an absent key is left out."""
-    if isinstance(node, list):
-        return [_tidy(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    options = [option for option in node.get("anyOf", []) if option != {"type": "null"}]
-    if len(options) == 1:
-        node = {key: value for key, value in node.items() if key != "anyOf"} | options[0]
-    elif options:
-        node = node | {"anyOf": options}
-    node = {key: _tidy(value) for key, value in node.items()}
-    if isinstance(node.get("title"), str):
-        del node["title"]
-    if node.get("default", ...) is None:
-        del node["default"]
-    return node

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Record
-from flashgen.tuning.prune import Compiled
+from flashgen.tuning.prune import Compiled, Pruned
 from flashgen.tuning.timing import Timing
+from flashgen.tuning.trial import Trial
 from flashgen.tuning.workloads import Workload
 
 
@@ -121,3 +122,14 @@ def launched(entry: Entry) -> bool:
 
 def tally(reasons: Iterable[str], more: Mapping[str, int]) -> dict[str, int]:
     return dict(Counter(filter(None, reasons)) + Counter(more))
+
+
+def entries_of(trials: Sequence[Trial], pruned: Pruned) -> tuple[Entry, ...]:
+    """Every config that was tried, in that order, then those that were dropped."""
+    tried = [
+        Entry.of(t.config, pruned.compiled.get(t.config), t.timing, t.failure, pruned.verdicts.get(t.config, ""))
+        for t in trials
+    ]
+    known = {entry.config for entry in tried}
+    dropped = [config for config, why in pruned.verdicts.items() if why and config not in known]
+    return (*tried, *(Entry.of(c, pruned.compiled.get(c), dropped=pruned.verdicts[c]) for c in dropped))

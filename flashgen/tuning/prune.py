@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from flashgen.analysis.packed import BATCH, length_along
+from flashgen.analysis.packed import length_along
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.words import inner_name
+from flashgen.lang.variables import BATCH
 from flashgen.problems import Problem, input_sizes, shape_of
 from flashgen.runtime.config import Config
 from flashgen.runtime.gpus import shared_limit

@@ -15,7 +15,6 @@ from flashgen.problems import Problem
 from flashgen.runtime.choosing import unfused
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, built_in
-from flashgen.runtime.lookup import cache_folder
 from flashgen.runtime.record_files import read_record
 from flashgen.runtime.record_table import MOST_LETTERS
 from flashgen.runtime.records import Record
@@ -24,10 +23,10 @@ from flashgen.tuning.cache import write_record
 from flashgen.tuning.candidates import Candidates, Group, group
 from flashgen.tuning.clocks import throttling
 from flashgen.tuning.finals import finals, settled, tied
-from flashgen.tuning.outcome import Entry, Outcome, Work
+from flashgen.tuning.outcome import Entry, Outcome, Work, entries_of
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
 from flashgen.tuning.prune import CompileRequest, Pruned, prune
-from flashgen.tuning.storage import Place, storage_errors
+from flashgen.tuning.storage import Place, journal_path, storage_errors
 from flashgen.tuning.study import Budget, Searched, search
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.tools import Gpu, Tools
@@ -100,7 +99,7 @@ class Session:
         left_out, first = self._candidates.space(workload).dropped, self._candidates.first(workload)
         pruned = self._prune(workload, None if seconds is None else COMPILE_SHARE * seconds)
         if not pruned.kept:
-            entries = _entries((), pruned)
+            entries = entries_of((), pruned)
             return Outcome(workload, "failed", None, time.monotonic() - start, (), entries, {}, left_out)
         left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - (time.monotonic() - start))
         with self._tools.observed() as observation:
@@ -115,7 +114,7 @@ class Session:
             work = aside.submit(self._work, workload)
             winner = self._proven(workload, [config for config, _ in finalists], lost)
         ranking = tuple(Entry.of(config, pruned.compiled.get(config), timing) for config, timing in finalists)
-        entries = _entries(searched.trials, pruned)
+        entries = entries_of(searched.trials, pruned)
         found = (ranking, entries, lost, left_out, work.result())
         if winner is None:
             self._forget(workload)  # What spoiled every config may be gone at the next run.
@@ -297,19 +296,3 @@ class Session:
             path = journal_path(workload)
             with storage_errors(path):
                 path.unlink(missing_ok=True)
-
-
-def journal_path(workload: Workload) -> Path:
-    """Where this host keeps the study of a workload."""
-    return cache_folder() / "studies" / f"{workload.key.name}.log"
-
-
-def _entries(trials: Sequence[Trial], pruned: Pruned) -> tuple[Entry, ...]:
-    """Every config that was tried, in that order, then those that were dropped."""
-    tried = [
-        Entry.of(t.config, pruned.compiled.get(t.config), t.timing, t.failure, pruned.verdicts.get(t.config, ""))
-        for t in trials
-    ]
-    known = {entry.config for entry in tried}
-    dropped = [config for config, why in pruned.verdicts.items() if why and config not in known]
-    return (*tried, *(Entry.of(c, pruned.compiled.get(c), dropped=pruned.verdicts[c]) for c in dropped))

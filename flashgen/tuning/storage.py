@@ -12,7 +12,9 @@ from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage
 
 from flashgen.errors import EnvironmentProblem
+from flashgen.runtime.lookup import cache_folder
 from flashgen.tuning.journal import opened_journal
+from flashgen.tuning.workloads import Workload
 
 Place = Path | str
 
@@ -94,3 +96,8 @@ def _shown(place: Place) -> str:
     from flashgen.tuning.database import shown
 
     return shown(place)
+
+
+def journal_path(workload: Workload) -> Path:
+    """Where this host keeps the study of a workload."""
+    return cache_folder() / "studies" / f"{workload.key.name}.log"

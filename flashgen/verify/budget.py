@@ -237,14 +237,18 @@ def _underflow(call: Call, kept: float) -> float:
 
 
 def _worst(what: str, error: torch.Tensor, budget: torch.Tensor, rows: torch.Tensor) -> Verdict:
-    share = torch.where(rows, error / budget, 0.0)
+    return worst_of(f"{what} at [batch, head, row]", error, budget, torch.where(rows, error / budget, 0.0))
+
+
+def worst_of(where: str, error: torch.Tensor, budget: torch.Tensor, share: torch.Tensor) -> Verdict:
+    """The verdict on the place that takes the largest share of its budget; all three tensors are of one shape."""
     # NaN compares false with everything: count it as the worst there is.
     share = torch.where(share.isnan(), math.inf, share)
     at = int(share.argmax())
-    row = [int(n) for n in torch.unravel_index(torch.tensor(at), share.shape)]
+    place = [int(n) for n in torch.unravel_index(torch.tensor(at), share.shape)]
     worst, allowed = float(error.flatten()[at]), float(budget.flatten()[at])
     ok = bool(share.flatten()[at] <= 1)
-    return Verdict(worst if not math.isnan(worst) else math.inf, allowed, ok, f"{what} at [batch, head, row] {row}")
+    return Verdict(worst if not math.isnan(worst) else math.inf, allowed, ok, f"{where} {place}")
 
 
 def _pooled(losses: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

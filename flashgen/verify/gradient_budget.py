@@ -61,6 +61,7 @@ from flashgen.verify.budget import (
     roundoff,
     score_magnitude,
     what_was_drawn,
+    worst_of,
 )
 from flashgen.verify.eager_gradients import Loss, eager_gradients, evaluate, gradients_of, leaves_of
 from flashgen.verify.places import Places
@@ -259,15 +260,8 @@ def _row_by_row(name: str, found: torch.Tensor, eager: Sequence[torch.Tensor], b
     budget = (2 * lost.max() + 4 * bound.u + bound.float32) * scale + of_row(bound.absolute)
     if bound.walk is not None:
         budget = budget + 2 * bound.u * of_row(bound.walk)
-    share = torch.where(error == 0, 0.0, error / budget)
-    # NaN compares false with everything: count it as the worst there is.
-    share = share.where(~share.isnan(), math.inf)
-    at = int(share.argmax())
-    row = [int(n) for n in torch.unravel_index(torch.tensor(at), share.shape)]
-    worst, allowed = float(error.flatten()[at]), float(budget.flatten()[at])
-    worst = math.inf if math.isnan(worst) else worst
     where = "[batch, head, row]" if name in ("q", "k", "v") else "element"
-    return Verdict(worst, allowed, bool(share.flatten()[at] <= 1), f"d_{name} at {where} {row}")
+    return worst_of(f"d_{name} at {where}", error, budget, torch.where(error == 0, 0.0, error / budget))
 
 
 def _as_a_whole(name: str, found: torch.Tensor, eager: Sequence[torch.Tensor], bound: _Bound, of_row: OfRow) -> Verdict:

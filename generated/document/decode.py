@@ -26,8 +26,8 @@ def _decode(
     CHUNK: tl.constexpr,
 ):
     # Grid: one program for each split of the keys of each tile of rows of each KV head of each batch element.
-    # A tile has BM rows, each a query and a head of those that share the KV head: h and q [BM, 1] differ from row to
-    # row; k [1, BN]: positions of a tile's keys. m, l, acc: see online_softmax_scaled.
+    # A tile has BM rows, each a query and a head of those that share the KV head.
+    # q [BM, 1]: those of the rows; k [1, BN]: positions of a tile's keys. m, l, acc: see online_softmax_scaled.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
     kv_h = tl.program_id(0) % kv_heads
     item = tl.program_id(0) // kv_heads

@@ -29,8 +29,8 @@ def _decode_paged(
     BLOCK_SIZE: tl.constexpr, TOKEN_SCALES: tl.constexpr, CONVERTED: tl.constexpr,
 ):
     # Grid: one program for each item of the plan and each KV head: one split of the keys of one tile of rows.
-    # A tile has BM rows, each a query and a head of those that share the KV head: h and q [BM, 1] differ from row to
-    # row; k [1, BN]: positions of a tile's keys. m, l, acc: see online_softmax.
+    # A tile has BM rows, each a query and a head of those that share the KV head.
+    # q [BM, 1]: those of the rows; k [1, BN]: positions of a tile's keys. m, l, acc: see online_softmax.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
     # Functions that have a fast and an exact form take the exact one for float32.
     PRECISE: tl.constexpr = q_ptr.dtype.element_ty == tl.float32

@@ -9,9 +9,10 @@ from language_world import SIZES, TENSORS, compile, pairs
 from mask_strategies import drawn
 
 from flashgen.lang import bounds
-from flashgen.lang.bounds import KeyRange, always, increasing_in_q, key_range
+from flashgen.lang.bounds import KeyRange, always, key_range
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.linear import difference
+from flashgen.lang.monotone import increasing_in_q
 from flashgen.lang.nodes import Expr, Type, variables
 
 KEYS = range(SIZES["kv_len"])

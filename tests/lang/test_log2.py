@@ -10,8 +10,9 @@ from language_world import SCOPE, TENSORS, compile, pairs
 from mask_strategies import drawn
 
 from flashgen.lang.evaluate import evaluate
-from flashgen.lang.log2 import LOG2E, QK, affine_in_k, factored, is_uniform, logits
+from flashgen.lang.log2 import LOG2E, affine_in_k, factored, logits
 from flashgen.lang.nodes import TRUE, Const, Expr, Type, op, variables, walk
+from flashgen.lang.variables import QK, is_uniform
 
 SCALES = st.sampled_from([0.125, 0.3, 1.0, 2.5])
 

@@ -12,8 +12,8 @@ from triton.compiler import make_backend
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from flashgen.runtime import launching
 from flashgen.runtime.descriptors import Tile, Tiled, rows_tiling
+from flashgen.runtime.traits import describe_arguments
 
 BACKEND = type(make_backend(GPUTarget("cuda", 90, 32)))
 
@@ -23,7 +23,7 @@ def seen_by_triton(value: object) -> object:
 
 
 def described(value: object) -> object:
-    return launching._describe(SimpleNamespace(), 0, (value,), ())[0][1:]
+    return describe_arguments(SimpleNamespace(), 0, (value,), ())[0][1:]
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:

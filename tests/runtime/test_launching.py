@@ -20,6 +20,7 @@ from triton.experimental.gluon import language as gl
 from flashgen.runtime import launching
 from flashgen.runtime.descriptors import Tile, Tiled, rows_tiling
 from flashgen.runtime.memory import MOST, remember
+from flashgen.runtime.traits import describe_arguments, flat_arguments
 
 MEMORY = torch.zeros(64, dtype=torch.uint8)
 VALUES = [
@@ -37,7 +38,7 @@ def seen_by_triton(value: object) -> object:
 
 
 def described(value: object) -> object:
-    return launching._describe(SimpleNamespace(), 0, (value,), ())[0][1:]
+    return describe_arguments(SimpleNamespace(), 0, (value,), ())[0][1:]
 
 
 def test_what_triton_tells_apart_is_told_apart() -> None:
@@ -64,7 +65,7 @@ def test_lengths_that_grow_need_few_kernels_to_be_found() -> None:
 
 def test_kernels_are_told_apart_by_constants_and_by_what_they_are() -> None:
     one, other = SimpleNamespace(), SimpleNamespace()
-    seen = {launching._describe(kernel, gpu, (), constants)[0] for kernel in (one, other) for gpu in (0, 1)
+    seen = {describe_arguments(kernel, gpu, (), constants)[0] for kernel in (one, other) for gpu in (0, 1)
             for constants in (("BM", 64), ("BM", 32), ("BN", 64))}  # fmt: skip
     assert len(seen) == 12
 
@@ -96,8 +97,8 @@ def test_a_launch_runs_the_kernel() -> None:
 
 
 def test_a_tuple_of_integers_stands_for_its_elements() -> None:
-    passed = launching._describe(SimpleNamespace(), 0, (MEMORY, (3, 5), 7, ()), ())[1]
-    assert passed == [MEMORY.data_ptr(), *launching.flat_arguments(((3, 5), 7, ()))] == [MEMORY.data_ptr(), 3, 5, 7]
+    passed = describe_arguments(SimpleNamespace(), 0, (MEMORY, (3, 5), 7, ()), ())[1]
+    assert passed == [MEMORY.data_ptr(), *flat_arguments(((3, 5), 7, ()))] == [MEMORY.data_ptr(), 3, 5, 7]
     x = torch.zeros(40, device="cuda" if torch.cuda.is_available() else "cpu")
     for value in (1, 16, 3):
         launching.launch(_add, 3, x, (value, 40), BLOCK=16, num_warps=1)

@@ -1,7 +1,11 @@
 """attention() and its gradients from several threads at once, their first calls too."""
 
+import threading
+
 import pytest
 import torch
+import triton
+import triton.language as tl
 from side_by_side import forward_and_backward, side_by_side
 
 THREADS = 8
@@ -45,6 +49,51 @@ def test_variants_and_their_copies_may_run_side_by_side(gallery_module, tmp_path
     for found, call in zip(side_by_side(calls), calls, strict=True):
         for one, other in zip(found, call(), strict=True):
             assert torch.equal(one, other)
+
+
+# A kernel that has begun, and one that may go on.
+BEGUN, GO_ON = threading.Event(), threading.Event()
+
+
+def wait():
+    BEGUN.set()
+    GO_ON.wait()
+
+
+@triton.jit
+def doubled(x):
+    return x + x
+
+
+@triton.jit
+def kernel(x_ptr, WAITS: tl.constexpr):
+    if WAITS:
+        wait()
+    tl.store(x_ptr, doubled(tl.load(x_ptr)))
+
+
+def test_a_copy_may_come_while_a_kernel_runs(tmp_path):
+    """The kernel's functions are read after it came, and those of a kernel that waits for it too."""
+    from flashgen.codegen import load_module
+    from flashgen.codegen.export import export_module
+    from flashgen.runtime.interpreter import interpreted
+    from flashgen.spec import load
+
+    export_module(load({"name": "full", "head_dim": 16}), [], tmp_path / "later.py")
+    assert interpreted()
+    x, y = torch.ones(1), torch.ones(1)
+    first = threading.Thread(target=lambda: kernel[(1,)](x, WAITS=True), daemon=True)
+    first.start()
+    BEGUN.wait()
+    assert load_module(tmp_path / "later.py").interpreted()
+    second = threading.Thread(target=lambda: kernel[(1,)](y, WAITS=False), daemon=True)
+    second.start()
+    second.join(0.5)
+    GO_ON.set()
+    for thread in (first, second):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert x == y == 2
 
 
 def test_a_backward_pass_and_forward_passes_at_once(gallery_module):

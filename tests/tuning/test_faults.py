@@ -20,7 +20,7 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.record_files import RecordWarning, read_record, table_path
 from flashgen.runtime.records import Record
 from flashgen.tuning.cache import write_record
-from flashgen.tuning.session import journal_path
+from flashgen.tuning.storage import journal_path
 from flashgen.tuning.study import search
 
 NOBODY = 65534

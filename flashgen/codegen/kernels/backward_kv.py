@@ -9,7 +9,6 @@ from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
 from flashgen.codegen.arguments import PACKED_SIZES, ROW_SCHEDULE, dropout_reads, new_prologue, q_offset, unspecialized
 from flashgen.codegen.backward import (
-    Q_START,
     BackwardView,
     arguments_of,
     reads_of,
@@ -23,6 +22,7 @@ from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.limits import Limits, row_limits, scheduled_tiles
 from flashgen.codegen.pairs import Function, mask_function, named_apart
 from flashgen.emit.fragments import Fragment
+from flashgen.lang.variables import Q_START
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from flashgen.codegen.arguments import (
     q_offset,
     unspecialized,
 )
-from flashgen.codegen.backward import Q_START, score_function
+from flashgen.codegen.backward import score_function
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
@@ -31,6 +31,7 @@ from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
 from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.nodes import TRUE, Gather, variables, walk
+from flashgen.lang.variables import Q_START
 from flashgen.spec.variant import Variant
 
 

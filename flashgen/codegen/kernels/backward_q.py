@@ -13,7 +13,7 @@ from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.learned import LearnedView, learned_view
 from flashgen.codegen.limits import loop_limits, scheduled_tiles
 from flashgen.codegen.pairs import Function, named_apart, pairs
-from flashgen.lang.log2 import Q_FIRST
+from flashgen.lang.variables import Q_FIRST
 
 
 @dataclass(frozen=True)

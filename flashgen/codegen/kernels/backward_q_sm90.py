@@ -27,7 +27,7 @@ from flashgen.codegen.pairs import Function, named_apart, pairs
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, of_roles
 from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
-from flashgen.lang.log2 import Q_FIRST
+from flashgen.lang.variables import Q_FIRST
 
 _SPREAD = "gl.zeros([64, BN], gl.float32, qk_layout) + "
 _SIZES = ("scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows", "head_group")

@@ -20,7 +20,7 @@ from flashgen.codegen.pairs import Function, Pairs, named_apart, pairs
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.linear import expression, linear
-from flashgen.lang.nodes import Expr, const, op
+from flashgen.lang.nodes import const, op
 from flashgen.spec.variant import Variant
 
 
@@ -66,6 +66,11 @@ class DecodeView(OnlineSoftmax):
     span: int | None
 
     @property
+    def of_rows(self) -> tuple[str, ...]:
+        """What the kernel reads that differs from row to row."""
+        return tuple(name for name, is_read in (("h", self.reads_h), ("q", self.q_vector)) if is_read)
+
+    @property
     def residue(self) -> bool:
         """Whether what the log-sum-exp has lost is written, for a backward pass."""
         return self.natural and not self.paged
@@ -84,7 +89,7 @@ def decode_view(variant: Variant, known: Sequence[Function], paged: bool) -> Dec
     found = _apart(pairs(facts, prologue), facts.own, known)
     limits = _limits(facts, prologue)
     epilogue = prologue.fork()
-    row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
+    row_shift = found.row_shift(epilogue)
     by_row = found.row is not None and bool(level(found.row))
     reads = prologue.reads | found.reads
     sizes = ("total_q", "max_q", "num_blocks", "max_keys") if paged else ("q_len", "kv_len", "num_splits")
@@ -176,11 +181,6 @@ def _span(facts: Facts) -> int | None:
     gaps = [linear(upper) - linear(lower) for lower in facts.keys.lower for upper in facts.keys.upper]
     widths = [gap.constant + 1 for gap in gaps if not gap.terms]
     return max(min(widths), 1) if widths else None
-
-
-def _row_shift(row: Expr, epilogue: Prologue) -> str:
-    text = epilogue.inline(row)
-    return f"tl.reshape({text}, [BM])" if level(row) else text
 
 
 DECODE = KernelText(

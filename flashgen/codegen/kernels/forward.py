@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.analysis.levels import level
 from flashgen.codegen.arguments import (
     PACKED_SIZES,
     SCHEDULE,
@@ -19,8 +18,7 @@ from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.limits import loop_limits, scheduled_tiles
 from flashgen.codegen.online import OnlineSoftmax
 from flashgen.codegen.pairs import Function, pairs
-from flashgen.emit.prologue import Prologue
-from flashgen.lang.nodes import TRUE, Expr
+from flashgen.lang.nodes import TRUE
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def forward_view(facts: Facts) -> ForwardView:
     if found.mask is not None:
         limits = scheduled_tiles(facts) if scheduled else loop_limits(facts, prologue).lines
     epilogue = prologue.fork()
-    row_shift = [] if found.row is None else [f"row_shift = {_row_shift(found.row, epilogue)}"]
+    row_shift = found.row_shift(epilogue)
     reads = prologue.reads | found.reads | dropout_reads(variant)
     arguments = extra_arguments(variant, reads | ({"sinks_ptr"} if variant.sink else set()))
     spread = "tl.zeros([BM, BN], tl.float32) + " if found.spread else ""
@@ -120,11 +118,6 @@ def default_name(facts: Facts) -> str:
     plain = facts.logits.scaled is not None and (facts.variant.mask is TRUE or facts.longest_first)
     # Dropout leaves three consumers too few registers.
     return "default_plain_config" if plain and facts.variant.dropout is None else "default_config"
-
-
-def _row_shift(row: Expr, epilogue: Prologue) -> str:
-    text = epilogue.inline(row)
-    return f"tl.reshape({text}, [BM])" if level(row) else text
 
 
 FORWARD = KernelText("forward", "out and lse", lambda views: forward_view(views.facts))

@@ -27,9 +27,9 @@ from flashgen.codegen.sm90.masks import Mixed, mixed
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.log2 import K, affine_in_k
+from flashgen.lang.log2 import affine_in_k
 from flashgen.lang.nodes import Expr, Gather, indices, op, substitute, walk
-from flashgen.lang.tiles import CORNERS
+from flashgen.lang.variables import K_FIRST, K
 from flashgen.spec.variant import Variant
 
 
@@ -267,7 +267,7 @@ def _affine(facts: Facts, prologue: Prologue) -> AffineBias | None:
     if found is None:
         return None
     prologue.name(found.scaled, "qk_scale")
-    shift = prologue.inline(substitute(found.column, {K: CORNERS["k"][0]}), spelled={"k_first": "start"})
+    shift = prologue.inline(substitute(found.column, {K: K_FIRST}), spelled={"k_first": "start"})
     per_key = prologue.inline(op("truediv", found.per_key, found.scaled))
     return AffineBias(per_key, shift)
 

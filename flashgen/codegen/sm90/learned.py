@@ -13,17 +13,12 @@ from flashgen.analysis.facts import Facts, facts_of
 from flashgen.codegen.learned import SiteTexts, summed_by_key
 from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.pairs import Function
+from flashgen.codegen.sm90.uniform import AT_HAND
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.learned import Placement, Sharing
-from flashgen.lang.nodes import Expr, Type, substitute, var
+from flashgen.lang.nodes import Expr, substitute
 from flashgen.lang.show import show
 from flashgen.spec.variant import Variant
-
-# The corners of the tile at hand, which change from step to step where the loop walks along queries.
-_CORNERS: dict[Expr, Expr] = {
-    var("q_first", Type.INT): var("q_start", Type.INT),
-    var("q_last", Type.INT): var("q_end", Type.INT),
-}
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ def _site(
         offset = texts.epilogue.inline(found.offset)
     else:
         assert found.uniform is not None
-        condition, place = (substitute(each, _CORNERS) for each in (found.uniform, found.corner))
+        condition, place = (substitute(each, AT_HAND) for each in (found.uniform, found.corner))
         body = prologue.body(condition, place, inlined=True)
         lines, (uniform, offset) = body.lines, body.results
         at_corner = prologue.body(place, inlined=True)

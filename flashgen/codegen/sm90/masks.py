@@ -9,8 +9,9 @@ from flashgen.analysis.facts import Facts
 from flashgen.codegen.limits import extreme
 from flashgen.codegen.pairs import Function, Given, Pairs
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.bounds import KeyRange, increasing_in_q
+from flashgen.lang.bounds import KeyRange
 from flashgen.lang.linear import expression, linear
+from flashgen.lang.monotone import increasing_in_q
 from flashgen.lang.nodes import TRUE, Expr, const, op
 from flashgen.lang.show import show
 

@@ -15,9 +15,10 @@ from flashgen.codegen.limits import clipped
 from flashgen.codegen.pairs import Function, named_apart
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.bounds import KeyRange, Q
+from flashgen.lang.bounds import KeyRange
 from flashgen.lang.nodes import TRUE, Expr, Gather, indices, walk
 from flashgen.lang.show import show
+from flashgen.lang.variables import Q
 
 # What asks whether a row exists, by its place in the tile or by its number.
 _BY_PLACE = Fragment(results=("rows_to(q_len - 1 - start, BM, row_layout)",), reads=("start",))

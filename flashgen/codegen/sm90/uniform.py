@@ -13,26 +13,24 @@ from flashgen.emit.prologue import Prologue
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import one_place, steps_with_each
-from flashgen.lang.log2 import K
 from flashgen.lang.nodes import (
     TRUE,
     Expr,
     Gather,
-    Type,
     indices,
     inputs,
     op,
     substitute,
     transform,
-    var,
     variables,
     walk,
 )
 from flashgen.lang.show import show
+from flashgen.lang.variables import K_FIRST, Q_END, Q_FIRST, Q_LAST, Q_START, K, Q
 from flashgen.spec.variant import Variant
 
-_Q, _K_FIRST = var("q", Type.INT), var("k_first", Type.INT)
-_CORNERS = {var("q_first", Type.INT): var("q_start", Type.INT), var("q_last", Type.INT): var("q_end", Type.INT)}
+# The corners of the tile of queries at hand, which change from step to step where the loop walks along these.
+AT_HAND = {Q_FIRST: Q_START, Q_LAST: Q_END}
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def uniform_score(
     condition = fold(condition)
     test, score = condition, transform(pair, lambda node: _at_corner(node) if node in reads else node)
     if along_queries:
-        test, score = (substitute(each, _CORNERS) for each in (test, score))
+        test, score = (substitute(each, AT_HAND) for each in (test, score))
     prologue = prologue.fork()
     names = ", ".join(dict.fromkeys(show(read, variant.lets) for read in reads))
     found = UniformTiles(
@@ -102,4 +100,4 @@ def _indices(read: Gather, variant: Variant, ranges: Ranges) -> list[Expr]:
 
 
 def _at_corner(read: Expr) -> Expr:
-    return fold(substitute(read, {_Q: var("q_first", Type.INT), K: _K_FIRST}))
+    return fold(substitute(read, {Q: Q_FIRST, K: K_FIRST}))

@@ -55,10 +55,6 @@ class Scope:
     tensors: list[Tensor]
     used: set[str] = field(default_factory=set)
 
-    def without_score(self) -> Scope:
-        """The same for masks and indices."""
-        return Scope([piece for piece in self.scalars if not piece.smooth], self.tensors, self.used)
-
 
 def number(value: int | float) -> Piece:
     """A literal, in parentheses where it has a sign."""

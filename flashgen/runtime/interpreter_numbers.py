@@ -1,0 +1,65 @@
+"""Numbers of few bits in Triton's interpreter: rounded as compiled kernels round them, and tests that stay tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton.language as tl
+
+
+def round_as_compiled(interpreter: Any) -> None:
+    """Have the interpreter multiply, cast and add numbers of each dtype as a GPU does; bools stay bools."""
+    # Only the interpreter needs numpy.
+    import numpy as np
+    from triton._C.libtriton import ir as _ir
+
+    builder = interpreter.InterpreterBuilder
+    create_dot, create_splat, convert = builder.create_dot, builder.create_splat, interpreter._implicit_cvt
+    create_fp_to_fp, cast = builder.create_fp_to_fp, builder.cast_impl
+    torch_float8 = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+
+    def as_float32(operand: Any) -> Any:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        bits = operand.data.astype(np.uint32) << 16
+        return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
+
+    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return create_dot(self, as_float32(a), as_float32(b), *rest)
+
+    def to_float(self: Any, value: Any, dtype: Any, rounding: Any) -> Any:
+        target = torch_float8.get(dtype.scalar)
+        if target is None or value.dtype.scalar != tl.float32:
+            return create_fp_to_fp(self, value, dtype, rounding)
+        rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(target).view(torch.uint8)
+        return interpreter.TensorHandle(rounded.numpy(), dtype.scalar)
+
+    def cast_nearest(self: Any, value: Any, dtype: Any) -> Any:
+        if dtype.scalar == tl.float32:
+            value = as_float32(value)
+        if dtype.scalar != tl.bfloat16 or value.dtype.scalar != tl.float32:
+            return cast(self, value, dtype)
+        rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(torch.bfloat16).view(torch.uint16)
+        return interpreter.TensorHandle(rounded.numpy(), tl.bfloat16)
+
+    def splat(self: Any, block: Any, operand: Any) -> Any:
+        is_test = operand.data.dtype == np.bool_
+        return create_splat(self, block, interpreter.TensorHandle(operand.data, tl.int1) if is_test else operand)
+
+    def argument(value: Any) -> Any:
+        if not isinstance(value, (bool, float)):
+            return convert(value)
+        dtype, kind = (np.bool_, tl.int1) if isinstance(value, bool) else (np.float32, tl.float32)
+        return tl.tensor(interpreter.TensorHandle(np.array([value], dtype), kind), kind)
+
+    def reduce_into(self: Any, kind: Any, descriptor: Any, value: Any, indices: Any) -> None:
+        """A descriptor's atomic_add of floats, the only reduction that kernels here ask for."""
+        addresses, mask = descriptor.materialize_pointers(indices)
+        self.create_atomic_rmw(_ir.ATOMIC_OP.FADD, addresses, value, mask, _ir.MEM_SEMANTIC.RELAXED, None)
+
+    builder.create_dot, builder.create_splat, builder.create_fp_to_fp = dot, splat, to_float
+    builder.cast_impl = cast_nearest
+    if not hasattr(builder, "create_descriptor_reduce"):
+        builder.create_descriptor_reduce = reduce_into
+    interpreter._implicit_cvt = argument
