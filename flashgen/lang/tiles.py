@@ -156,15 +156,22 @@ class _Tiles:
         left, right = (self.of(arg) for arg in expr.args)
         if None in (left.low, left.high, right.low, right.high):
             return UNKNOWN
-        found, known = _ordered(expr.name, left, right), self._are_ordered(expr.args)
+        found = _ordered(expr.name, left, right)
+        known = _all(map(self._holds, expr.args))
         if known is TRUE or found is UNKNOWN:
             return found
         return Range(op("and", known, found.low), op("or", op("not", known), found.high))  # type: ignore[arg-type]
 
-    def _are_ordered(self, args: Iterable[Expr]) -> Expr:
-        """Whether the ranges of the operands of a comparison hold what they are of: a float may be NaN somewhere."""
-        floats = [arg for arg in args if arg.type is Type.FLOAT]
-        return _all(_for_tile(arg, op("eq", arg, arg)) if self._is_end(arg) else self._is_finite(arg) for arg in floats)
+    def _holds(self, expr: Expr) -> Expr:
+        """Whether the range of an operand of a comparison holds all its values, which of floats may be NaN."""
+        if expr.type is not Type.FLOAT:
+            return TRUE
+        if self._is_end(expr):
+            return _for_tile(expr, op("eq", expr, expr))
+        found = self.of(expr)
+        # What overflows may make NaN of finite numbers.
+        ends = (end for end in (found.low, found.high) if end is not None and not is_finite(end))
+        return _all([self._is_finite(expr), *(op("eq", end, end) for end in ends)])
 
     def _is_finite(self, expr: Expr) -> Expr:
         """Whether all floats are finite that a float is made of."""
