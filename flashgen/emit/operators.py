@@ -20,6 +20,8 @@ _CALLS = {
     "min": "minimum", "max": "maximum",
     **{name: name for name in ("abs", "where", "exp", "exp2", "log", "log2", "sqrt", "sigmoid")},
 }  # fmt: skip
+# Triton's own leave NaN out.
+_OF_FLOATS = {"min": "float_min", "max": "float_max"}
 _MAY_OVERFLOW = frozenset({"add", "sub", "mul", "neg", "pow", "shl", "abs", "floordiv", "not"})
 # A power up to this one is written as a product.
 _LARGEST_PRODUCT = 8
@@ -42,6 +44,8 @@ class Operators:
         operands = [self._widened(node, *pair) for pair in zip(node.args, operands, strict=True)]
         if node.name in _INFIX:
             return binary(_INFIX[node.name], *operands)
+        if node.name in _OF_FLOATS and node.type is Type.FLOAT:
+            return call(_OF_FLOATS[node.name], *operands)
         if node.name in _CALLS:
             return self.dialect.call(_CALLS[node.name], *operands)
         if node.name in ("neg", "not"):

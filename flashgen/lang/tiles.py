@@ -2,17 +2,21 @@
 
 The tile holds q_first <= q <= q_last and k_first <= k <= k_last. The result is again expressions, of those four, so
 that a kernel evaluates them once a tile. Gathered inputs enter through their least and greatest value over the tile's
-rows or columns. Where nothing can be said, the answer is doubt: not all, maybe some.
+rows or columns. Where nothing can be said, the answer is doubt: not all, maybe some. So it is where a float is NaN,
+which no order has a place for, or infinite, of which sums and products may make NaN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import reduce
 
 from flashgen.lang.fold import fold, simplify
 from flashgen.lang.intervals import Ranges, assumed
 from flashgen.lang.linear import Linear, expression, linear
+from flashgen.lang.magnitudes import is_finite
 from flashgen.lang.nodes import (
     COMPARISONS,
     FALSE,
@@ -71,6 +75,7 @@ class _Tiles:
     ranges: Ranges
     _known: dict[Expr, Range] = field(default_factory=dict)
     _reduced: dict[Expr, bool] = field(default_factory=dict)
+    _finite: dict[Expr, Expr] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> Range:
         if expr not in self._known:
@@ -81,12 +86,8 @@ class _Tiles:
         return self._known[expr]
 
     def _compute(self, expr: Expr) -> Range:
-        axes = variables(expr) & {"q", "k"}
-        if not axes:
-            return Range(expr, expr)
-        name = next(iter(axes))
-        if len(axes) == 1 and (expr in CORNERS_OF or self._needs_reduction(expr)):
-            return CORNERS_OF.get(expr) or Range(op("tile_min", expr), op("tile_max", expr))
+        if self._is_end(expr):
+            return CORNERS_OF.get(expr) or Range(_over_tile("tile_min", expr), _over_tile("tile_max", expr))
         if "score" in variables(expr):
             return UNKNOWN
         if isinstance(expr, Gather):
@@ -95,7 +96,7 @@ class _Tiles:
             return UNKNOWN
         if isinstance(expr, Reduction):
             return self._reduction(expr)
-        assert isinstance(expr, Op), name
+        assert isinstance(expr, Op)
         if expr.type is Type.INT and expr.name in ("add", "sub", "neg", "mul"):
             form = linear(expr)
             if form.terms != {expr: 1}:
@@ -105,6 +106,11 @@ class _Tiles:
         if expr.type is Type.BOOL:
             return self._logic(expr)
         return self._arithmetic(expr)
+
+    def _is_end(self, expr: Expr) -> bool:
+        """Whether the range is that of a value free of q and k, of a position, or of what is reduced as it is."""
+        axes = variables(expr) & {"q", "k"}
+        return not axes or (len(axes) == 1 and (expr in CORNERS_OF or self._needs_reduction(expr)))
 
     def _needs_reduction(self, expr: Expr) -> bool:
         """Along one axis a reduction is exact, and needed wherever corners alone do not give the range."""
@@ -148,7 +154,38 @@ class _Tiles:
         left, right = (self.of(arg) for arg in expr.args)
         if None in (left.low, left.high, right.low, right.high):
             return UNKNOWN
-        return _ordered(expr.name, left, right)
+        found = _ordered(expr.name, left, right)
+        known = _all(map(self._holds, expr.args))
+        if known is TRUE or found is UNKNOWN:
+            return found
+        return Range(op("and", known, found.low), op("or", op("not", known), found.high))  # type: ignore[arg-type]
+
+    def _holds(self, expr: Expr) -> Expr:
+        """Whether the range of an operand of a comparison holds all its values, which of floats may be NaN."""
+        if expr.type is not Type.FLOAT:
+            return TRUE
+        if self._is_end(expr):
+            return _for_tile(expr, op("eq", expr, expr))
+        found = self.of(expr)
+        # What overflows may make NaN of finite numbers.
+        ends = (end for end in (found.low, found.high) if end is not None and not is_finite(end))
+        return _all([self._is_finite(expr), *(op("eq", end, end) for end in ends)])
+
+    def _is_finite(self, expr: Expr) -> Expr:
+        """Whether all floats are finite that a float is made of."""
+        for node in walk(expr, to=self._finite):
+            if node not in self._finite:
+                self._finite[node] = self._made_of_finite(node)
+        return self._finite[expr]
+
+    def _made_of_finite(self, node: Expr) -> Expr:
+        if node.type is not Type.FLOAT:
+            return TRUE
+        if self._is_end(node):
+            return _for_tile(node, op("lt", op("abs", node), const(math.inf)))
+        if isinstance(node, Reduction):
+            return simplify(reduction("all", node.index, self._finite[node.term]))
+        return _all(self._finite[child] for child in node.children)
 
     def _logic(self, expr: Op) -> Range:
         ranges = [self.of(arg) for arg in expr.args]
@@ -173,6 +210,19 @@ class _Tiles:
         if rule is None or any(r.low is None or r.high is None for r in ranges):
             return UNKNOWN
         return rule(*ranges)
+
+
+def _over_tile(name: str, expr: Expr) -> Expr:
+    return op(name, expr) if variables(expr) & {"q", "k"} else expr
+
+
+def _for_tile(expr: Expr, test: Expr) -> Expr:
+    """Whether a test of a float holds all over the tile, nothing to ask of one that is finite by its text."""
+    return TRUE if is_finite(expr) else _over_tile("tile_min", test)
+
+
+def _all(tests: Iterable[Expr]) -> Expr:
+    return reduce(lambda left, right: simplify(op("and", left, right)), tests, TRUE)
 
 
 CORNERS_OF = {position: Range(*ends) for position, ends in CORNERS.items()}

@@ -21,7 +21,7 @@ from flashgen.emit.torch import emit
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.log2 import of_qk
 from flashgen.lang.nodes import Expr, Type, var
-from flashgen.runtime.device import arithmetic, loops, reciprocals, waves
+from flashgen.runtime.device import arithmetic, extrema, loops, reciprocals, waves
 
 TENSORS = {
     "doc": Tensor((var("batch", Type.INT), var("kv_len", Type.INT)), "int32"),
@@ -36,7 +36,9 @@ DTYPES = {name: tensor.dtype for name, tensor in TENSORS.items()}
 BUILT_IN = {"tl", "gl", "float", "min", "max", "abs", "int", "range"}
 # Functions of the device.
 CALLED = {
-    name for module in (arithmetic, loops, reciprocals, waves) for name in defined_names(inspect.getsource(module))
+    name
+    for module in (arithmetic, extrema, loops, reciprocals, waves)
+    for name in defined_names(inspect.getsource(module))
 }
 
 

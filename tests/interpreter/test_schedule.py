@@ -140,6 +140,32 @@ def test_masks_of_all_kinds(name: str, q_len: int, kv_len: int, tmp_path: Path) 
     check_use(module, call)
 
 
+FLOATS_OF_KEYS_AND_QUERIES = {
+    "before": "x[b, k] < y[b, q]",
+    "not from then on": "not (x[b, k] >= y[b, q])",
+    "alike": "x[b, k] != y[b, q]",
+    "not too far": "not (abs(x[b, k] - y[b, q]) > 200)",
+    "product": "x[b, k] * y[b, q] > -1.0",
+    "sum of products": "sum(i, 2, wide[b, k, i] * y[b, q]) < 1e9",
+}
+
+
+@pytest.mark.parametrize("mask", FLOATS_OF_KEYS_AND_QUERIES.values(), ids=FLOATS_OF_KEYS_AND_QUERIES)
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_floats_that_have_no_place_in_an_order(mask: str, odd: float, tmp_path: Path) -> None:
+    shapes = {"x": ["batch", "kv_len"], "y": ["batch", "q_len"], "wide": ["batch", "kv_len", 2]}
+    inputs = {name: {"shape": shape, "dtype": "float32"} for name, shape in shapes.items() if name in mask}
+    variant = load({"name": "planned", "mask": mask, "inputs": inputs})
+    problem = Problem(2, 1, 1, 32, 96, 16, 16, "float32")
+    call = make_inputs(variant, problem)
+    for name, tensor in call.inputs.items():
+        tensor.copy_(torch.arange(tensor.numel()).view_as(tensor) % 32 + (100 if name == "y" else 0))
+        # Among other numbers, and alone in a tile.
+        tensor[0, 5] = tensor[1, 32:64] = odd
+    call.inputs["y"][0] = 0.0
+    check(load_module(generate(variant, tmp_path)), call, visible(variant, problem, call), 16, 16)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("planned")

@@ -78,7 +78,15 @@ def test_what_tiles_say_of_any_mask_is_true(text: str, tile: Tile, at: dict) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["(q - k) % 3 < 2", "(q - k) % 4 == 0", "abs(q - k) % 3 != 1", "(q - 2 * k) // 3 > n", "(q - k) * (q + k) < 9"],
+    [
+        "(q - k) % 3 < 2",
+        "(q - k) % 4 == 0",
+        "abs(q - k) % 3 != 1",
+        "(q - 2 * k) // 3 > n",
+        "(q - k) * (q + k) < 9",
+        # Infinity times 0.
+        "q * k * 1e308 * 10.0 * (k - 1) > -1.0",
+    ],
 )
 @given(tile=tiles(), at=pairs())
 def test_what_tiles_say_of_arithmetic_along_both_axes_is_true(text: str, tile: Tile, at: dict) -> None:
