@@ -27,8 +27,6 @@ from flashgen.runtime.launching import launch
 from flashgen.runtime.operator import operator
 from flashgen.runtime.paged import CACHE_DTYPES, Pages, scale_strides
 
-__all__ = ["check", "check_varlen", "merge_states", "store_kv"]
-
 
 def merge_states(
     outs: torch.Tensor | Sequence[torch.Tensor], lses: torch.Tensor | Sequence[torch.Tensor]
@@ -190,7 +188,8 @@ def check(
     Reads them on the host, for which it waits: for finding a scheduler's mistakes. Tensors may be the host's copies, of
     64 bits too; of q and k_cache only the sizes count. attention_paged itself looks at shapes, dtypes and devices
     alone; of wrong numbers it reads and writes nothing out of bounds, and what it returns for the sequences concerned
-    means nothing. Raises TypeError for what is no tensor of integers, or no length.
+    means nothing. An end before the last row of q is wrong here, though attention_paged takes it: rows behind it are
+    nobody's. Raises TypeError for what is no tensor of integers, or no length.
     """
     check_paged_types(
         max_seqlen_q, max_seqlen_k, False, q=q, k_cache=k_cache, block_table=block_table, seq_lens=seq_lens,
