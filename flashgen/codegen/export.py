@@ -2,7 +2,8 @@
 
 The sources are moved, not changed, but for private names that two of them or the generated module have: these get the
 module's name. Public top-level names are unique over the package, by them the sources reach one another. The generated
-module keeps saying `runtime.name`; a namespace of that name stands in.
+module keeps saying `runtime.name`; a namespace of that name stands in. What serving needs beside attention is
+among the file's functions too.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def bundle(files: Mapping[str, str], records: Iterable[tuple[str, str]]) -> str:
     public = [name for name in used if name in homes]
     # What the module imports by name need not be public.
     by_name = [name for source in (*own.values(), module) for name in source.runtime]
-    order = list(_in_order([*(homes[name] for name in public), *by_name, "embedded"]))
+    # Who serves from the file has nothing else to write the cache with.
+    order = list(_in_order([*(homes[name] for name in public), *by_name, "embedded", "serving"]))
     defined = [name for source in (*own.values(), module) for name in source.names]
     sources = apart({name: _source(name) for name in order}, defined)
     _refuse_clashes({**sources, **own, "the generated module": module})

@@ -292,6 +292,11 @@ def is_contiguous_last(tensor: torch.Tensor) -> bool:
     return not tensor.ndim or tensor.shape[-1] <= 1 or tensor.stride(-1) == 1
 
 
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether elements share a place, as those of an expanded tensor do: none may be written to."""
+    return any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 def _contiguous_last(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if not is_contiguous_last(tensor):
         say_once(name, f"{name} is not contiguous in its last dimension; it is copied on each call")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -105,7 +105,8 @@ def check_inputs(
         bound |= here
         known |= here
         shape = each.shape(*(known[name] for name in each.reads))
-        _refuse_empty(each, shape, q, sizes)
+        if _has_all_dims(given, each):
+            _refuse_empty(each, shape, q, sizes)
         text = f"[{', '.join(each.dims)}]"
         ready.append(check_input(each.public, given, text, shape, each.dtype, q, each.may_be_one))
     return ready, bound
@@ -125,9 +126,13 @@ def _refuse_empty(declared: Input, shape: Sequence[int | None], q: torch.Tensor,
 
 def _bound(declared: Input, given: object) -> dict[str, int]:
     """The dimensions that an input binds; where it has too few of them, the check of its shape says so."""
-    if not isinstance(given, torch.Tensor):
+    if not _has_all_dims(given, declared):
         return dict.fromkeys(declared.binds, 0)
-    return {name: given.shape[axis] if axis < given.ndim else 0 for name, axis in declared.binds.items()}
+    return {name: given.shape[axis] for name, axis in declared.binds.items()}
+
+
+def _has_all_dims(given: object, declared: Input) -> TypeGuard[torch.Tensor]:
+    return isinstance(given, torch.Tensor) and given.ndim == len(declared.dims)
 
 
 def _strides(declared: Sequence[Input], tensors: Sequence[torch.Tensor | None]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import check_paged_types, is_contiguous_last
+from flashgen.runtime.arguments import check_paged_types, is_contiguous_last, overlaps
 from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs, given_own
@@ -111,6 +111,8 @@ def room_for(
             f"out has shape {tuple(out.shape)} and dtype {out.dtype} on {out.device}; expected "
             f"{(total_q, heads, v_head_dim)}, {q.dtype} on {q.device}"
         )
-    elif not is_contiguous_last(out):
-        raise ValueError(f"out has strides {out.stride()}; expected a contiguous last dimension")
+    elif not is_contiguous_last(out) or overlaps(out):
+        raise ValueError(
+            f"out has strides {out.stride()}; expected a contiguous last dimension, and a place for each element"
+        )
     return out, q.new_empty((heads, total_q), dtype=torch.float32) if lse is None else lse

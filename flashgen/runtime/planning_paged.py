@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.arguments import check_paged_types, check_scalar
+from flashgen.runtime.arguments import MAX_HEAD_DIM, check_paged_types, check_scalar
 from flashgen.runtime.choosing import choose_paged, config_text
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import programs_at_once, row_tile
@@ -103,8 +103,8 @@ def paged_plan(
         max_seqlen_q, max_seqlen_k, batch_invariant, q=q, k_cache=k_cache, block_table=block_table, seq_lens=seq_lens,
         cu_seqlens_q=cu_seqlens_q,
     )  # fmt: skip
-    if v_head_dim is not None:
-        check_scalar("v_head_dim", v_head_dim, int)
+    if v_head_dim is not None and not 1 <= check_scalar("v_head_dim", v_head_dim, int) <= MAX_HEAD_DIM:
+        raise ValueError(f"v_head_dim is {v_head_dim}; expected 1 to {MAX_HEAD_DIM}")
     text = config_text(config, "decode_paged")
     items, count = _PLAN(
         q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, v_head_dim,

@@ -12,14 +12,20 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import check_tensors, is_contiguous_last, refuse_all_but_tensors, refuse_unstrided
+from flashgen.runtime.arguments import (
+    check_paged_types,
+    check_scalar,
+    check_tensors,
+    is_contiguous_last,
+    overlaps,
+    refuse_all_but_tensors,
+    refuse_unstrided,
+)
 from flashgen.runtime.device.store import store_tokens
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.launching import launch
 from flashgen.runtime.operator import operator
 from flashgen.runtime.paged import CACHE_DTYPES, Pages, scale_strides
-
-__all__ = ["check", "check_varlen", "merge_states", "store_kv"]
 
 
 def merge_states(
@@ -129,6 +135,8 @@ def _checked(
 def _check_source(name: str, source: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
     refuse_unstrided(**{name: source, f"{name}_cache": cache, "slot_mapping": slot_mapping})
     pages = Pages.of(f"{name}_cache", cache, source.device)
+    if overlaps(cache):
+        raise ValueError(f"{name}_cache has strides {cache.stride()}; expected a place in memory for each element")
     whole = source.ndim == 3 and is_contiguous_last(source)
     if not whole or tuple(source.shape[1:]) != (pages.kv_heads, pages.head_dim):
         raise ValueError(
@@ -177,15 +185,25 @@ def check(
 ) -> None:  # fmt: skip
     """Raise ValueError that says what is wrong with the numbers that a call of attention_paged is given, all of it.
 
-    Reads them on the host, for which it waits: for finding a scheduler's mistakes. attention_paged itself looks at
-    shapes, dtypes and devices alone; of wrong numbers it reads and writes nothing out of bounds, and what it returns
-    for the sequences concerned means nothing.
+    Reads them on the host, for which it waits: for finding a scheduler's mistakes. Tensors may be the host's copies, of
+    64 bits too; of q and k_cache only the sizes count. attention_paged itself looks at shapes, dtypes and devices
+    alone; of wrong numbers it reads and writes nothing out of bounds, and what it returns for the sequences concerned
+    means nothing. An end before the last row of q is wrong here, though attention_paged takes it: rows behind it are
+    nobody's. Raises TypeError for what is no tensor of integers, or no length.
     """
+    check_paged_types(
+        max_seqlen_q, max_seqlen_k, False, q=q, k_cache=k_cache, block_table=block_table, seq_lens=seq_lens,
+        cu_seqlens_q=cu_seqlens_q,
+    )  # fmt: skip
+    _refuse_other_dims(
+        q=(q, "[total_q, ...]", q.ndim > 0),
+        k_cache=(k_cache, "[num_blocks, block_size, kv_heads, head_dim]", k_cache.ndim == 4),
+        block_table=(block_table, "[batch, max_blocks]", block_table.ndim == 2),
+    )
     num_blocks, block_size = k_cache.shape[:2]
-    if block_table.ndim != 2:
-        raise ValueError(f"block_table has shape {tuple(block_table.shape)}; expected [batch, max_blocks]")
     batch, max_blocks = block_table.shape
     _refuse_other_sizes("block_table", batch, seq_lens=(seq_lens, batch), cu_seqlens_q=(cu_seqlens_q, batch + 1))
+    _refuse_other_numbers(block_table=block_table, seq_lens=seq_lens, cu_seqlens_q=cu_seqlens_q)
     table, lengths = block_table.tolist(), seq_lens.tolist()
     most = max_blocks * block_size if max_seqlen_k is None else min(max_seqlen_k, max_blocks * block_size)
     found = [
@@ -219,14 +237,33 @@ def check_varlen(
     reads and writes nothing out of bounds, and what it returns for the sequences concerned means nothing. Ends before
     the last token are wrong here, though attention_varlen takes them: it leaves 0 behind them.
     """
+    refuse_all_but_tensors(q=q, k=k, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        check_scalar(name, length, int)
+    _refuse_other_dims(q=(q, "[total_q, ...]", q.ndim > 0), k=(k, "[total_k, ...]", k.ndim > 0))
     ends = max(1, cu_seqlens_q.numel())
     _refuse_other_sizes("cu_seqlens_q", ends - 1, cu_seqlens_q=(cu_seqlens_q, ends), cu_seqlens_k=(cu_seqlens_k, ends))
+    _refuse_other_numbers(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     found = [
         *_wrong_ends("q", "queries", cu_seqlens_q.tolist(), q.shape[0], max_seqlen_q),
         *_wrong_ends("k", "keys", cu_seqlens_k.tolist(), k.shape[0], max_seqlen_k),
     ]
     if found:
         raise ValueError("; ".join(found))
+
+
+def _refuse_other_numbers(**tensors: torch.Tensor | None) -> None:
+    """TypeError for what has other numbers than integers: the host may have them longer than kernels take them."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{name} is {tensor.dtype}; expected int32")
+
+
+def _refuse_other_dims(**shapes: tuple[torch.Tensor, str, bool]) -> None:
+    """ValueError for a tensor that is not of the form that is wanted."""
+    for name, (tensor, wanted, fits) in shapes.items():
+        if not fits:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {wanted}")
 
 
 def _refuse_other_sizes(of: str, batch: int, **numbers: tuple[torch.Tensor | None, int]) -> None:

@@ -92,6 +92,22 @@ def test_it_serves_packed_sequences_and_paged_caches(name: str, tmp_path: Path) 
     assert result.ok, result
 
 
+def test_it_has_what_serving_needs_beside_attention(tmp_path: Path) -> None:
+    module = exported(load({"name": "served", "causal": True}), tmp_path)
+    caches = torch.zeros(2, 2, 16, 2, 8, dtype=torch.int8)
+    k, v = torch.randn(2, 20, 2, 8, generator=torch.Generator().manual_seed(1)).round()
+    slots = torch.arange(31, 11, -1)
+    module.store_kv(k, v, *caches, slots)
+    for stored, given in zip(caches.flatten(1, 2), (k, v), strict=True):
+        assert torch.equal(stored[slots].float(), given)
+    outs, lses = torch.ones(2, 1, 2, 3, 8), torch.zeros(2, 1, 2, 3)
+    assert torch.equal(module.merge_states(outs, lses)[0], outs[0])
+    with pytest.raises(ValueError, match="seq_lens has shape"):
+        module.check(k, caches[0], torch.zeros(2, 1, dtype=torch.int32), torch.tensor([3]))
+    with pytest.raises(ValueError, match="cu_seqlens_k has shape"):
+        module.check_varlen(k, k, torch.tensor([0, 20]), torch.tensor([0]), 20, 20)
+
+
 def test_it_runs_where_flashgen_cannot_be_imported(tmp_path: Path) -> None:
     export_module(load({"name": "alone", "causal": True}), (), tmp_path / "alone.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}

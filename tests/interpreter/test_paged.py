@@ -110,7 +110,7 @@ def test_a_plan_is_told_of_other_widths_of_values(gallery_module: Gallery) -> No
     plan = module.plan_paged(*given, **batch.queries, v_head_dim=48)
     planned = module.attention_paged(*batch.arguments, **batch.options, plan=plan)
     assert torch.equal(planned, module.attention_paged(*batch.arguments, **batch.options))
-    with pytest.raises(ValueError, match="v_cache has head_dim 513"):
+    with pytest.raises(ValueError, match="v_head_dim is 513; expected 1 to 512"):
         module.plan_paged(*given, **batch.queries, v_head_dim=513)
 
 
@@ -240,6 +240,7 @@ def test_new_queries_may_be_a_tree(tmp_path: Path) -> None:
         ({"out": 1}, "out is int; expected a torch.Tensor"),
         ({"q": torch.zeros(2, 4, 16).to_sparse()}, "q is a sparse_coo tensor; expected a strided one"),
         ({"seq_lens": torch.zeros(4, dtype=torch.int32)[::2]}, r"seq_lens has shape \(2,\) and strides \(2,\)"),
+        ({"out": torch.zeros(16).expand(2, 4, 16)}, r"out has strides \(0, 0, 1\); .* a place for each element"),
         ({"max_seqlen_q": 2.5}, "max_seqlen_q is 2.5; expected an int"),
         ({"max_seqlen_k": True}, "max_seqlen_k is True; expected an int"),
         ({"scale": "half"}, "scale is str; expected a float"),
@@ -272,6 +273,7 @@ def test_what_does_not_fit_is_refused_by_name(gallery_module: Gallery, change: d
         ({"block_table": [[0]]}, "block_table is list; expected a torch.Tensor"),
         ({"max_seqlen_q": "1"}, "max_seqlen_q is str; expected an int"),
         ({"v_head_dim": 16.0}, "v_head_dim is 16.0; expected an int"),
+        ({"v_head_dim": -1}, "v_head_dim is -1; expected 1 to 512"),
         ({"batch_invariant": 1}, "batch_invariant is 1; expected a bool"),
     ],
 )

@@ -67,3 +67,18 @@ def test_a_sum_of_no_terms_reads_none(build: Build) -> None:
     q, k, v = qkv(40)
     out = module.attention(q, k, v, x=torch.ones(1, 40, 0), y=torch.ones(1, 40, 0), r=0)
     torch.testing.assert_close(out, torch.softmax(q @ k.transpose(2, 3) / 4, -1) @ v)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, r"x is NoneType; expected a torch.Tensor of shape \[size, 2 \* size - 3\] and dtype torch.float32"),
+        (torch.ones(()), r"x has shape \(\); expected \[size, 2 \* size - 3\]"),
+        (torch.ones(4), r"x has shape \(4,\); expected \[size, 2 \* size - 3\]"),
+        (torch.ones(4, 5, 1), r"x has shape \(4, 5, 1\); expected \[size, 2 \* size - 3\]"),
+    ],
+)
+def test_what_cannot_bind_its_dimensions_is_called_by_what_it_is(build: Build, given: Any, message: str) -> None:
+    module = build({"inputs": {"x": TABLE}, "score": "score + x[q % size, k % size]"})
+    with pytest.raises((TypeError, ValueError), match=message):
+        module.attention(*qkv(20), x=given)

@@ -83,6 +83,7 @@ def test_what_is_not_converted_is_copied() -> None:
         ({"v_scale": 0.5}, "v_scale is float; expected a torch.Tensor"),
         ({"slot_mapping": SLOTS.to_sparse()}, "slot_mapping is a sparse_coo tensor"),
         ({"v_cache": torch.zeros(4, 16, KV_HEADS, V_HEAD_DIM, dtype=torch.int8, device="meta")}, "v_cache is on meta"),
+        ({"v_cache": torch.zeros(16, KV_HEADS, V_HEAD_DIM).expand(4, -1, -1, -1)}, r"v_cache has strides \(0, "),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name_and_nothing_is_written(change: dict[str, Any], message: str) -> None:
@@ -227,3 +228,50 @@ def test_check_says_what_has_not_a_number_for_each_sequence() -> None:
         check_varlen(q, q, torch.tensor([0, 2, 5]), torch.tensor([0, 5]), 5, 5)
     with pytest.raises(ValueError, match=r"cu_seqlens_q has shape \(0,\); expected \[1\]"):
         check_varlen(q, q, torch.zeros(0), torch.zeros(0), 5, 5)
+
+
+NUMBERS = torch.tensor([0, 2], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": None}, "q is NoneType; expected a torch.Tensor"),
+        ({"q": torch.zeros(())}, r"q has shape \(\); expected \[total_q, \.\.\.\]"),
+        ({"k_cache": torch.zeros(16)}, r"k_cache has shape \(16,\); expected \[num_blocks, block_size, kv_heads"),
+        ({"block_table": [[0], [1]]}, "block_table is list; expected a torch.Tensor"),
+        ({"block_table": torch.zeros(2, 1)}, "block_table is torch.float32; expected int32"),
+        ({"seq_lens": (3, 4)}, "seq_lens is tuple; expected a torch.Tensor"),
+        ({"seq_lens": torch.tensor([3.0, math.nan])}, "seq_lens is torch.float32; expected int32"),
+        ({"cu_seqlens_q": [0, 1, 2]}, "cu_seqlens_q is list; expected a torch.Tensor"),
+        ({"max_seqlen_q": "3"}, "max_seqlen_q is str; expected an int"),
+        ({"max_seqlen_k": torch.tensor(3)}, "max_seqlen_k is Tensor; expected an int"),
+    ],
+)
+def test_check_says_what_is_no_number_by_name(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {
+        "q": torch.zeros(2, 4, 16), "k_cache": torch.zeros(8, 16, 2, 16),
+        "block_table": torch.zeros(2, 1, dtype=torch.int32), "seq_lens": NUMBERS,
+    }  # fmt: skip
+    check(**given)
+    with pytest.raises((TypeError, ValueError), match=message):
+        check(**{**given, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 3}, "k is int; expected a torch.Tensor"),
+        ({"q": torch.zeros(())}, r"q has shape \(\); expected \[total_q, \.\.\.\]"),
+        ({"cu_seqlens_q": None}, "cu_seqlens_q is NoneType; expected a torch.Tensor"),
+        ({"cu_seqlens_k": [0, 2]}, "cu_seqlens_k is list; expected a torch.Tensor"),
+        ({"cu_seqlens_k": torch.tensor([0.0, 2.0])}, "cu_seqlens_k is torch.float32; expected int32"),
+        ({"max_seqlen_k": None}, "max_seqlen_k is NoneType; expected an int"),
+    ],
+)
+def test_check_varlen_says_what_is_no_number_by_name(change: dict[str, Any], message: str) -> None:
+    tokens, longest = torch.zeros(2, 4, 16), {"max_seqlen_q": 2, "max_seqlen_k": 2}
+    given = {"q": tokens, "k": tokens, "cu_seqlens_q": NUMBERS, "cu_seqlens_k": NUMBERS, **longest}
+    check_varlen(**given)
+    with pytest.raises((TypeError, ValueError), match=message):
+        check_varlen(**{**given, **change})
