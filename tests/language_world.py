@@ -45,8 +45,8 @@ TENSORS: dict[str, Any] = {
 }
 
 
-def compile(text: str, want: Type | None = None, indent: int = 0) -> Expr:
-    return check.expression(text, SCOPE, AT, indent=indent, want=want)
+def compile(text: str, want: Type | None = None) -> Expr:
+    return check.expression(text, SCOPE, AT, want=want)
 
 
 @st.composite

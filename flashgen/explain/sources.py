@@ -70,13 +70,13 @@ _CAPABILITY = re.compile(r"sm_[0-9]{2,3}|gfx[0-9a-f]{3,4}")
 def device_named(gpu: str | None, capability: str | None) -> Device:
     """A GPU model by its name and capability, with the Triton that is installed; GPU 0 where neither is given."""
     if capability is not None and not _CAPABILITY.fullmatch(capability):
-        raise UsageError(f"--capability {capability!r}; expected a target as compilers name it: sm_90, gfx942")
+        raise UsageError(f"--capability {capability!r}; expected a target as compilers name it: sm_80, gfx942")
     if gpu is not None and capability is not None:
         return Device(gpu, capability, ".".join(triton.__version__.split(".")[:2]))
     if not torch.cuda.is_available():
         raise EnvironmentProblem(
             "no GPU that torch can use was found; expected one, or both --gpu and --capability, "
-            "for example --gpu 'NVIDIA H200' --capability sm_90"
+            "for example --gpu 'NVIDIA A100' --capability sm_80"
         )
     here = current_device(0)
     return Device(gpu or here.gpu, capability or here.capability, here.triton)

@@ -146,7 +146,7 @@ def test_what_is_neither_a_path_nor_a_mapping_is_refused(source: object) -> None
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "spec.yaml")
-    with pytest.raises(UsageError, match="no spec at"):
+    with pytest.raises(UsageError, match="is no file; expected the path of a YAML file"):
         load(tmp_path / "spec.yaml")
 
 
