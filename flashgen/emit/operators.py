@@ -117,7 +117,7 @@ class Operators:
         """floordiv and mod. Triton's own truncate, so they serve only where both operands are natural numbers."""
         is_quotient = node.name == "floordiv"
         if node.type is Type.FLOAT:
-            return call("floor_divide" if is_quotient else "floor_remainder", *operands)
+            return call("float_floordiv" if is_quotient else "float_mod", *operands)
         dividend, divisor = node.args
         known = int(divisor.value) if isinstance(divisor, Const) else 0
         if known > 0 and self.ranges.of(dividend).low >= 0:
@@ -170,6 +170,7 @@ _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
     "floordiv": Operators._division,
     "mod": Operators._division,
     "reciprocal_of": lambda operators, node, operands: call("reciprocal_of", *operands),
+    "quotient": lambda operators, node, operands: call("quotient", *operands),
     "floordiv_by": lambda operators, node, operands: call("floor_div_by", *operands),
     "remainder_of": Operators._remainder,
     "shl": Operators._shift,

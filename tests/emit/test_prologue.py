@@ -21,7 +21,7 @@ from flashgen.emit.torch import emit
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.log2 import of_qk
 from flashgen.lang.nodes import Expr, Type, var
-from flashgen.runtime.device import arithmetic, extrema, loops, reciprocals, waves
+from flashgen.runtime.device import arithmetic, floats, loops, reciprocals, waves
 
 TENSORS = {
     "doc": Tensor((var("batch", Type.INT), var("kv_len", Type.INT)), "int32"),
@@ -37,7 +37,7 @@ BUILT_IN = {"tl", "gl", "float", "min", "max", "abs", "int", "range"}
 # Functions of the device.
 CALLED = {
     name
-    for module in (arithmetic, extrema, loops, reciprocals, waves)
+    for module in (arithmetic, floats, loops, reciprocals, waves)
     for name in defined_names(inspect.getsource(module))
 }
 
@@ -99,6 +99,23 @@ def test_a_divisor_that_is_one_number_has_its_reciprocal_in_front_of_the_loop() 
 def test_gluon_takes_from_triton_what_it_has_not() -> None:
     assert text_of(compile("sigmoid(exp(k))"), GLUON) == "tl.sigmoid(gl.exp(k.to(gl.float32)))"
     assert text_of(compile("sigmoid(exp(k))"), TRITON) == "tl.sigmoid(tl.exp(k.to(tl.float32)))"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("floor(k / 41)", "gl.floor(quotient(k.to(gl.float32), 41.0)).to(gl.int64)"),
+        ("k / 41 >= q", "quotient(k.to(gl.float32), 41.0) >= q_f"),
+        ("floor(1.0 + exp(k / 41))", "gl.floor(1.0 + gl.exp(quotient(k.to(gl.float32), 41.0))).to(gl.int64)"),
+        ("k * 0.5 // 41", "float_floordiv(k.to(gl.float32) * 0.5, 41.0)"),
+        # Exact on its own, and what decides nothing.
+        ("floor(k / 64)", "gl.floor(k.to(gl.float32) / 64.0).to(gl.int64)"),
+        ("exp(k / 41)", "gl.exp(k.to(gl.float32) / 41.0)"),
+        ("exp(k / 41) > -inf", 'gl.exp(k.to(gl.float32) / 41.0) > -float("inf")'),
+    ],
+)
+def test_a_division_that_decides_is_right_to_the_last_bit(text: str, written: str) -> None:
+    assert text_of(compile(text), GLUON) == written
 
 
 def test_functions_are_tritons_in_either_dialect() -> None:
