@@ -75,18 +75,6 @@ def floor_mod_or_zero(x, y):
 
 
 @triton.jit
-def floor_divide(x, y):
-    """x // y for floats."""
-    return tl.floor(x / y)
-
-
-@triton.jit
-def floor_remainder(x, y):
-    """x % y for floats, with the sign of y."""
-    return x - tl.floor(x / y) * y
-
-
-@triton.jit
 def shift_left(x, count):
     """x << count in 64 bits; a count outside 0..63 is taken as the nearest inside."""
     return tl.cast(x, tl.int64) << tl.minimum(tl.maximum(count, 0), 63).to(tl.int64)
