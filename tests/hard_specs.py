@@ -199,5 +199,16 @@ PAIRS_OF_A_CALL: dict[str, dict[str, Any]] = {
     },
 }
 
-_GROUPS = (NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL, PAIRS_OF_A_CALL)
+# Divisions of floats of which the last bit decides: a GPU's own says that 41 / 41 is less than 1.
+QUOTIENTS: dict[str, dict[str, Any]] = {
+    "blocks by floors of quotients": {"mask": "(floor(q / 41) == floor(k / 41)) | (k / 47 <= 1)"},
+    "a table by a floor of a quotient": {
+        "inputs": _TABLE,
+        "causal": True,
+        "score": "score + rpb[h, floor((q - k) / 41) % 9]",
+    },
+    "a bound that a quotient of a column meets": {"mask": "q * 0.5 // 41 >= k / 82", "align": "top_left"},
+}
+
+_GROUPS = (NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL, PAIRS_OF_A_CALL, QUOTIENTS)
 SPECS = {name: {"name": "hard", **spec} for group in _GROUPS for name, spec in group.items()}
