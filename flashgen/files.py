@@ -24,8 +24,13 @@ _KINDS = {
 }
 
 
-def check_target(path: Path) -> None:
-    """UsageError where `path` is nothing to write a file to: no regular file, or a spec. A path of nothing is fine."""
+def check_target(path: Path, suffix: str = "") -> None:
+    """UsageError where `path` is nothing to write a file to: no regular file, or a spec. A path of nothing is fine.
+
+    `suffix`: what its name must end with.
+    """
+    if not path.name.lower().endswith(suffix):
+        raise UsageError(f"{path} does not end in {suffix}; expected a name that says what is written there")
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

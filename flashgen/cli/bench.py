@@ -68,9 +68,9 @@ def bench(
         raise UsageError("--resume was given without --rows; expected the file to resume from")
     if seconds is not None and not 0 < seconds < math.inf:
         raise UsageError(f"--seconds {seconds}; expected a positive number")
-    for path in (rows_file, png):
+    for path, suffix in ((rows_file, ""), (png, ".png")):
         if path is not None:
-            check_target(path)
+            check_target(path, suffix)
     output = Output.choose(json)
     modes = chosen_modes(mode) or ("dense",)
     shapes, dtypes = chosen_shapes(shape, modes), chosen_dtypes(dtype)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ import flashgen
 from flashgen.cli.failure import guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out
 from flashgen.cli.output import Output
+
+if TYPE_CHECKING:
+    from flashgen.api import Progress
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 STYLES = {OK: "green", MISSING: "red", OPTIONAL: "yellow"}
@@ -45,16 +48,17 @@ def doctor(
     """Show versions, GPU, targets that compile and cache folders; exit 1 where something required is missing."""
     output = Output.choose(json)
     failed = False
-    for finding in findings(targets, out):
-        failed |= finding.state == MISSING
-        text = f"{finding.what:<16} {finding.state:<9} {finding.found}"
-        output.line(text if not finding.remedy else f"{text}: {finding.remedy}", STYLES[finding.state])
-        output.document(finding)
+    with output.progress() as progress:
+        for finding in findings(targets, out, progress):
+            failed |= finding.state == MISSING
+            text = f"{finding.what:<16} {finding.state:<9} {finding.found}"
+            output.line(text if not finding.remedy else f"{text}: {finding.remedy}", STYLES[finding.state])
+            output.document(finding)
     if failed:
         raise typer.Exit(1)
 
 
-def findings(targets: bool, out: Path) -> Iterator[Finding]:
+def findings(targets: bool, out: Path, progress: Progress) -> Iterator[Finding]:
     """Everything that is looked at, in order; the targets are slow and come last."""
     import platform
 
@@ -68,6 +72,7 @@ def findings(targets: bool, out: Path) -> Iterator[Finding]:
     yield from look_at_assemblers()
     yield from look_at_folders(out)
     if targets:
+        progress("compiling a probe for every target", passing=True)
         yield from look_at_targets()
 
 

@@ -57,7 +57,7 @@ def explain(
     if dark and png is None:
         raise UsageError("--dark was given without --png; expected the picture that it is for")
     if png is not None:
-        check_target(png)
+        check_target(png, ".png")
     output = Output.choose(json)
     panels: list[Panel] = []
     scores: list[ScorePanel] = []

@@ -72,6 +72,8 @@ def test_help_names_every_command(run: Run) -> None:
     ended = run("--help")
     assert ended.code == 0
     assert all(f"\n  {command} " in ended.out for command in COMMANDS)
+    assert run("-h").out == ended.out
+    assert run("build", "-h").out == run("build", "--help").out
 
 
 @pytest.mark.parametrize("arguments", [("nope",), ("build",), ("build", "--nope"), ("cache", "nope")])
@@ -364,6 +366,8 @@ def test_records_that_are_not_there_are_named(run: Run) -> None:
     [
         (("cache", "explain", "band", "--gpu", "X", "--capability", "9.0"), "--capability '9.0'; expected a target"),
         (("explain", "band", "--dark"), "--dark was given without --png"),
+        (("explain", "band", "--png", "mask.jpg"), "mask.jpg does not end in .png"),
+        (("bench", "band", "--png", "speeds"), "speeds does not end in .png"),
     ],
 )
 def test_what_would_be_without_effect_is_refused(run: Run, arguments: tuple[str, ...], message: str) -> None:
