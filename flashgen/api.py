@@ -66,8 +66,9 @@ def build(
     """Build a spec (a path, or its content as a dict) and return the imported module.
 
     Renders the package `<out>/<name>`; `verify` proves it against the eager reference, on the GPU or under Triton's
-    interpreter; then with a GPU `tune` finds and records the best configs, without one `compile` compiles the kernels
-    for `targets`.
+    interpreter; then with a GPU `tune` finds and records the best configs, as many as `preset` ("quick", "default" or
+    "full") has time for. `compile` compiles the kernels for `targets`, such as ("sm_90",): where none are given, for
+    those of `flashgen.runtime.gpus.DEFAULT_TARGETS` without a GPU, and for none with one.
     Warns of what may not be meant (SpecWarning). Raises SpecError or UsageError for a wrong spec; VerificationFailed,
     CompilationFailed or TuningFailed where a check fails.
     """
