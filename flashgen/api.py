@@ -67,8 +67,8 @@ def build(
 
     Renders the package `<out>/<name>`; `verify` proves it against the eager reference, on the GPU or under Triton's
     interpreter; then with a GPU `tune` finds and records the best configs, as many as `preset` ("quick", "default" or
-    "full") has time for. `compile` compiles the kernels for `targets`, such as ("sm_90",): where none are given, for
-    those of `flashgen.runtime.gpus.DEFAULT_TARGETS` without a GPU, and for none with one.
+    "full") has time for. `compile` compiles the kernels for `targets`, names of `flashgen.runtime.gpus.GPUS`: where
+    none are given, for its DEFAULT_TARGETS without a GPU, and for none with one.
     Warns of what may not be meant (SpecWarning). Raises SpecError or UsageError for a wrong spec; VerificationFailed,
     CompilationFailed or TuningFailed where a check fails.
     """
