@@ -210,5 +210,14 @@ QUOTIENTS: dict[str, dict[str, Any]] = {
     "a bound that a quotient of a column meets": {"mask": "q * 0.5 // 41 >= k / 82", "align": "top_left"},
 }
 
-_GROUPS = (NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL, PAIRS_OF_A_CALL, QUOTIENTS)
+# Integers of 32 bits beside constants that take more: a GPU shifts by 31 bits at most.
+WIDE_DIVISORS: dict[str, dict[str, Any]] = {
+    "floors by more than 32 bits hold": {
+        "score": "score + 2.0 * ((q - k) // 4294967296)",
+        "mask": "((k - 9) // 2147483648 == 0) | ((q - k) % 8589934592 <= 16) | (n // 1099511627776 > 0)",
+        "let": {"n": "q * 1073741824 - k * 1024"},
+    },
+}
+
+_GROUPS = (NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL, PAIRS_OF_A_CALL, QUOTIENTS, WIDE_DIVISORS)
 SPECS = {name: {"name": "hard", **spec} for group in _GROUPS for name, spec in group.items()}

@@ -124,8 +124,11 @@ class Operators:
             return binary(SYMBOLS[node.name], *operands)
         if known > 0 and known & (known - 1) == 0:
             # A power of two: shifts and masks round toward minus infinity.
-            right = known.bit_length() - 1 if is_quotient else known - 1
-            return binary(">>" if is_quotient else "&", operands[0], self.literal(right))
+            if not is_quotient:
+                return binary("&", operands[0], self.literal(known - 1))
+            # By the width of its operand or more, a GPU's shift is anything; the last bit leaves the sign alone too.
+            sign_bit = 31 if self.ranges.fits_int32(dividend) else 63
+            return binary(">>", operands[0], number(min(known.bit_length() - 1, sign_bit)))
         return call(("floor_div" if is_quotient else "floor_mod") + ("" if known else "_or_zero"), *operands)
 
     def _remainder(self, node: Op, operands: Sequence[Text]) -> Text:

@@ -1,4 +1,4 @@
-"""Numbers of few bits in Triton's interpreter: rounded as compiled kernels round them, and tests that stay tests."""
+"""Numbers in Triton's interpreter: rounded and shifted as compiled kernels do it, and tests that stay tests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 import torch
 import triton.language as tl
 
+# What a shift by too many bits gives: neither 0 nor -1, for which a test might hope.
+_NO_SHIFT = 0x5A5A5A5A5A5A5A5A
+
 
 def round_as_compiled(interpreter: Any) -> None:
-    """Have the interpreter multiply, cast and add numbers of each dtype as a GPU does; bools stay bools."""
+    """Have the interpreter multiply, cast, add and shift numbers of each dtype as a GPU does; bools stay bools."""
     # Only the interpreter needs numpy.
     import numpy as np
     from triton._C.libtriton import ir as _ir
@@ -53,6 +56,19 @@ def round_as_compiled(interpreter: Any) -> None:
         dtype, kind = (np.bool_, tl.int1) if isinstance(value, bool) else (np.float32, tl.float32)
         return tl.tensor(interpreter.TensorHandle(np.array([value], dtype), kind), kind)
 
+    def bounded(create: Any) -> Any:
+        """A shift that is wrong, not only on a GPU, where its count is the width of its operand or more."""
+
+        def shift(self: Any, operand: Any, count: Any) -> Any:
+            shifted = create(self, operand, count)
+            beyond = (count.data < 0) | (count.data >= 8 * operand.data.dtype.itemsize)
+            if not beyond.any():
+                return shifted
+            wrong = np.array(_NO_SHIFT).astype(shifted.data.dtype)
+            return interpreter.TensorHandle(np.where(beyond, wrong, shifted.data), shifted.dtype)
+
+        return shift
+
     def reduce_into(self: Any, kind: Any, descriptor: Any, value: Any, indices: Any) -> None:
         """A descriptor's atomic_add of floats, the only reduction that kernels here ask for."""
         addresses, mask = descriptor.materialize_pointers(indices)
@@ -60,6 +76,8 @@ def round_as_compiled(interpreter: Any) -> None:
 
     builder.create_dot, builder.create_splat, builder.create_fp_to_fp = dot, splat, to_float
     builder.cast_impl = cast_nearest
+    for name in ("create_shl", "create_lshr", "create_ashr"):
+        setattr(builder, name, bounded(getattr(builder, name)))
     if not hasattr(builder, "create_descriptor_reduce"):
         builder.create_descriptor_reduce = reduce_into
     interpreter._implicit_cvt = argument

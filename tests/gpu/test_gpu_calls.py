@@ -71,6 +71,7 @@ def test_torch_compile_takes_it_whole(gallery_module: Callable[[str], ModuleType
 _FIRST_CALL = """
 import json, sys, time
 import torch, triton
+from triton.experimental import gluon
 q = torch.randn(2, 4, 1000, 64, device="cuda", dtype=torch.bfloat16)
 torch.cuda.synchronize()
 start, worked = time.perf_counter(), time.process_time()
@@ -96,6 +97,7 @@ def test_the_first_call_of_a_process_is_quick(tmp_path: Path, path: Path) -> Non
     command = [sys.executable, "-c", script, str(tmp_path)]
     for _ in range(2):
         run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    # The import is a matter of this process alone, whoever else is at work on the machine.
+    # The import is a matter of this process alone, whoever else is at work on the machine; torch's and Triton's own
+    # are not flashgen's.
     importing, first_call = json.loads(run.stdout.splitlines()[-1])
     assert importing < 0.3 and first_call < 5

@@ -129,3 +129,19 @@ def test_loads(quick: Any) -> None:
                 for other in (None, 0, 0.0, 7, tl.constexpr(0), tensor(tl.int32, sizes)):
                     compare(quick.functions["load"], tl.load, pointer, mask, other)
     compare(quick.functions["load"], tl.load, tensor(tl.int32, (4,)))
+
+
+@pytest.mark.parametrize("dtype", [tl.int8, tl.int32, tl.int64, tl.uint32])
+@pytest.mark.parametrize("shift", ["rshift", "lshift"])
+def test_a_shift_by_all_bits_is_wrong_as_on_a_gpu(dtype: Any, shift: str) -> None:
+    from triton.runtime import interpreter
+
+    assert interpreted()
+    x, width = tensor(dtype, (4, 8)), dtype.primitive_bitwidth
+
+    def shifted(count: int) -> Any:
+        return getattr(x, f"__{shift}__")(count, _semantic=interpreter.interpreter_semantic).handle.data
+
+    for count in (width, width + 9):
+        assert not set(shifted(count).ravel().tolist()) & {0, -1}
+    assert (shifted(width - 1) == getattr(operator, shift)(x.handle.data, width - 1)).all()
