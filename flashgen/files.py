@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+from flashgen.printable import in_short
 
 SPEC_SUFFIXES = (".yaml", ".yml")
 _KINDS = {
@@ -115,13 +116,21 @@ def lines_of(path: Path) -> list[str]:
         raise EnvironmentProblem(f"{path} cannot be read: {reason(error)}") from error
 
 
-def check_folder(path: Path) -> None:
-    """UsageError where `path`, or what it lies in, is there and no folder."""
-    for place in (path, *path.parents):
-        if place.exists():
-            if not place.is_dir():
-                raise UsageError(f"{place} is no folder; expected the path of one, there or not")
-            return
+def check_folder(path: Path, writable: bool = False) -> None:
+    """UsageError where `path`, or what it lies in, is there and no folder.
+
+    EnvironmentProblem where that cannot be seen, or, if it is to be `writable`, nothing be written there.
+    """
+    try:
+        place = next((place for place in (path, *path.parents) if place.exists()), None)
+    except OSError as error:
+        raise EnvironmentProblem(f"{in_short(str(path), 300)} cannot be reached: {reason(error)}") from error
+    if place is None:
+        return
+    if not place.is_dir():
+        raise UsageError(f"{place} is no folder; expected the path of one, there or not")
+    if writable and not os.access(place, os.W_OK | os.X_OK):
+        raise EnvironmentProblem(f"{path} cannot be written: {place} is a folder in which we may not")
 
 
 def png_of(figure: Any, dpi: int) -> bytes:

@@ -126,3 +126,8 @@ def test_a_process_killed_while_it_writes_leaves_one_whole_file(tmp_path: Path) 
         text = path.read_text()
         assert text in ("a" * 3_000_000, "b" * 3_000_000)
         path.unlink()
+
+
+def test_a_folder_that_cannot_be_reached_is_a_problem_of_the_environment(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="cannot be reached: File name too long"):
+        check_folder(tmp_path / ("a" * 300))

@@ -172,8 +172,9 @@ def look_at_folder(what: str, folder: Path, remedy: str) -> Finding:
     """Whether files can be written there, or the folder be made."""
     import os
 
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+    # What may not be seen, `os.path` takes for missing: then the folder that hides it is looked at.
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+    if os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK):
         return Finding(what, OK, str(folder))
     return Finding(what, MISSING, f"{folder} cannot be written", remedy)
 

@@ -18,11 +18,15 @@ from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_mod
 from flashgen.cli.specs import read
 from flashgen.errors import UsageError
 from flashgen.files import check_folder
+from flashgen.printable import in_short
 from flashgen.spec.modes import shapes_of
 
 if TYPE_CHECKING:
     from flashgen.spec.variant import Variant
     from flashgen.tuning.outcome import Outcome
+
+# Of an index: Python refuses to read some thousands.
+MOST_DIGITS = 9
 
 Exhaustive = Annotated[
     bool, typer.Option("--exhaustive", help="Time the whole space, also what compilation judges hopeless.")
@@ -77,7 +81,7 @@ def tune(
         raise UsageError(f"--budget-seconds {seconds}; expected a positive number")
     for folder in (table, report):
         if folder is not None:
-            check_folder(folder)
+            check_folder(folder, writable=True)  # Not only after the search.
     output = Output.choose(json)
     indices, modes = chosen_gpus(gpus), chosen_modes(mode)
     shapes = chosen_shapes(shape, modes)
@@ -97,20 +101,25 @@ def tune(
     def one(spec: str) -> None:
         variant = read(spec, output)
         check_kernels(kernel, shapes or shapes_of(variant, modes))
-        for outcome in search(variant, out, indices, kernel, output, options):
-            output.line(f"{variant.name}: {outcome}")
-            show_ranking(outcome, output)
-            output.document(outcome)
-            for path in saved(outcome, table, report):
-                output.line(f"saved {path}")
+        outcomes: list[Outcome] = []
+        try:
+            search(variant, out, indices, kernel, output, {**options, "done": outcomes.append})
+        finally:
+            # What was measured before an error took its time too.
+            for outcome in outcomes:
+                output.line(f"{variant.name}: {outcome}")
+                show_ranking(outcome, output)
+                output.document(outcome)
+                for path in saved(outcome, table, report):
+                    output.line(f"saved {path}")
 
     for_each(specs, one)
 
 
 def search(
     variant: Variant, out: Path, gpus: list[int] | None, kernel: str, output: Output, options: Mapping[str, Any]
-) -> tuple[Outcome, ...]:
-    """Render a variant and tune it with these options of `Tuner`, showing where the search stands."""
+) -> None:
+    """Render a variant and tune it with these options of `tune`, showing where the search stands."""
     from flashgen.tuning.crew import Crew
 
     path = variant.module_in(out)
@@ -120,7 +129,7 @@ def search(
         from flashgen.tuning.tune import tune
 
         generate(variant, out)
-        return tune(
+        tune(
             variant,
             path,
             crew=crew,
@@ -146,8 +155,8 @@ def chosen_gpus(text: str) -> list[int] | None:
     if text == "all":
         return None
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise UsageError(f"--gpus {text!r}; expected indices such as 0,1 or all")
+    if not all(part.isdecimal() and len(part) <= MOST_DIGITS for part in parts):
+        raise UsageError(f"--gpus {in_short(text, 100)!r}; expected indices such as 0,1 or all")
     return [int(part) for part in parts]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import Choice, current_device, lookup, record_folders, shipped_in, stands_in
-from flashgen.runtime.record_files import records_in, table_path
+from flashgen.runtime.record_files import records_in, report_old, table_path
 from flashgen.runtime.records import Bucket, Device, Key, Record
 from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import Variant
@@ -91,6 +92,10 @@ def traced(
     """
     own = identity(variant)
     folders = record_folders(variant.name, shipped_in(variant.module_in(out)))
+    for folder in folders.values():
+        # What cannot be read is warned of here; the lookups below are silent.
+        records_in(folder)
+        report_old(folder, variant.name)
     found = []
     for workload in workloads(asked, own, device, kernels):
         key = workload.key
@@ -129,7 +134,7 @@ def _miss(source: str, key: Key, folders: list[Path], default: Callable[[Bucket]
         default=None,
     )
     tables = [table_path(folder, key.gpu) for folder in folders]
-    damaged = [path for table in tables if (path := Path(f"{table}.damaged")).exists()]
+    damaged = [path for table in tables if os.path.exists(path := Path(f"{table}.damaged"))]
     text = f"no record of it in {tables[0]}" if source not in TOLERATED else f"no record of {_reach(source, key)}"
     if damaged:
         text += f" ({damaged[0].name} is damaged and was set aside)"

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import NoCacheFolder, forget, shipped_in, user_root
-from flashgen.runtime.record_files import read_table, records_in, table_path
+from flashgen.runtime.record_files import read_table, records_in, table_path, warn_once
 from flashgen.runtime.record_table import NewerFormat, parse, to_text
 from flashgen.runtime.records import Key, Record
 
@@ -159,9 +159,14 @@ def shipped_folders(out: Path) -> list[tuple[str, Path]]:
 
 
 def _folders(root: Path, pattern: str) -> list[Path]:
-    with suppress(OSError):
+    try:
+        os.listdir(root)  # `glob` finds nothing where it may not look.
         return sorted(path for path in root.glob(pattern) if path.is_dir())
-    return []
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        warn_once(("unread", str(root)), f"the folder {root} cannot be searched for tuned records ({error.strerror})")
+        return []
 
 
 def find_record(text: str, folders: Iterable[tuple[str, Path]] | None = None) -> Stored:

@@ -54,11 +54,16 @@ class Progress:
 
 
 def tune(
-    variant: Variant, module_path: Path, *, progress: Callable[[Progress], None] | None = None, **options: Any
+    variant: Variant,
+    module_path: Path,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    done: Callable[[Outcome], None] = lambda outcome: None,
+    **options: Any,
 ) -> tuple[Outcome, ...]:
-    """Find and record the best configs of a variant; see `Tuner`, which takes these options."""
+    """Find and record the best configs of a variant; see `Tuner`, which takes these options, and its `run`."""
     with Tuner(variant, module_path, **options) as tuner:
-        return tuner.run(progress)
+        return tuner.run(progress, done)
 
 
 class Tuner:
@@ -121,16 +126,26 @@ class Tuner:
         """Begin to compile what the searches will ask for, and return at once."""
         self._session.prepare([task for task in self._tasks if task not in self._found])
 
-    def run(self, progress: Callable[[Progress], None] | None = None) -> tuple[Outcome, ...]:
-        """Search; TuningFailed where no config of some workload worked: the records of the others are kept."""
+    def run(
+        self,
+        progress: Callable[[Progress], None] | None = None,
+        done: Callable[[Outcome], None] = lambda outcome: None,
+    ) -> tuple[Outcome, ...]:
+        """Search; TuningFailed where no config of some workload worked: the records of the others are kept.
+
+        `done` sees each outcome as soon as there is one, also where an error follows.
+        """
         missing = [task for task in self._tasks if task not in self._found]
         self._watcher = _Watcher(
             [WEIGHTS.get(task.key.kernel, 1.0) for task in missing], self._effort.seconds, progress
         )
         outcomes = dict(self._found)
+        for outcome in outcomes.values():
+            done(outcome)
         for place, task in enumerate(missing):
             self._session.prepare(missing[place:])
             outcomes[task] = self._session.tune(task, self._watcher.begin(place))
+            done(outcomes[task])
         forget()
         lost = [str(outcome) for outcome in outcomes.values() if outcome.record is None]
         if lost:

@@ -128,7 +128,7 @@ def test_the_document_has_every_entry(run) -> None:
 
 def test_gpus_are_a_list_or_all() -> None:
     assert (chosen_gpus("all"), chosen_gpus("0"), chosen_gpus("0, 3")) == (None, [0], [0, 3])
-    for wrong in ("", "0,", "one", "-1"):
+    for wrong in ("", "0,", "one", "-1", "9" * 5000):
         with pytest.raises(UsageError, match="--gpus"):
             chosen_gpus(wrong)
 
@@ -148,3 +148,20 @@ def test_numbers_out_of_range_are_refused_by_name(run, option: str) -> None:
 def test_a_budget_is_a_positive_number(run, seconds: str) -> None:
     code, text = run(f"--budget-seconds={seconds}")
     assert code == 2 and f"--budget-seconds {float(seconds)}; expected a positive number" in text
+
+
+def test_what_was_measured_is_told_and_saved_where_another_workload_fails(run, monkeypatch) -> None:
+    monkeypatch.setattr(Pretended, "prove", lambda self, workload, config: workload.key.dtype == "float16" and "no")
+    dtypes = ("--dtype", "bfloat16", "--dtype", "float16")
+    code, text = run("--kernel", "forward", "--trials", "3", "--table", "tables", "--json", *dtypes)
+    documents = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    assert code == 1 and [document["status"] for document in documents] == ["tuned", "failed"]
+    assert len(list(Path("tables").glob("*.json"))) == 2
+
+
+def test_a_folder_that_takes_no_file_is_refused_before_the_search(run, monkeypatch) -> None:
+    Path("shut").mkdir()
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != "shut")
+    code, text = run("--table", "shut/tables")
+    assert code == 2 and "shut/tables cannot be written" in text
+    assert not Path("cache/studies").exists()

@@ -13,6 +13,7 @@ from flashgen.errors import EnvironmentProblem
 from flashgen.explain.sources import device_named, traced
 from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import shipped_in, user_root
+from flashgen.runtime.record_files import RecordWarning
 from flashgen.runtime.records import Record
 from flashgen.runtime.registry import FAMILIES
 from flashgen.tuning.cache import write_record
@@ -129,3 +130,12 @@ def test_a_damaged_record_is_mentioned(ask):
 def test_without_a_gpu_one_must_be_named():
     with pytest.raises(EnvironmentProblem, match="--gpu and --capability"):
         device_named("NVIDIA H200", None)
+
+
+def test_records_that_cannot_be_read_are_said_to_be_there(ask):
+    ask()
+    path = user_root() / "traced" / "nvidia-h200.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"format": 99}')
+    with pytest.warns(RecordWarning, match="its format is 99, of a newer flashgen"):
+        assert ask().choice.source == "default"

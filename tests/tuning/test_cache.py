@@ -276,3 +276,14 @@ def test_without_a_home_the_remedy_is_named(monkeypatch):
     for use in (lambda: write_record(RECORD), list_records, clear_records):
         with pytest.raises(EnvironmentProblem, match="name one in FLASHGEN_CACHE_DIR, in full"):
             use()
+
+
+def test_a_cache_that_may_not_be_searched_is_said_not_taken_for_empty(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+
+    def refused(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.listdir", refused)
+    with pytest.warns(RecordWarning, match="cannot be searched for tuned records"):
+        assert list_records() == []
