@@ -31,7 +31,7 @@ from torch.nn import functional
 import flashgen
 from flashgen.bench.peers import peers
 from flashgen.bench.run import first_line
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 

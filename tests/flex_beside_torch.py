@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from flashgen.codegen import generate, load_module
 from flashgen.flex import flex_attention, to_spec
 from flashgen.flex.text import yaml_of
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
 from flashgen.spec import load
 from flashgen.verify.budget import judge, roundoff
 from flashgen.verify.eager_gradients import Loss

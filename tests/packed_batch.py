@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import torch
 
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.verify import Case
 
 

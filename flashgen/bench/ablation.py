@@ -31,12 +31,13 @@ from flashgen.bench.timing import cuda_timer, peak_bytes
 from flashgen.codegen import load_module, render, write_package
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.problem import Problem
+from flashgen.problems.work import density
 from flashgen.runtime import Config
 from flashgen.runtime.lookup import current_device
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
-from flashgen.work import density
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,8 @@ from flashgen.bench.passes import FORWARD, Forward
 from flashgen.codegen.pairwise import Pairwise
 from flashgen.lang.nodes import TRUE, Expr, op
 from flashgen.lang.variables import SCORE, K, Q
-from flashgen.problems import Call, Problem
+from flashgen.problems.calls import Call
+from flashgen.problems.problem import Problem
 from flashgen.spec.variant import Variant
 
 if TYPE_CHECKING:

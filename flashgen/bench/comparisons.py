@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flashgen.bench.candidates import CUDNN, DETERMINISTIC, FLASHGEN, FLEX
 from flashgen.bench.flash_attention import FLASH_ATTENTION_4
 from flashgen.bench.passes import BACKWARD, BOTH, FORWARD
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ import torch
 
 from flashgen.bench.timing import cuda_timer, interleave
 from flashgen.codegen import generate, load_module
-from flashgen.dropped import Dropout
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.dropped import Dropout
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 

@@ -13,7 +13,7 @@ from flashgen.bench.installed import Unavailable, imported
 from flashgen.lang.bounds import key_range
 from flashgen.lang.nodes import Const, Expr, Op, op
 from flashgen.lang.variables import SCORE, Q
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.spec.variant import Variant
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from flashgen.codegen.pairwise import Pairwise
 from flashgen.lang.nodes import TRUE, variables
 from flashgen.lang.variables import SCORE
-from flashgen.problems import Call, Problem
+from flashgen.problems.calls import Call
+from flashgen.problems.problem import Problem
 from flashgen.spec.variant import Variant
 
 if TYPE_CHECKING:

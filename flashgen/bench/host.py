@@ -21,7 +21,8 @@ from flashgen.bench.timing import Run, interleave
 from flashgen.codegen import generate, load_module
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.errors import FlashgenError
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 

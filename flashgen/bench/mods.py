@@ -24,7 +24,7 @@ from flashgen import processes
 from flashgen.bench.candidates import FLASHGEN, FLEX
 from flashgen.bench.passes import BACKWARD, FORWARD, gradients_run
 from flashgen.bench.timing import cuda_timer, interleave
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 
 PROBLEM = Problem(2, 16, 16, 8192, 8192, 128, 128, "bfloat16")
 MODS = ("causal", "sliding_window", "prefix", "documents", "neighbourhood", "alibi", "softcap", "relative")

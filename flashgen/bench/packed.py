@@ -25,11 +25,12 @@ from flashgen.bench.run import Bench, Prepared, measure, prepare_case, ran
 from flashgen.bench.serving_peers import FLASH_ATTENTION
 from flashgen.bench.timing import cuda_timer
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
-from flashgen.packed import ends_of, make_packed
-from flashgen.problems import Call, Own, Problem
+from flashgen.problems.calls import Call, Own
+from flashgen.problems.packed import ends_of, make_packed
+from flashgen.problems.problem import Problem
+from flashgen.problems.work import visible_share
 from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Variant
-from flashgen.work import visible_share
 
 if TYPE_CHECKING:
     from torch import Tensor

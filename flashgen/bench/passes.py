@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flashgen.problems import Call, Problem
+from flashgen.problems.calls import Call
+from flashgen.problems.problem import Problem
+from flashgen.problems.work import useful_flops
 from flashgen.spec.variant import Variant
-from flashgen.work import useful_flops
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from flashgen.bench.flex import Attend, flex_function
 from flashgen.bench.installed import Unavailable
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.errors import UsageError
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.alibi import alibi_slopes
 from flashgen.spec.variant import Variant
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from flashgen.files import append_lines, lines_of
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 
 
 @dataclass(frozen=True)

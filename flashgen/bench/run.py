@@ -17,10 +17,11 @@ from flashgen.bench.rows import Case, Row
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
 from flashgen.errors import EnvironmentProblem, UsageError
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.problem import Problem
+from flashgen.problems.work import CEILING_SIZE, density
 from flashgen.spec.variant import Variant
 from flashgen.tuning.timing import Timing
-from flashgen.work import CEILING_SIZE, density
 
 if TYPE_CHECKING:
     from torch import Tensor

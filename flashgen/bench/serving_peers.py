@@ -14,8 +14,9 @@ from flashgen.bench.candidates import CUDNN, FLEX
 from flashgen.bench.flex import flex_attention
 from flashgen.bench.installed import Unavailable, imported
 from flashgen.codegen.pairwise import SIZES, make
-from flashgen.paged import PagedCall
-from flashgen.problems import Call, Problem
+from flashgen.problems.calls import Call
+from flashgen.problems.paged import PagedCall
+from flashgen.problems.problem import Problem
 from flashgen.spec.variant import Variant
 
 Run = Callable[[], object]

@@ -17,11 +17,12 @@ from flashgen.bench.serving import COPY, Run, graph, replays_us
 from flashgen.bench.serving_peers import PEERS
 from flashgen.bench.timing import interleave
 from flashgen.files import append_lines, lines_of
-from flashgen.paged import PagedCall, make_paged, packed_keywords
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.paged import PagedCall, make_paged, packed_keywords
+from flashgen.problems.problem import Problem
+from flashgen.problems.work import least_bytes
 from flashgen.runtime.registry import MODES
 from flashgen.spec.variant import Variant
-from flashgen.work import least_bytes
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from flashgen.bench.passes import digests
 from flashgen.bench.rows import Case, Row, read, write
 from flashgen.bench.run import Bench, machine, measure_case
 from flashgen.codegen import generate, load_module
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.spec.variant import Variant
 
 Measure = Callable[[Variant, ModuleType, Case, Bench], list[Row]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flashgen.bench.plans import all_masked, all_tiles
 from flashgen.codegen import default_of
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
 from flashgen.runtime.schedule import Plan

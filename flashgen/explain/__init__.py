@@ -7,7 +7,6 @@ from pathlib import Path
 
 from flashgen.codegen import uses_schedule
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
-from flashgen.elements import empty_dims
 from flashgen.errors import UsageError
 from flashgen.explain.configs import Used, used_configs
 from flashgen.explain.describe import Explanation, describe
@@ -15,7 +14,9 @@ from flashgen.explain.picture import Panel
 from flashgen.explain.scores import ScorePanel, look_at
 from flashgen.explain.tiles import count
 from flashgen.lang.nodes import Expr, inputs
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.elements import empty_dims
+from flashgen.problems.problem import Problem
 from flashgen.spec.variant import Variant
 
 __all__ = ["Explained", "explain", "picture_of", "score_picture_of"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from flashgen.codegen import default_of, identity
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config, Lookup
 from flashgen.runtime.lookup import current_device, shipped_in
 from flashgen.runtime.registry import MODES, TUNED

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flashgen.analysis.facts import facts_of
 from flashgen.lang.nodes import TRUE, Expr
 from flashgen.lang.show import show
-from flashgen.positive import drawn_positive
+from flashgen.problems.positive import drawn_positive
 from flashgen.runtime.registry import REGISTRY
 from flashgen.spec.digest import digest
 from flashgen.spec.variant import Input, Variant

@@ -15,7 +15,7 @@ import triton
 
 from flashgen.codegen import default_of, identity
 from flashgen.errors import EnvironmentProblem, UsageError
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import Choice, current_device, lookup, record_folders, shipped_in, stands_in
 from flashgen.runtime.record_files import records_in, report_old, table_path

@@ -54,7 +54,7 @@ class Input:
 class TuneShape:
     """A problem size that build tunes for; head_dim None stands for each head_dim of the spec.
 
-    `mode`, `block_size`, `cache` and `min_len` as in `flashgen.problems.Problem`.
+    `mode`, `block_size`, `cache` and `min_len` as in `flashgen.problems.problem.Problem`.
     """
 
     batch: int

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import Any
 
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.tuning import machine

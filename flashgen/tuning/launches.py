@@ -11,11 +11,11 @@ import torch
 
 from flashgen import runtime
 from flashgen.codegen import inputs_summed_by_key
-from flashgen.dropped import Dropout, DroppedModule
-from flashgen.packed import Module, PackedCall, PackedModule
-from flashgen.paged import PagedCall, packed_keywords
-from flashgen.prepared import prepared
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
+from flashgen.problems.dropped import Dropout, DroppedModule
+from flashgen.problems.packed import Module, PackedCall, PackedModule
+from flashgen.problems.paged import PagedCall, packed_keywords
+from flashgen.problems.prepared import prepared
 from flashgen.runtime.backward import Incoming
 from flashgen.runtime.backward_pass import key_gradients_of, query_gradient_of
 from flashgen.runtime.call import Call as PreparedCall

@@ -16,9 +16,11 @@ from typing import Any
 import torch
 
 from flashgen.codegen import default_of, load_module
-from flashgen.packed import PackedCall, make_packed
-from flashgen.paged import PagedCall, make_paged
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.packed import PackedCall, make_packed
+from flashgen.problems.paged import PagedCall, make_paged
+from flashgen.problems.problem import Problem
+from flashgen.problems.work import CEILING_SIZE, least_bytes, useful_flops, visible_share
 from flashgen.runtime.config import Config
 from flashgen.spec.variant import Variant
 from flashgen.tuning.concord import Results, outliers
@@ -29,7 +31,6 @@ from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
 from flashgen.verify import rehearse_proof, verify_config
 from flashgen.verify.poison import poisoned
-from flashgen.work import CEILING_SIZE, least_bytes, useful_flops, visible_share
 
 HOPELESS = 1.5  # times the best median known: what is slower after its first repetitions is not measured further
 FIRST_REPETITIONS = 3

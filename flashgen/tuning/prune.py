@@ -16,7 +16,8 @@ from flashgen.analysis.packed import length_along
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.words import inner_name
 from flashgen.lang.variables import BATCH
-from flashgen.problems import Problem, input_sizes, shape_of
+from flashgen.problems.problem import Problem
+from flashgen.problems.sizes import input_sizes, shape_of
 from flashgen.runtime.config import Config
 from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.kernel import SPILL_LIMIT

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from flashgen.printable import in_short
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.choosing import unfused
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, built_in

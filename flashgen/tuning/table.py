@@ -10,7 +10,7 @@ from typing import Any
 
 from flashgen.errors import UsageError
 from flashgen.files import write_file
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Bucket, Key
 from flashgen.tuning.outcome import Entry, Outcome, Work, launched, timed

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Bucket, Device, Key
 from flashgen.runtime.registry import MODES, TUNED

@@ -46,7 +46,7 @@ from typing import Any, Protocol
 
 import torch
 
-from flashgen.problems import Call, drawn
+from flashgen.problems.calls import Call, drawn
 from flashgen.verify.rounded import FastFunctions, random_roundings
 
 U32 = torch.finfo(torch.float32).eps / 2

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import cycle, product
 from typing import Any
 
-from flashgen.dropped import Dropout
-from flashgen.elements import has_elements
 from flashgen.lang.nodes import Const, walk
-from flashgen.problems import Problem
+from flashgen.problems.dropped import Dropout
+from flashgen.problems.elements import has_elements
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.spec.variant import Param, Variant
 

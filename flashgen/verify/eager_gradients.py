@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
 from flashgen.verify.budget import Reference
 from flashgen.verify.rounded import RoundedProducts
 

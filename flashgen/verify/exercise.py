@@ -17,7 +17,7 @@ import torch
 import triton
 
 from flashgen.codegen import default_of, load_module
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.registry import FAMILIES, REGISTRY, backends, kernel_of
 from flashgen.spec import load

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from flashgen.packed import ends_of, make_packed
-from flashgen.paged import Batch, dense_inputs, make_batch, packed_keywords
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.packed import ends_of, make_packed
+from flashgen.problems.paged import Batch, dense_inputs, make_batch, packed_keywords
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.serving import merge_states, store_kv
 from flashgen.spec.keywords import keywords_of

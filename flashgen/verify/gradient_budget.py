@@ -51,7 +51,7 @@ from types import MappingProxyType
 
 import torch
 
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
 from flashgen.verify.budget import (
     U32,
     Reference,

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from flashgen.packed import Module
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
+from flashgen.problems.packed import Module
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict
 from flashgen.verify.cases import Backward, Case

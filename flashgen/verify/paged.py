@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from flashgen.dropped import Dropout, formula_of
 from flashgen.lang.nodes import variables
-from flashgen.paged import Batch, dense_inputs, inputs_of, make_batch, packed_keywords
-from flashgen.problems import Call, Own
+from flashgen.problems.calls import Call, Own
+from flashgen.problems.dropped import Dropout, formula_of
+from flashgen.problems.paged import Batch, dense_inputs, inputs_of, make_batch, packed_keywords
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Reference, Verdict, judge
 from flashgen.verify.paged_cases import PagedCase

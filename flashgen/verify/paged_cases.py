@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flashgen.elements import has_elements
-from flashgen.paged import room
-from flashgen.problems import Problem
+from flashgen.problems.elements import has_elements
+from flashgen.problems.paged import room
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.spec.variant import Variant
 

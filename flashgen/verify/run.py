@@ -13,11 +13,12 @@ from types import ModuleType
 import torch
 
 from flashgen.codegen.rehearsal import Wanted, rehearsal
-from flashgen.dropped import DroppedModule
-from flashgen.packed import Module, PackedModule, packed_call
-from flashgen.positive import note_of
-from flashgen.prepared import prepared
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.dropped import DroppedModule
+from flashgen.problems.packed import Module, PackedModule, packed_call
+from flashgen.problems.positive import note_of
+from flashgen.problems.prepared import prepared
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.forward_pass import decoded
 from flashgen.runtime.lookup import current_device

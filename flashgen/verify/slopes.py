@@ -9,7 +9,7 @@ import torch
 from flashgen.analysis.facts import facts_of
 from flashgen.lang.evaluate import evaluator
 from flashgen.lang.nodes import inputs, variables
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
 from flashgen.spec.variant import Variant
 
 ROWS_OF_A_TILE = 256

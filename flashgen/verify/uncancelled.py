@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from flashgen.dropped import Dropping
 from flashgen.lang.log2 import logits
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
+from flashgen.problems.dropped import Dropping
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import U32, Reference, cut_off, roundoff
 from flashgen.verify.eager_gradients import evaluate

@@ -21,7 +21,7 @@ from flashgen.bench.run import Bench
 from flashgen.bench.techniques import CAUSAL, COMPARISONS, DOCUMENTS, PLACES, Kernel, Place, kernels_of
 from flashgen.codegen import render
 from flashgen.errors import EditFailed, UsageError
-from flashgen.problems import make_inputs
+from flashgen.problems.calls import make_inputs
 from flashgen.runtime import Config
 from flashgen.runtime.registry import checked
 

@@ -27,11 +27,12 @@ from flashgen.bench.run import CEILING, CEILING_SIZE, ready_candidates, rows
 from flashgen.bench.timing import Run, interleave
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.errors import UsageError
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.problem import Problem
+from flashgen.problems.work import density, useful_flops
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.tuning.timing import Timing
-from flashgen.work import density, useful_flops
 
 PROBLEM = Problem(2, 4, 2, 48, 64, 16, 16, "float32")
 CASE = Case("alibi", "0" * 12, "1" * 12, PROBLEM, "a GPU", "2.0", "3.6")

@@ -14,8 +14,9 @@ import torch
 
 from flashgen.bench.flash_attention import dense, options_of, packed
 from flashgen.bench.installed import Unavailable
-from flashgen.packed import ends_of
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.packed import ends_of
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 
 VARIANTS = Path(__file__).parents[2] / "variants"

@@ -11,7 +11,7 @@ import torch
 from flashgen.bench import mods
 from flashgen.bench.mods import MODS, Measured, main, mod_named
 from flashgen.flex import to_spec
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 
 SMALL = Problem(1, 4, 4, 2048, 2048, 16, 16, "float32")

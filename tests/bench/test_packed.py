@@ -29,7 +29,7 @@ from flashgen.bench.passes import BACKWARD, FORWARD, flops
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.run import Prepared
 from flashgen.bench.serving_peers import FLASH_ATTENTION
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 
 VARIANTS = Path(__file__).parents[2] / "variants"

@@ -12,7 +12,7 @@ import pytest
 from flashgen.bench import serving_rows
 from flashgen.bench.serving_peers import PEERS
 from flashgen.bench.serving_rows import ServingRow, ServingRows, measure
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 

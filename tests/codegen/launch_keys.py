@@ -12,8 +12,8 @@ from triton.runtime import driver
 
 from flashgen.codegen import load_module, offline
 from flashgen.codegen.rehearsal import rehearsal
-from flashgen.packed import make_packed
-from flashgen.problems import make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.packed import make_packed
 from flashgen.runtime import call as calls
 from flashgen.runtime import choosing, launching
 from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90, sm90_keys

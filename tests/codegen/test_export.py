@@ -15,7 +15,8 @@ import torch
 
 from flashgen.codegen import load_module
 from flashgen.codegen.export import bundle, export_module
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Bucket, Device, Key, Record
 from flashgen.spec import load

@@ -16,7 +16,7 @@ from flashgen.codegen import default_of, generate, offline
 from flashgen.codegen.offline import Resources
 from flashgen.compiling import Job, compile_all, jobs_for
 from flashgen.errors import UsageError
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config, built_in
 from flashgen.runtime.gpus import GPUS, shared_limit
 from flashgen.runtime.kernels.kernel import Task

@@ -17,7 +17,8 @@ import flashgen
 from flashgen.bench import peers
 from flashgen.bench.candidates import sdpa_causal
 from flashgen.errors import UsageError
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 

@@ -12,7 +12,8 @@ import torch
 
 from flashgen import build
 from flashgen.codegen import scheduled_kernels
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.spec import load

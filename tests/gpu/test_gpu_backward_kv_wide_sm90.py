@@ -9,7 +9,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.spec import load

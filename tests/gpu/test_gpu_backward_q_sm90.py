@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from flashgen.codegen import uses_schedule
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config, default_backward_q_config, default_scheduled_backward_q_config
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.spec import load

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flashgen.codegen import uses_schedule
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.registry import FAMILIES

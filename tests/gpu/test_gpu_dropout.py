@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from flashgen.bench.dropout import BOTH, passes
 from flashgen.bench.timing import cuda_timer, interleave
 from flashgen.codegen import uses_schedule
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.verify import Case, cases_for, gradient_cases_for, run_case
 from flashgen.verify.cases import Backward

@@ -13,7 +13,7 @@ import torch
 from hard_specs import SPECS
 
 from flashgen.codegen import generate, load_module
-from flashgen.paged import Batch, dense_inputs, make_batch, packed_keywords
+from flashgen.problems.paged import Batch, dense_inputs, make_batch, packed_keywords
 from flashgen.runtime import decoding_paged
 from flashgen.runtime.extending_paged import MOST_DECODED
 from flashgen.spec import load

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flashgen.codegen import uses_schedule
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.spec import load

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from flashgen.codegen import uses_schedule
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.verify import Case, gradient_cases_for, run_case
 from flashgen.verify.cases import Backward

@@ -8,7 +8,7 @@ import pytest
 from hard_specs import SPECS
 
 from flashgen.codegen import generate, load_module, uses_schedule
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.verify import Case, cases_for, gradient_cases_for, run_case
 from flashgen.verify.cases import Backward

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from flashgen.codegen import uses_schedule
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 
 GALLERY = sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))

@@ -10,7 +10,8 @@ import pytest
 import torch
 import triton
 
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 
 VARIANTS = Path(__file__).parents[2] / "variants"

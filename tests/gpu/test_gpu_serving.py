@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from flashgen.paged import QUANTISED, SCALES, dense_inputs, make_batch, packed_keywords
-from flashgen.problems import Problem
+from flashgen.problems.paged import QUANTISED, SCALES, dense_inputs, make_batch, packed_keywords
+from flashgen.problems.problem import Problem
 from flashgen.runtime.serving import merge_states, store_kv
 from flashgen.spec import load
 from flashgen.verify import Case, paged_cases_for, run_case

@@ -12,7 +12,8 @@ import torch
 import flashgen
 from flashgen.bench.peers import peers
 from flashgen.lang.log2 import logits
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 
 ROOT = Path(__file__).parent.parent.parent

@@ -11,7 +11,8 @@ import pytest
 import torch
 from data_parallel import train
 
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.runtime import described, launching
 from flashgen.spec import load
 

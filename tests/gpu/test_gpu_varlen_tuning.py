@@ -15,8 +15,8 @@ from flashgen.bench.passes import BACKWARD, FORWARD
 from flashgen.bench.rows import Case
 from flashgen.bench.run import machine
 from flashgen.codegen import default_of, generate, load_module, uses_schedule
-from flashgen.packed import PackedModule, make_packed
-from flashgen.problems import Problem
+from flashgen.problems.packed import PackedModule, make_packed
+from flashgen.problems.problem import Problem
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.lookup import current_device, forget
 from flashgen.runtime.record_files import RecordWarning

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import decoding
 from flashgen.runtime.kernels import decode
 from flashgen.spec import load

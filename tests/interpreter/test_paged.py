@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flashgen.codegen import generate, load_module
-from flashgen.paged import QUANTISED, SCALES, Batch, dense_inputs, make_batch, packed_keywords
+from flashgen.problems.paged import QUANTISED, SCALES, Batch, dense_inputs, make_batch, packed_keywords
 from flashgen.runtime.device.plan import plan_splits
 from flashgen.spec import load
 from flashgen.spec.variant import Variant

@@ -20,7 +20,8 @@ from flashgen.errors import SpecError
 from flashgen.lang.check import Scope, TensorType
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import Type, const, var
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.spec import load
 from flashgen.spec.variant import Variant

@@ -9,7 +9,7 @@ import pytest
 from spec_shelf import SPECS
 
 from flashgen.codegen import generate, load_module
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.spec import load
 from flashgen.verify.cases import Backward, Case

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from flashgen.codegen import uses_schedule
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.spec import load

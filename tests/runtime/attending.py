@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from flashgen.problems import Call, Problem, make_inputs
+from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.runtime.launching import replaced
 from flashgen.spec import load
 

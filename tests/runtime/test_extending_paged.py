@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashgen.paged import Batch, dense_inputs, make_batch, packed_keywords
+from flashgen.problems.paged import Batch, dense_inputs, make_batch, packed_keywords
 from flashgen.runtime import decoding_paged, extending_paged, planning_paged
 from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.device.sm90.tiles import far_rows

@@ -16,7 +16,7 @@ from test_opcheck import Watch
 
 from flashgen.codegen import generate, load_module
 from flashgen.codegen.export import export_module
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
 from flashgen.spec import load
 
 Modules = Callable[[str], ModuleType]

@@ -9,7 +9,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.kernels.kernel import SPILL_LIMIT, Task
 from flashgen.runtime.kernels.portable import padded

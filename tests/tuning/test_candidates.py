@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.defaults import built_in
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Device

@@ -7,7 +7,8 @@ import torch
 
 from flashgen import spec
 from flashgen.codegen import generate, load_module
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.tuning.concord import Result, difference, outliers
 from flashgen.tuning.launches import Launches

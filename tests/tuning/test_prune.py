@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from flashgen.codegen.offline import Resources
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.tuning.pool import CompilePool
 from flashgen.tuning.prune import CompileRequest, prune

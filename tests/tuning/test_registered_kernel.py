@@ -16,7 +16,7 @@ from flashgen.codegen import default_of, generate, load_module, render
 from flashgen.codegen.registry import register_text, unregister_text
 from flashgen.compiling import Job, jobs_for
 from flashgen.explain import explain
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.record_files import read_record
 from flashgen.runtime.registry import kernel_of, register, unregister
 from flashgen.spec import load

@@ -15,8 +15,9 @@ from test_tune import PretendedMachine, pretended  # noqa: F401 - a fixture
 
 from flashgen.codegen import generate, load_module
 from flashgen.errors import SpecError, UsageError
-from flashgen.paged import make_batch, make_paged
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.paged import make_batch, make_paged
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config, choosing, planning_paged
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.paged import prepare_paged

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from fake_bench import median_us
 
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_config, portable_default
 from flashgen.runtime.identity import Identity

@@ -19,8 +19,9 @@ from flashgen.codegen import default_of, generate, load_module
 from flashgen.errors import SpecError, UsageError
 from flashgen.explain.configs import used_configs
 from flashgen.explain.sources import traced
-from flashgen.packed import make_packed
-from flashgen.problems import Problem
+from flashgen.problems.packed import make_packed
+from flashgen.problems.problem import Problem
+from flashgen.problems.work import least_bytes, useful_flops, visible_share
 from flashgen.runtime import Config, choosing
 from flashgen.runtime.kernels.forward import FORWARD_KERNEL
 from flashgen.runtime.lookup import forget
@@ -36,7 +37,6 @@ from flashgen.tuning.tune import tune
 from flashgen.tuning.worker import Worker
 from flashgen.tuning.workloads import bucket_of, problems
 from flashgen.verify import verify_config
-from flashgen.work import least_bytes, useful_flops, visible_share
 
 VARIANTS = Path(__file__).parents[2] / "variants"
 PACKED = {"mode": "varlen", "batch": 8, "heads": 8, "max_len": 1024}

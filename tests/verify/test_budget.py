@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
 from flashgen.verify.budget import Reference, judge
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from watched_accesses import watched
 
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.verify.exercise import Part, exercise, parts
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
 from flashgen.runtime import eager_attention
 from flashgen.verify.eager_gradients import Loss, eager_gradients
 from flashgen.verify.gradient_budget import judge_gradients

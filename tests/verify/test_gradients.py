@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from flashgen.codegen import generate, load_module, uses_schedule
-from flashgen.packed import PackedModule
-from flashgen.problems import Problem
+from flashgen.problems.packed import PackedModule
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.verify import Case, cases_for, gradient_cases_for, run_case
@@ -161,7 +161,7 @@ def test_the_cases_cover_what_they_claim_to(path: Path, gpu: bool) -> None:
 
 
 def test_every_loss_is_the_cases_own(gallery_module: Callable[[str], ModuleType]) -> None:
-    from flashgen.problems import make_inputs
+    from flashgen.problems.calls import make_inputs
     from flashgen.verify.gradients import draw_loss
 
     variant = load(VARIANTS / "relative_bias.yaml")

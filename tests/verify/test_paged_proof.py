@@ -11,7 +11,7 @@ import torch
 
 from flashgen.codegen import generate, load_module
 from flashgen.errors import VerificationFailed
-from flashgen.paged import dense_inputs, make_batch, packed_keywords
+from flashgen.problems.paged import dense_inputs, make_batch, packed_keywords
 from flashgen.spec import load
 from flashgen.verify import PagedCase, paged_cases_for, run_case, verify
 from flashgen.verify.paged import batch_of_case, judge_sequences

@@ -11,7 +11,7 @@ from packages import change, files_of
 
 from flashgen.codegen import generate
 from flashgen.errors import EnvironmentProblem, UsageError
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.registry import checked
 from flashgen.spec import load

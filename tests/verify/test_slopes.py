@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.verify.slopes import ROWS_OF_A_TILE, counted_apart
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from flashgen.dropped import Dropping
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
+from flashgen.problems.dropped import Dropping
 from flashgen.verify.uncancelled import uncancelled
 
 # One key is kept of each row: the one that has next to nothing of its weight.

@@ -10,7 +10,7 @@ from packages import change
 
 from flashgen.codegen import generate, load_module
 from flashgen.errors import UsageError, VerificationFailed
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.spec import load
 from flashgen.verify import CaseResult, Report, verify, verify_config

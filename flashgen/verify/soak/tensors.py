@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
 from flashgen.verify.eager_gradients import Loss
 from flashgen.verify.soak.attend import input_forms, paper_slopes
 from flashgen.verify.soak.case import Case, Recipe

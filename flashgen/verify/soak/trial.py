@@ -18,7 +18,7 @@ from triton.runtime.errors import OutOfResources
 import flashgen
 from flashgen.codegen import scheduled_kernels
 from flashgen.errors import SpecError
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
 from flashgen.runtime import Config
 from flashgen.runtime.lookup import current_device
 from flashgen.spec import load

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from flashgen.dropped import Dropout, Dropping
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
+from flashgen.problems.dropped import Dropout, Dropping
 from flashgen.spec import load
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.eager_gradients import Loss

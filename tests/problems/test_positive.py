@@ -6,7 +6,7 @@ import pytest
 
 from flashgen.codegen import generate, load_module
 from flashgen.explain.describe import describe
-from flashgen.positive import drawn_positive, note_of
+from flashgen.problems.positive import drawn_positive, note_of
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.verify import cases_for, gradient_cases_for, run_cases

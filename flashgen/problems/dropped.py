@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flashgen.packed import Module
+from flashgen.problems.packed import Module
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import Any
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.reductions import counted_sizes
-from flashgen.problems import Problem, input_sizes
+from flashgen.problems.problem import Problem
+from flashgen.problems.sizes import input_sizes
 from flashgen.spec.variant import Dim, Input, Variant
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from flashgen.analysis.packed import is_along_queries
-from flashgen.elements import part_of
 from flashgen.lang.variables import BATCH, Q_LEN
-from flashgen.problems import Own, Problem, draw_own, input_sizes
+from flashgen.problems.calls import Own, draw_own
+from flashgen.problems.elements import part_of
+from flashgen.problems.problem import Problem
+from flashgen.problems.sizes import input_sizes
 from flashgen.runtime.paged import CACHE_DTYPES
 from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Input, Variant

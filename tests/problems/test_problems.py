@@ -11,7 +11,8 @@ import torch
 from flashgen.errors import Location, UsageError
 from flashgen.lang.check import Scope, TensorType, expression
 from flashgen.lang.nodes import Type, var
-from flashgen.problems import Problem, make_inputs
+from flashgen.problems.calls import make_inputs
+from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.spec.variant import Dim, Input, Param, Sample, Variant
 

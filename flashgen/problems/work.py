@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
-from flashgen.problems import Problem
+from flashgen.problems.problem import Problem
 from flashgen.runtime.kernels.portable import ITEMSIZE
 from flashgen.spec.variant import Variant
 

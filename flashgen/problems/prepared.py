@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flashgen import runtime
-from flashgen.dropped import Dropout
-from flashgen.problems import Call
+from flashgen.problems.calls import Call
+from flashgen.problems.dropped import Dropout
 from flashgen.runtime.call import Call as PreparedCall
 from flashgen.runtime.own import prepare_own
 

@@ -15,9 +15,11 @@ from typing import Any, Protocol
 import torch
 
 from flashgen.analysis.packed import is_packed
-from flashgen.elements import part_of
 from flashgen.lang.nodes import variables
-from flashgen.problems import Call, Own, Problem, draw_own, input_sizes
+from flashgen.problems.calls import Call, Own, draw_own
+from flashgen.problems.elements import part_of
+from flashgen.problems.problem import Problem
+from flashgen.problems.sizes import input_sizes
 from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Input, Variant
 

@@ -1,0 +1,1 @@
+"""Problems and random but realistic calls for any variant, the same for proof, tuning and benchmarks."""
