@@ -108,10 +108,10 @@ def explain(
 def clear(
     variant: Variant = None,
     gpu: Gpu = None,
-    everything: Annotated[bool, typer.Option("--all", help="Clear the whole cache of the user.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All of the user's cache: records and studies.")] = False,
     json: Json = False,
 ) -> None:
-    """Delete records from the user's cache; what is shipped beside modules stays."""
+    """Delete records from the user's cache, with --all studies too; what is shipped beside modules stays."""
     from flashgen.tuning.cache import clear_records
 
     if not (variant or gpu or everything):

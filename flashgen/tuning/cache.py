@@ -20,8 +20,8 @@ from filelock import FileLock, Timeout
 
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.lookup import NoCacheFolder, forget, shipped_in, user_root
-from flashgen.runtime.record_files import read_table, records_in, table_path, warn_once
+from flashgen.runtime.lookup import NoCacheFolder, cache_folder, forget, shipped_in, user_root
+from flashgen.runtime.record_files import MOST_BYTES, read_table, records_in, table_path, warn_once
 from flashgen.runtime.record_table import NewerFormat, parse, to_text
 from flashgen.runtime.records import Key, Record
 
@@ -81,9 +81,11 @@ def _rewrite(path: Path, change: Callable[[Table], Table]) -> Table:
 
 
 def _text(table: Table, path: Path) -> str:
-    """A table as it is written; EnvironmentProblem where nobody could read it: all of it would be set aside."""
+    """A table as it is written; EnvironmentProblem where nobody could read it: it would be set aside, or left alone."""
     text = to_text(table.values())
     try:
+        if len(text.encode()) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB; `flashgen cache clear` makes room")
         parse(text)
     except ValueError as error:
         raise EnvironmentProblem(f"{path} stays as it is: what is to be written could not be read ({error})") from error
@@ -184,7 +186,7 @@ def find_record(text: str, folders: Iterable[tuple[str, Path]] | None = None) ->
 
 
 def clear_records(**filters: str) -> int:
-    """Delete the user's records that match, and without a filter all else there; return how many records went."""
+    """Delete the user's records that match, and without a filter studies and all else too; return how many records went."""
     root, gone = _user_root(), list_records(None, **filters)
     for path in sorted({entry.path for entry in gone}):
         keys = {entry.record.key for entry in gone if entry.path == path}
@@ -193,14 +195,20 @@ def clear_records(**filters: str) -> int:
         for path in [] if filters else _leftovers(root):
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise EnvironmentProblem(f"the cache {root} cannot be cleared: {error}; check who owns it") from error
+        raise EnvironmentProblem(f"the cache {root.parent} cannot be cleared: {error}; check who owns it") from error
     forget()
     return len(gone)
 
 
+def studies_folder() -> Path:
+    """Where this host keeps its studies, one file for each workload."""
+    return cache_folder() / "studies"
+
+
 def _leftovers(root: Path) -> list[Path]:
-    """What is no table: damaged ones that were set aside, locks, and records that an earlier flashgen wrote."""
+    """What is no table: damaged ones that were set aside, locks, records that an earlier flashgen wrote, studies."""
     found = [*root.glob("*/*.json.damaged"), *root.glob("*/*.json.lock"), *root.glob("*/*/*.json*")]
+    found += studies_folder().rglob("*.log*")
     return [path for path in found if path.is_file()]
 
 

@@ -12,7 +12,7 @@ from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage
 
 from flashgen.errors import EnvironmentProblem
-from flashgen.runtime.lookup import cache_folder
+from flashgen.tuning.cache import studies_folder
 from flashgen.tuning.journal import opened_journal
 from flashgen.tuning.workloads import Workload
 
@@ -100,4 +100,4 @@ def _shown(place: Place) -> str:
 
 def journal_path(workload: Workload) -> Path:
     """Where this host keeps the study of a workload."""
-    return cache_folder() / "studies" / f"{workload.key.name}.log"
+    return studies_folder() / f"{workload.key.name}.log"

@@ -12,7 +12,7 @@ from flashgen.errors import UsageError
 from flashgen.files import write_file
 from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
-from flashgen.runtime.records import Bucket, Key
+from flashgen.runtime.records import Bucket, Key, gpu_slug
 from flashgen.tuning.outcome import Entry, Outcome, Work, launched, timed
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.workloads import Workload
@@ -98,8 +98,10 @@ def save(outcome: Outcome, folder: Path) -> Path:
 
 
 def file_name(workload: Workload, suffix: str = ".json") -> str:
+    """Of a workload on a GPU model, so that one folder may take what several GPUs have measured."""
     key = workload.key
-    return f"{key.variant}-{key.kernel}-{key.dtype}-d{key.head_dim}x{key.v_head_dim}-{key.bucket}{suffix}"
+    what = f"{key.variant}-{key.kernel}-{key.dtype}-d{key.head_dim}x{key.v_head_dim}-{key.bucket}"
+    return f"{what}-{gpu_slug(key.gpu)}{suffix}"
 
 
 def load(path: Path) -> Table:

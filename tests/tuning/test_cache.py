@@ -185,8 +185,21 @@ def test_clearing_takes_what_matches_and_then_all(three):
     old = three / "nvidia-h200" / "alibi" / "forward.json"
     old.parent.mkdir(parents=True)
     old.write_text("{}")
+    study = three.parent / "studies" / "nvidia-h200" / "alibi" / "forward.log"
+    study.parent.mkdir(parents=True)
+    study.write_text("")
+    assert clear_records(variant="softcap") == 0 and study.exists()
     assert clear_records() == 2
-    assert [path for path in three.rglob("*") if path.is_file()] == []
+    assert [path for path in three.parent.rglob("*") if path.is_file()] == []
+
+
+def test_a_table_that_no_call_would_read_is_not_written(three, monkeypatch):
+    path = three / "alibi" / "nvidia-h200.json"
+    before = path.read_bytes()
+    monkeypatch.setattr("flashgen.tuning.cache.MOST_BYTES", len(before) + 99)
+    with pytest.raises(EnvironmentProblem, match="`flashgen cache clear` makes room"):
+        write_record(replace(RECORD, key=replace(KEY, dtype="float16")))
+    assert path.read_bytes() == before
 
 
 @pytest.fixture

@@ -98,7 +98,9 @@ def test_an_exhaustive_search_times_all_that_runs_also_what_pruning_drops(cache,
     outcome = Session(tools, EXHAUSTIVE, [cache], Options()).tune(whole.workload, None)
     assert set(tools.launched) == {config for config, entry in found.items() if entry.timing}
     path = save(outcome, tmp_path / "tables")
-    assert path.name == file_name(whole.workload) == "softcap-forward-bfloat16-d64x64-bh32-g1-q8192-k8192.json"
+    assert (
+        path.name == file_name(whole.workload) == "softcap-forward-bfloat16-d64x64-bh32-g1-q8192-k8192-nvidia-h200.json"
+    )
     measured = load(path)
     # What the table has not is dropped, as it does not compile.
     assert {e.config for e in measured.entries if e.dropped != "does not compile"} <= set(found)
