@@ -186,7 +186,7 @@ def find_record(text: str, folders: Iterable[tuple[str, Path]] | None = None) ->
 
 
 def clear_records(**filters: str) -> int:
-    """Delete the user's records that match, and without a filter studies and all else too; return how many records went."""
+    """Delete the user's records that match, without a filter studies and all else too; return how many records went."""
     root, gone = _user_root(), list_records(None, **filters)
     for path in sorted({entry.path for entry in gone}):
         keys = {entry.record.key for entry in gone if entry.path == path}
