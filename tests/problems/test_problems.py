@@ -168,9 +168,7 @@ def test_an_input_is_drawn_positive_where_the_formula_asks_for_it() -> None:
     assert make_inputs(given, PROBLEM).inputs["r"].max() < 0
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parent.parent / "variants").glob("*.yaml")), ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "variants").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_gallery_variant_can_be_called(path: Path) -> None:
     gallery = load(path)
     call = make_inputs(gallery, PROBLEM)
