@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "7790694ae98c",
-        "backward_q": "755ec9a50ea7",
-        "backward_kv": "d3e8c45169eb",
+        "forward": "7a081b3a9cd8",
+        "backward_q": "58761270965e",
+        "backward_kv": "989c1011ab76",
         "decode": "55ac4f4d836f",
         "decode_paged": "ad71ef71a548",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "00b857a5451d",
-        "backward_q": "e414de1b0da6",
-        "backward_kv": "db7d84d74c0d",
+        "forward": "03eaf8f9d8c8",
+        "backward_q": "49cf06322919",
+        "backward_kv": "f0b4ff206f5c",
         "decode": "f1bd49e01d01",
         "decode_paged": "2e733d3c59f6",
     },

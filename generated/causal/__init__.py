@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "33bf708192ba",
-        "backward_q": "3113eb545ae1",
-        "backward_kv": "b5752723471f",
+        "forward": "edab13c805a2",
+        "backward_q": "dfe29123584f",
+        "backward_kv": "20c7cab3792c",
         "decode": "eb8554ad1044",
         "decode_paged": "1a5bdd8eafa7",
     },

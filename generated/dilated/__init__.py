@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "cef110a3c3a5",
-        "backward_q": "24ee7324ba17",
-        "backward_kv": "88d1c8aedb9e",
+        "forward": "4384872f14b9",
+        "backward_q": "86f255fd714d",
+        "backward_kv": "d921b63589b3",
         "decode": "9ca38905d8c9",
         "decode_paged": "cef1c2c88b26",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "a6e082b058d0",
-        "backward_q": "5fb10db9ee32",
-        "backward_kv": "b609a64b112f",
+        "forward": "c1f980fc1430",
+        "backward_q": "ef171063bae6",
+        "backward_kv": "38e83964d84f",
         "decode": "b5f60aece42d",
         "decode_paged": "28b43c865f33",
     },

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "881ee4ab5681",
-        "backward_q": "59381cbf379f",
-        "backward_kv": "5796e69f50d8",
+        "forward": "86ea46f26cee",
+        "backward_q": "aca1cdb1bce3",
+        "backward_kv": "c85d0e58e41d",
         "decode": "494dc0e82fff",
         "decode_paged": "1cae883772cb",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "751518e8120f",
-        "backward_q": "c971ba3ef16e",
-        "backward_kv": "b334d6ab58ad",
+        "forward": "e00a98b262c3",
+        "backward_q": "08320670539f",
+        "backward_kv": "6e9a8f192f09",
         "decode": "ba835cbbe257",
         "decode_paged": "ab5124da1455",
     },

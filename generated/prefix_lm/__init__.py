@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "2bb0331f3a80",
-        "backward_q": "5aaf20d7b72a",
-        "backward_kv": "93bd36ff96dc",
+        "forward": "347353674161",
+        "backward_q": "d6fcdc27c1c5",
+        "backward_kv": "15d5a99dedbc",
         "decode": "b963fe4e8ae1",
         "decode_paged": "f139e9acc4f4",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "4fc040d9adbb",
-        "backward_q": "b3a62ae99b5a",
-        "backward_kv": "f82e26e0e67a",
+        "forward": "1174217aed3a",
+        "backward_q": "1acd3829ec18",
+        "backward_kv": "77141d288131",
         "decode": "261c95af7b4a",
         "decode_paged": "0db26e3c426e",
     },

@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "2d6bed57ae84",
-        "backward_q": "47277ef9fe2b",
-        "backward_kv": "b5752723471f",
+        "forward": "c53426f07171",
+        "backward_q": "be4c6520153b",
+        "backward_kv": "20c7cab3792c",
         "decode": "e7117ed7bbd4",
         "decode_paged": "6734c0d4b6bf",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "6904718d4513",
-        "backward_q": "33e67cf158c2",
-        "backward_kv": "d28d34e0c28f",
+        "forward": "e61299a2fc81",
+        "backward_q": "984d6c59df6c",
+        "backward_kv": "ee24dc54620f",
         "decode": "5f83327f7430",
         "decode_paged": "2d0fb3843670",
     },

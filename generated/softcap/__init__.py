@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "b59a5dad55d7",
-        "backward_q": "0250ec997a3e",
-        "backward_kv": "0ac711d0487a",
+        "forward": "71442e319fa0",
+        "backward_q": "b3a22fa0a71b",
+        "backward_kv": "ffbcb890a7bd",
         "decode": "b21b61738082",
         "decode_paged": "214bd5d4db2e",
     },

@@ -57,11 +57,20 @@ def tma_place(cu_seqlens_ptr, begin, length, row):
 
 @gluon.jit
 def count_tiles(cu_seqlens_ptr, num_seqs, total, length, batch, heads, BLOCK: gl.constexpr):
-    """How many tiles of queries or keys there are; of packed sequences, how many slots for them: see owned_tile."""
+    """How many tiles of queries there are; of packed sequences, how many slots for them: see owned_tile."""
     if cu_seqlens_ptr is None:
         return gl.cdiv(length, BLOCK) * batch * heads
     else:
         return (total // BLOCK + num_seqs + 1) * heads
+
+
+@gluon.jit
+def count_key_tiles(order_ptr, num_seqs, kv_len, batch, kv_heads, BN: gl.constexpr):
+    """How many tiles of keys there are."""
+    if order_ptr is None:
+        return gl.cdiv(kv_len, BN) * batch * kv_heads
+    else:
+        return gl.load(order_ptr + 2 * num_seqs) * kv_heads
 
 
 @gluon.jit
@@ -75,21 +84,28 @@ def _heads_together(longest, heads):
 
 
 @gluon.jit
+def _head_and_place(index, num_places, longest, heads):
+    """Which head index `index` is of, and which of its tiles, or of the places for these.
+
+    In turn the groups of heads, the places of each, and of these the heads: so the last tiles of all are of many heads,
+    not the long ones of a single head, for which all others would wait. From the last on all are the last.
+    """
+    num_places = gl.maximum(num_places, 1)
+    index = gl.minimum(index, num_places * heads - 1)
+    group = _heads_together(longest, heads)
+    first = index // (num_places * group) * group
+    together = gl.minimum(group, heads - first)
+    in_group = index - first * num_places
+    return first + in_group % together, in_group // together
+
+
+@gluon.jit
 def _slot(index, cu_seqlens_ptr, num_seqs, total, longest, heads, BLOCK: gl.constexpr):
     """What lies in slot `index` of packed sequences: sequence, head, number of the tile, begin and length of the
-    sequence, and whether there is such a tile. What lies behind the last sequence is one more.
-
-    In turn the groups of heads, the sequences of each, and of these tile by tile the heads: so the last tiles of all
-    are the shortest of many heads, not long ones of a single head, for which all others would wait.
-    """
-    num_slots = total // BLOCK + num_seqs + 1
-    index = gl.minimum(index, num_slots * heads - 1)
-    group = _heads_together(longest, heads)
-    first = index // (num_slots * group) * group
-    together = gl.minimum(group, heads - first)
-    in_group = index - first * num_slots
-    b, tile, begin, length = slot_tile(cu_seqlens_ptr, num_seqs, total, longest, in_group // together, BLOCK)
-    return b, first + in_group % together, tile, begin, length, tile < gl.cdiv(length, BLOCK)
+    sequence, and whether there is such a tile. What lies behind the last sequence is one more."""
+    h, slot = _head_and_place(index, total // BLOCK + num_seqs + 1, longest, heads)
+    b, tile, begin, length = slot_tile(cu_seqlens_ptr, num_seqs, total, longest, slot, BLOCK)
+    return b, h, tile, begin, length, tile < gl.cdiv(length, BLOCK)
 
 
 @gluon.jit
@@ -111,26 +127,19 @@ def next_tile(index, counter_ptr, cu_seqlens_ptr, num_seqs, total, longest, head
 
 
 @gluon.jit
-def _owned(index, cu_seqlens_ptr, num_seqs, total, longest, heads, BLOCK: gl.constexpr):
-    """The same of a slot; one without a tile has a row that is not there, of a sequence that is none."""
-    b, h, tile, begin, length, exists = _slot(index, cu_seqlens_ptr, num_seqs, total, longest, heads, BLOCK)
-    b = gl.where(exists, b, num_seqs)
-    tile = gl.where(exists, tile, 1)
-    return b, h, tile, gl.minimum(begin, total - 1), gl.where(exists, length, 1), exists
-
-
-@gluon.jit
 def query_tile(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, head_group, BM: gl.constexpr):
     """Of tile `index` of queries: sequence and head (b, h), its number, begin and length of the sequence.
 
     Dense: the heads are taken in groups of head_group, whose K and V stay in the L2 cache, the longest tiles of a group
-    first; without groups the tiles are taken in turn. Packed: see _slot, the longest tiles of a sequence first.
+    first; without groups the tiles are taken in turn. Packed: see _slot, the longest tiles of a sequence first; a slot
+    without a tile has a row that is not there, of a sequence that is none.
     """
     # What comes after the last tile is asked for, but not done.
     index = gl.minimum(index, count_tiles(cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, BM) - 1)
     if cu_seqlens_q_ptr is not None:
-        b, h, tile, begin, length, exists = _owned(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, BM)
-        return b, h, gl.where(exists, gl.cdiv(length, BM) - 1 - tile, tile), begin, length
+        b, h, tile, begin, length, exists = _slot(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, BM)
+        tile = gl.where(exists, gl.cdiv(length, BM) - 1 - tile, 1)
+        return gl.where(exists, b, num_seqs), h, tile, gl.minimum(begin, total_q - 1), gl.where(exists, length, 1)
     else:
         num_q_tiles = gl.cdiv(q_len, BM)
         if head_group is None:
@@ -147,14 +156,37 @@ def query_tile(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, 
 
 
 @gluon.jit
-def key_tile(index, cu_seqlens_k_ptr, num_seqs, total_k, kv_len, batch, kv_heads, head_group, BN: gl.constexpr):
+def _rank(tile, first_tiles_ptr, num_seqs):
+    """Of sequences in an order the one that has a tile: the last whose first is not behind it."""
+    rank = 0
+    last = num_seqs - 1
+    while rank < last:
+        middle = (rank + last + 1) // 2
+        before = gl.load(first_tiles_ptr + middle) <= tile
+        rank = gl.where(before, middle, rank)
+        last = gl.where(before, last, middle - 1)
+    return rank
+
+
+@gluon.jit
+def key_tile(
+    index, cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, kv_len, batch, kv_heads, head_group, BN: gl.constexpr
+):  # fmt: skip
     """Of tile `index` of keys: sequence and head of K and V, its first key, begin and length of the sequence.
 
-    Dense: see kv_place. Packed: see _slot.
+    Dense: see kv_place. Packed: the longest sequences of a group of heads first, as order_sequences has written it; from
+    the last tile on there is a key that is none, of a sequence that is none.
     """
-    if cu_seqlens_k_ptr is not None:
-        b, kv_h, tile, begin, length, _ = _owned(index, cu_seqlens_k_ptr, num_seqs, total_k, kv_len, kv_heads, BN)
-        return b, kv_h, tile * BN, begin, length
+    if order_ptr is not None:
+        first_tiles_ptr = order_ptr + num_seqs
+        num_tiles = gl.load(first_tiles_ptr + num_seqs)
+        kv_h, tile = _head_and_place(index, num_tiles, kv_len, kv_heads)
+        rank = _rank(tile, first_tiles_ptr, num_seqs)
+        b = gl.load(order_ptr + rank)
+        begin, length = sequence_range(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
+        exists = index < num_tiles * kv_heads
+        tile = gl.where(exists, tile - gl.load(first_tiles_ptr + rank), 1)
+        return gl.where(exists, b, num_seqs), kv_h, tile * BN, begin, gl.where(exists, length, 1)
     else:
         b, kv_h, col0 = kv_tile(index, batch, kv_heads, kv_len, head_group, BN)
         return b, kv_h, col0, b, kv_len
