@@ -42,7 +42,7 @@ def as_python(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sequences, name, getattr(sequences, name).fn)
     # One sequence has all slots.
     monkeypatch.setattr(sequences, "slot_tile", lambda cu, num_seqs, total, longest, slot, BLOCK: (0, slot, 0, 2**30))
-    monkeypatch.setattr(sequences, "sequence_range", lambda cu, b, num_seqs, total, longest: (b, cu[b]))
+    monkeypatch.setattr(sequences, "sequence_or_rest", lambda cu, b, num_seqs, total, longest: (b, cu[b]))
 
 
 def slot_of(index: int, total: int, longest: int, heads: int) -> tuple[int, int]:
@@ -76,35 +76,46 @@ def test_heads_come_together_as_far_as_their_rows_stay_in_the_cache() -> None:
 
 
 def order_of(lengths: list[int]) -> list[int]:
-    """The order of packed sequences of these lengths, as the device writes it."""
+    """The order of packed sequences of these lengths, as the device writes it; the last is what lies behind them."""
     interpreted()
-    cu_seqlens = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=DEVICE)
+    seqs = lengths[:-1]
+    cu_seqlens = torch.tensor([0, *accumulate(seqs)], dtype=torch.int32, device=DEVICE)
     order = torch.full([2 * len(lengths) + 1], -7, dtype=torch.int32, device=DEVICE)
-    numbers = (len(lengths), sum(lengths), max(lengths))
+    numbers = (len(seqs), sum(lengths), max(seqs))
     order_sequences[(-(-len(lengths) // 64),)](cu_seqlens, order, *numbers, BN=BN, BLOCK=64)
     return order.tolist()
 
 
-@given(lengths=st.lists(st.integers(0, 700), min_size=1, max_size=150).filter(any))
+@given(lengths=st.lists(st.integers(0, 700), min_size=2, max_size=150).filter(any))
 def test_the_longest_sequences_come_first(lengths: list[int]) -> None:
     tiles = [-(-length // BN) for length in lengths]
     expected = sorted(range(len(lengths)), key=lambda b: -tiles[b])
     assert order_of(lengths) == [*expected, *accumulate((tiles[b] for b in expected), initial=0)]
 
 
+def test_sequences_that_lie_over_each_other_have_no_more_tiles_than_there_is_room_for() -> None:
+    interpreted()
+    cu_seqlens = torch.tensor([0, 2**24] * 300, dtype=torch.int32, device=DEVICE)
+    order = torch.empty(2 * 600 + 1, dtype=torch.int32, device=DEVICE)
+    order_sequences[(10,)](cu_seqlens, order, 599, 2**24, 2**24, BN=BN, BLOCK=64)
+    sequences, first_tiles = order[:600].tolist(), order[600:].tolist()
+    assert sorted(sequences) == list(range(600))
+    assert first_tiles == sorted(first_tiles) and (first_tiles[0], first_tiles[-1]) == (0, 2**17 + 600)
+
+
 @pytest.mark.usefixtures("as_python")
 @pytest.mark.parametrize("heads", [1, 4, 30])
-@pytest.mark.parametrize("lengths", [[300], [0, 1, 0], [1, 127, 128, 129, 4000, 0, 256, 5000, 0]])
+@pytest.mark.parametrize("lengths", [[300, 0], [0, 1, 0, 900], [1, 127, 128, 129, 4000, 0, 256, 5000, 0, 1]])
 def test_the_tiles_of_long_sequences_come_first_each_once(lengths: list[int], heads: int) -> None:
-    order, longest = Pointer(order_of(lengths)), max(lengths)
+    order, longest, num_seqs = Pointer(order_of(lengths)), max(lengths), len(lengths) - 1
 
     def tile(index: int) -> tuple[int, ...]:
         """Sequence, head, first key and length."""
-        given = (lengths, len(lengths), sum(lengths), order, longest, 1, heads, None, BN)
+        given = (lengths, num_seqs, sum(lengths), order, longest, 1, heads, None, BN)
         b, head, first_key, _, length = sequences.key_tile.fn(index, *given)
         return b, head, first_key, length
 
-    count = sequences.count_key_tiles.fn(order, len(lengths), longest, 1, heads, BN)
+    count = sequences.count_key_tiles.fn(order, num_seqs, longest, 1, heads, BN)
     found = [tile(index) for index in range(count)]
     owned = ((b, head, key, n) for b, n in enumerate(lengths) for head in range(heads) for key in range(0, n, BN))
     assert sorted(found) == sorted(owned)
@@ -112,5 +123,5 @@ def test_the_tiles_of_long_sequences_come_first_each_once(lengths: list[int], he
     of_first_heads = [-(-length // BN) for _, head, _, length in found if head < group]
     assert of_first_heads == sorted(of_first_heads, reverse=True)
     # What comes after the last tile has no key, of a sequence that is none.
-    assert {tile(count + more)[::2] for more in range(3)} == {(len(lengths), BN)}
+    assert {tile(count + more)[::2] for more in range(3)} == {(num_seqs, BN)}
     assert tile(count)[3] == 1

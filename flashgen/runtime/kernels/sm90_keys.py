@@ -81,11 +81,12 @@ def key_tensors(call: Call, rows: Incoming, config: Config) -> dict[str, Any]:
 def _order(call: Call, config: Config) -> torch.Tensor:
     """Packed sequences of keys in the order in which their tiles are taken, as `order_sequences` writes it."""
     numbers = call.numbers
-    order = call.q.new_empty(2 * numbers["num_seqs"] + 1, dtype=torch.int32)
+    count = numbers["num_seqs"] + 1
+    order = call.q.new_empty(2 * count + 1, dtype=torch.int32)
     relaunch(
         order_sequences, (call.layout, config.BN),
         {"cu_seqlens_k_ptr": call.given["cu_seqlens_k_ptr"], "order_ptr": order},
-        lambda: Rest(-(-numbers["num_seqs"] // _BLOCK), numbers, {"BN": config.BN, "BLOCK": _BLOCK}, {}),
+        lambda: Rest(-(-count // _BLOCK), numbers, {"BN": config.BN, "BLOCK": _BLOCK}, {}),
     )  # fmt: skip
     return order
 

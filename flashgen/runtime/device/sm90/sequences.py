@@ -15,7 +15,7 @@ as `triton.tools.ragged_tma` has it. The tensor's own begin is the descriptor's.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from flashgen.runtime.device.packed import first_row, roomy_row, sequence_range, slot_tile
+from flashgen.runtime.device.packed import first_row, roomy_row, sequence_or_rest, sequence_range, slot_tile
 from flashgen.runtime.device.sm90.kv_tiles import kv_tile
 from flashgen.runtime.device.sm90.scheduler import request_tile
 from flashgen.runtime.device.sm90.tiles import describe, far, far_rows
@@ -70,7 +70,7 @@ def count_key_tiles(order_ptr, num_seqs, kv_len, batch, kv_heads, BN: gl.constex
     if order_ptr is None:
         return gl.cdiv(kv_len, BN) * batch * kv_heads
     else:
-        return gl.load(order_ptr + 2 * num_seqs) * kv_heads
+        return gl.load(order_ptr + 2 * (num_seqs + 1)) * kv_heads
 
 
 @gluon.jit
@@ -156,10 +156,10 @@ def query_tile(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, 
 
 
 @gluon.jit
-def _rank(tile, first_tiles_ptr, num_seqs):
+def _rank(tile, first_tiles_ptr, count):
     """Of sequences in an order the one that has a tile: the last whose first is not behind it."""
     rank = 0
-    last = num_seqs - 1
+    last = count - 1
     while rank < last:
         middle = (rank + last + 1) // 2
         before = gl.load(first_tiles_ptr + middle) <= tile
@@ -178,12 +178,13 @@ def key_tile(
     the last tile on there is a key that is none, of a sequence that is none.
     """
     if order_ptr is not None:
-        first_tiles_ptr = order_ptr + num_seqs
-        num_tiles = gl.load(first_tiles_ptr + num_seqs)
+        count = num_seqs + 1
+        first_tiles_ptr = order_ptr + count
+        num_tiles = gl.load(first_tiles_ptr + count)
         kv_h, tile = _head_and_place(index, num_tiles, kv_len, kv_heads)
-        rank = _rank(tile, first_tiles_ptr, num_seqs)
+        rank = _rank(tile, first_tiles_ptr, count)
         b = gl.load(order_ptr + rank)
-        begin, length = sequence_range(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
+        begin, length = sequence_or_rest(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
         exists = index < num_tiles * kv_heads
         tile = gl.where(exists, tile - gl.load(first_tiles_ptr + rank), 1)
         return gl.where(exists, b, num_seqs), kv_h, tile * BN, begin, gl.where(exists, length, 1)
