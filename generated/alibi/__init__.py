@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "7a081b3a9cd8",
-        "backward_q": "58761270965e",
-        "backward_kv": "989c1011ab76",
+        "forward": "9101c50437e1",
+        "backward_q": "4bd0c6865351",
+        "backward_kv": "ca1764fb8926",
         "decode": "55ac4f4d836f",
         "decode_paged": "ad71ef71a548",
     },

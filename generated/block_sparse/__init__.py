@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "03eaf8f9d8c8",
-        "backward_q": "49cf06322919",
-        "backward_kv": "f0b4ff206f5c",
+        "forward": "2b893010f6a8",
+        "backward_q": "ae301707bd4a",
+        "backward_kv": "2333e48b0951",
         "decode": "f1bd49e01d01",
         "decode_paged": "2e733d3c59f6",
     },

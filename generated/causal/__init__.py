@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "edab13c805a2",
-        "backward_q": "dfe29123584f",
-        "backward_kv": "20c7cab3792c",
+        "forward": "32e0383d09a2",
+        "backward_q": "a4d40b8cac6a",
+        "backward_kv": "a02395ce9fbd",
         "decode": "eb8554ad1044",
         "decode_paged": "1a5bdd8eafa7",
     },

@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "4384872f14b9",
-        "backward_q": "86f255fd714d",
-        "backward_kv": "d921b63589b3",
+        "forward": "fde1b95e0385",
+        "backward_q": "37a96e8bbd1b",
+        "backward_kv": "f9a86f9f75c5",
         "decode": "9ca38905d8c9",
         "decode_paged": "cef1c2c88b26",
     },

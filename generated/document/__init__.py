@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "c1f980fc1430",
-        "backward_q": "ef171063bae6",
-        "backward_kv": "38e83964d84f",
+        "forward": "63d19273a9d3",
+        "backward_q": "04298ff68e15",
+        "backward_kv": "bf21cfe87273",
         "decode": "b5f60aece42d",
         "decode_paged": "28b43c865f33",
     },

@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "8bdd2fc16410",
-        "backward_q": "6f9a27d63394",
-        "backward_kv": "8d2aeddfb9a9",
+        "forward": "a8bdd4ead228",
+        "backward_q": "af02877e8e8d",
+        "backward_kv": "1d7de2a17f63",
         "decode": "023b9a7c0f6b",
         "decode_paged": "8402b49d7ea0",
     },

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "86ea46f26cee",
-        "backward_q": "aca1cdb1bce3",
-        "backward_kv": "c85d0e58e41d",
+        "forward": "ea5f711cfe37",
+        "backward_q": "722a3c5f2e20",
+        "backward_kv": "a5a3a210f1f9",
         "decode": "494dc0e82fff",
         "decode_paged": "1cae883772cb",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "e00a98b262c3",
-        "backward_q": "08320670539f",
-        "backward_kv": "6e9a8f192f09",
+        "forward": "f12149506790",
+        "backward_q": "c8fc5830321f",
+        "backward_kv": "da3a5e45db9c",
         "decode": "ba835cbbe257",
         "decode_paged": "ab5124da1455",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "347353674161",
-        "backward_q": "d6fcdc27c1c5",
-        "backward_kv": "15d5a99dedbc",
+        "forward": "2bffa55e7d9b",
+        "backward_q": "09fc9b3aa2e3",
+        "backward_kv": "524220eed156",
         "decode": "b963fe4e8ae1",
         "decode_paged": "f139e9acc4f4",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "1174217aed3a",
-        "backward_q": "1acd3829ec18",
-        "backward_kv": "77141d288131",
+        "forward": "a458a6f9a7d2",
+        "backward_q": "0bc57504fc46",
+        "backward_kv": "c513624621e7",
         "decode": "261c95af7b4a",
         "decode_paged": "0db26e3c426e",
     },

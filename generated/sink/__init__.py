@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "c53426f07171",
-        "backward_q": "be4c6520153b",
-        "backward_kv": "20c7cab3792c",
+        "forward": "4b3890296139",
+        "backward_q": "5bb3437810d3",
+        "backward_kv": "a02395ce9fbd",
         "decode": "e7117ed7bbd4",
         "decode_paged": "6734c0d4b6bf",
     },

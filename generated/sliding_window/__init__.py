@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "e61299a2fc81",
-        "backward_q": "984d6c59df6c",
-        "backward_kv": "ee24dc54620f",
+        "forward": "e5bd9e584990",
+        "backward_q": "5454c3acd308",
+        "backward_kv": "2dbf1d72c63a",
         "decode": "5f83327f7430",
         "decode_paged": "2d0fb3843670",
     },

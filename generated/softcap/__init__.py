@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "71442e319fa0",
-        "backward_q": "b3a22fa0a71b",
-        "backward_kv": "ffbcb890a7bd",
+        "forward": "9c524e865322",
+        "backward_q": "4e6b5c463887",
+        "backward_kv": "94682e23e0c6",
         "decode": "b21b61738082",
         "decode_paged": "214bd5d4db2e",
     },
