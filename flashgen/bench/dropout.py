@@ -10,6 +10,7 @@ times the first each is. Records are looked up as ever: tune the variant with it
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from types import ModuleType
 
 import torch
 
+from flashgen.bench.run import on_a_gpu
 from flashgen.bench.timing import cuda_timer, interleave
 from flashgen.codegen import generate, load_module
 from flashgen.problems.calls import Call, make_inputs
@@ -51,18 +53,24 @@ def passes(module: ModuleType, call: Call, p: float | None) -> dict[str, Callabl
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m flashgen.bench.dropout", description=__doc__)
     parser.add_argument("specs", nargs="*", default=["variants/causal.yaml"], metavar="SPEC")
     parser.add_argument("--p", type=float, default=0.1)
     parser.add_argument("--rounds", type=int, default=7)
     chosen = parser.parse_args(arguments)
+    return on_a_gpu(lambda: _measure_all(chosen.specs, chosen.p, chosen.rounds))
+
+
+def _measure_all(specs: Sequence[str], p: float, rounds: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        for path in chosen.specs:
+        for path in specs:
             variant = load(path)
-            dropping = load_module(generate(replace(variant, dropout=chosen.p), Path(folder)))
+            dropping = load_module(generate(replace(variant, dropout=p), Path(folder)))
             for problem in PROBLEMS:
-                _measure(variant, dropping, problem, chosen.p, chosen.rounds)
+                _measure(variant, dropping, problem, p, rounds)
+    return 0
 
 
 def _measure(variant: Variant, dropping: ModuleType, problem: Problem, p: float, rounds: int) -> None:
@@ -81,4 +89,4 @@ def _measure(variant: Variant, dropping: ModuleType, problem: Problem, p: float,
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,6 +8,7 @@ so small that the GPU is done before the host asks again.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +17,10 @@ from tempfile import TemporaryDirectory
 
 from flashgen.bench.candidates import FLASHGEN, FLEX, prepare
 from flashgen.bench.passes import BOTH, FORWARD, run_of, trainable
-from flashgen.bench.run import machine
+from flashgen.bench.run import on_a_gpu
 from flashgen.bench.timing import Run, interleave
 from flashgen.codegen import generate, load_module
 from flashgen.codegen.pairwise import SIZES, make
-from flashgen.errors import FlashgenError
 from flashgen.problems.calls import make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.spec import load
@@ -65,21 +65,24 @@ def host_times(
         return {name: timing.median_us for name, timing in interleave(runs, host_timer, rounds).items()}
 
 
-def main(specs: Sequence[str]) -> int:
-    """Print a table for these variants of the gallery or files; return the exit status."""
-    try:
-        machine()
-        print(f"{'microseconds on the host':30} {FLASHGEN:>10} {FLEX:>14}")
-        for spec in specs:
-            path = Path(spec) if spec.endswith(".yaml") else Path("variants") / f"{spec}.yaml"
-            for step in (FORWARD, BOTH):
-                times = host_times(load(path), step)
-                print(f"{path.stem + ', ' + step:30} {times[FLASHGEN]:10.1f} {times[FLEX]:14.1f}", flush=True)
-    except FlashgenError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table for variants of the gallery or files; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m flashgen.bench.host", description=__doc__)
+    usual = ["causal", "alibi"]
+    parser.add_argument("specs", nargs="*", default=usual, metavar="SPEC", help=f"by default {' and '.join(usual)}")
+    given = parser.parse_args(arguments)
+    return on_a_gpu(lambda: _print_table(given.specs))
+
+
+def _print_table(specs: Sequence[str]) -> int:
+    print(f"{'microseconds on the host':30} {FLASHGEN:>10} {FLEX:>14}")
+    for spec in specs:
+        path = Path(spec) if spec.endswith(".yaml") else Path("variants") / f"{spec}.yaml"
+        for step in (FORWARD, BOTH):
+            times = host_times(load(path), step)
+            print(f"{path.stem + ', ' + step:30} {times[FLASHGEN]:10.1f} {times[FLEX]:14.1f}", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ["causal", "alibi"]))
+    sys.exit(main())

@@ -23,6 +23,7 @@ from statistics import geometric_mean
 from flashgen import processes
 from flashgen.bench.candidates import FLASHGEN, FLEX
 from flashgen.bench.passes import BACKWARD, FORWARD, gradients_run
+from flashgen.bench.run import on_a_gpu
 from flashgen.bench.timing import cuda_timer, interleave
 from flashgen.problems.problem import Problem
 
@@ -164,17 +165,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.here:
         print(json.dumps(asdict(measure(given.mods[0], PROBLEM, given.rounds))))
         return 0
+    return on_a_gpu(lambda: _print_table(given.mods or list(MODS), given.rounds))
+
+
+def _print_table(names: Sequence[str], rounds: int) -> int:
     print(f"{PROBLEM}\n\n| mod | forward, us | FlexAttention | times | backward, us | FlexAttention | times "
           "| first calls, s | FlexAttention |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |")  # fmt: skip
     found = []
-    for name in given.mods or MODS:
-        measured = in_a_process_of_its_own(name, given.rounds)
+    for name in names:
+        measured = in_a_process_of_its_own(name, rounds)
         print(_row(name, measured), flush=True)
         found += [] if isinstance(measured, str) else [measured]
     if found:
         means = (f"{step} {geometric_mean([each.ratio(step) for each in found]):.2f}" for step in (FORWARD, BACKWARD))
         print(f"\ntimes as fast, geometric means of {len(found)}: {', '.join(means)}")
-    return int(len(found) < len(given.mods or MODS))
+    return int(len(found) < len(names))
 
 
 def _row(name: str, measured: Measured | str) -> str:

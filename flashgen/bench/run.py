@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ from flashgen.bench.passes import FORWARD, PASSES, Forward, Run, flops, leaves, 
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
-from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.problems.work import CEILING_SIZE, density
@@ -71,6 +72,16 @@ def machine() -> tuple[str, str, str]:
             "bench found no GPU; expected one that torch can use: `flashgen doctor` says what is missing"
         )
     return torch.cuda.get_device_name(), torch.__version__, triton.__version__
+
+
+def on_a_gpu(work: Callable[[], int]) -> int:
+    """What a program of measurements does, where there is a GPU; its exit status. What goes wrong is said in a line."""
+    try:
+        machine()
+        return work()
+    except FlashgenError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Each candidate is a CUDA graph, replayed in shuffled rounds of one process; medi
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from flashgen.bench.run import on_a_gpu
 from flashgen.bench.timing import interleave
 from flashgen.codegen import load_module
 from flashgen.runtime.config import Config
@@ -195,19 +197,25 @@ def lines(work: Workload, times: Mapping[str, Timing]) -> Iterator[str]:
         yield f"    {name:24} {timing.median_us:9.1f} us {rate:7.0f} GB/s {share:6.3f} of the copy's"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--variants", default="full,alibi,softcap")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("generated"), help="where the rendered variants are")
     parser.add_argument("--only", default="", help="workloads whose name has this in it")
     given = parser.parse_args(arguments)
+    return on_a_gpu(lambda: _measure(given))
+
+
+def _measure(given: argparse.Namespace) -> int:
     for work in (work for work in workloads() if given.only in work.name):
         names = [work.variant] if work.variant else given.variants.split(",")
         modules = {name: load_module(given.out / name) for name in names}
         times = interleave(runs(work, modules), replays_us, given.rounds)
         print("\n".join(lines(work, times)), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,6 +10,7 @@ variant; takes about two minutes.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -17,6 +18,7 @@ from types import ModuleType
 
 from triton.runtime.errors import OutOfResources
 
+from flashgen.bench.run import on_a_gpu
 from flashgen.bench.serving import (
     COPY,
     CUDNN,
@@ -78,7 +80,8 @@ def fastest(times: Mapping[str, Timing], count: int) -> dict[str, Timing]:
     return others | {name: times[name] for name in tried[:count]}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--variant", default="full", help="one without inputs")
     parser.add_argument("--only", default="", help="the workloads whose names contain this")
@@ -86,12 +89,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--best", type=int, default=4, help="how many configs of each workload are shown")
     parser.add_argument("--out", type=Path, default=Path("generated"), help="where the rendered variants are")
     given = parser.parse_args(arguments)
+    return on_a_gpu(lambda: _measure(given))
+
+
+def _measure(given: argparse.Namespace) -> int:
     module = load_module(given.out / given.variant)
     for work in workloads():
         if given.only in work.name:
             times = interleave(candidates(work, module), replays_us, given.rounds)
             print("\n".join(lines(work, fastest(times, given.best))), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

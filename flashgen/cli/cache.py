@@ -116,6 +116,8 @@ def clear(
 
     if not (variant or gpu or everything):
         raise UsageError("cache clear was given nothing to clear; expected --variant, --gpu or --all")
+    if everything and (variant or gpu):
+        raise UsageError("cache clear was given --all with --variant or --gpu; expected one or the other")
     gone = clear_records(**filters(variant, gpu))
     output = Output.choose(json)
     output.line(f"{gone} records deleted")

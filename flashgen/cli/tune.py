@@ -41,12 +41,21 @@ Storage = Annotated[
     ),
 ]
 Table = Annotated[
-    Path | None, typer.Option("--table", metavar="FOLDER", help="Save all that was measured as JSON, a file a shape.")
+    Path | None,
+    typer.Option(
+        "--table",
+        metavar="FOLDER",
+        help="Save all that was measured as JSON, a file for each kernel and shape.",
+    ),
 ]
 Seed = Annotated[int, seed_option("Draws the order of proposals and rounds.")]
 Report = Annotated[
     Path | None,
-    typer.Option("--report", metavar="FOLDER", help="Save pictures: history, space, spread, roofline; four a shape."),
+    typer.Option(
+        "--report",
+        metavar="FOLDER",
+        help="Save pictures: history, space, spread, roofline; four for each kernel and shape.",
+    ),
 ]
 
 
@@ -58,7 +67,9 @@ def tune(
     mode: Modes = None,
     kernel: KernelChoice = "all",
     preset: Preset = "default",
-    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Measure at most so many configs.")] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", min=1, help="Measure at most so many configs for each kernel and shape.")
+    ] = None,
     seconds: Annotated[
         float | None,
         typer.Option("--budget-seconds", metavar="S", help="Search for at most this time, over all shapes."),

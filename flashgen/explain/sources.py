@@ -158,4 +158,4 @@ def differences(
 
 
 def _reach(source: str, key: Key) -> str:
-    return f"{key.gpu} in any shape bucket" if source == "nearest" else f"{key.capability} in any shape bucket"
+    return f"{key.gpu if source == 'nearest' else key.capability} in a shape bucket that may stand in for its own"

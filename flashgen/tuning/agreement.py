@@ -2,8 +2,8 @@
 
 TABLES is a folder that `flashgen tune --table` wrote, RECORDS that of the user's records, `tuned` in the cache, or
 one of generated packages. Each record's config is looked up in the table of the same workload, whatever the kernel's
-text: 1.02 means that the table has a config that is 2 % faster. The exit status is 1 where one is beyond that, or no
-table has a record.
+text: 1.02 means that the table has a config that is 2 % faster. The exit status is 1 where one is beyond that or not
+in its table, or no table has a record.
 """
 
 from __future__ import annotations

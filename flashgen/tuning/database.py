@@ -29,7 +29,7 @@ def open_database(place: str) -> RDBStorage:
     except ImportError as error:
         raise EnvironmentProblem(
             f"the storage {shown(place)} needs a driver that is not installed ({error}); "
-            "for PostgreSQL: pip install 'flashgen[postgres]'"
+            "for PostgreSQL: pip install '.[postgres]' in the checkout"
         ) from error
 
 

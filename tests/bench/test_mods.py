@@ -34,6 +34,7 @@ def test_the_table_ends_in_geometric_means(monkeypatch: pytest.MonkeyPatch, caps
     def measured(name: str, rounds: int) -> Measured:
         return Measured(FIRST, SPEEDS | {"FlexAttention backward": times[name]})
 
+    monkeypatch.setattr(mods, "on_a_gpu", lambda work: work())
     monkeypatch.setattr(mods, "in_a_process_of_its_own", measured)
     assert main(["causal", "alibi"]) == 0
     told = capsys.readouterr().out
@@ -47,6 +48,7 @@ def test_a_mod_that_could_not_be_measured_is_named(
     def ran(line: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(line, 1, "", "a traceback\nRuntimeError: no GPU\n")
 
+    monkeypatch.setattr(mods, "on_a_gpu", lambda work: work())
     monkeypatch.setattr(subprocess, "run", ran)
     assert main(["softcap"]) == 1
     assert "| softcap | RuntimeError: no GPU |" in capsys.readouterr().out

@@ -262,6 +262,7 @@ def test_what_needs_a_gpu_says_so(run: Run, command: str, mode: str) -> None:
         (("tune", "band", "--dtype", "int8"), "--dtype 'int8'"),
         (("verify", "band", "--level", "medium"), "--level 'medium'; expected one of"),
         (("cache", "clear"), "expected --variant, --gpu or --all"),
+        (("cache", "clear", "--all", "--variant", "band"), "--all with --variant or --gpu; expected one or the other"),
     ],
 )
 def test_wrong_values_are_one_line_and_exit_2(run: Run, arguments: tuple[str, ...], message: str) -> None:

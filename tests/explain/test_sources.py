@@ -111,6 +111,18 @@ def test_another_bucket_on_this_gpu_is_the_nearest(ask):
     assert re.search(r"bucket is bh32-g1-q4096-k4096, not bh32-g1-q8192-k8192", str(ask().steps[0]))
 
 
+def test_a_bucket_that_may_not_stand_in_is_told_from_none(ask):
+    """Of packed sequences, for which other configs are fast."""
+    key = ask().key
+    write_record(record(key, bucket=replace(key.bucket, tokens=65536)))
+    found = ask()
+    assert said(found)[2:] == [("nearest", ["bucket"]), ("same capability", ["bucket"]), ("default", [])]
+    for step, where in zip(found.steps[2:4], (key.gpu, key.capability), strict=True):
+        assert step.text.startswith(
+            f"no record of {where} in a shape bucket that may stand in for its own; the closest"
+        )
+
+
 def test_the_closest_record_is_the_one_that_differs_in_least(ask):
     key = ask().key
     write_record(record(key, dtype="float16", templates="other"))

@@ -61,7 +61,9 @@ def main() -> int:
     if not given.agree:
         return tune_all(gpus, ["--exhaustive", "--force", f"--table={DATA}"])
     with tempfile.TemporaryDirectory() as cache:
-        failed = tune_all(gpus, [f"--seed={given.seed}"], {"FLASHGEN_CACHE_DIR": cache})
+        # Where the search finds no record, of the user's or shipped.
+        apart = [f"--out={Path(cache, 'generated')}", f"--seed={given.seed}"]
+        failed = tune_all(gpus, apart, {"FLASHGEN_CACHE_DIR": cache})
         return failed or agreement.main([str(DATA), str(Path(cache, "tuned"))])
 
 

@@ -1,7 +1,9 @@
 """Whether a second tuning run agrees with the tables of a first one."""
 
 from dataclasses import replace
+from subprocess import CompletedProcess
 
+import measure_tables
 import pytest
 import synthetic
 from replay import replay
@@ -67,3 +69,18 @@ def test_another_text_is_named_and_another_workload_left_out(table, record):
 def test_nothing_to_compare_is_no_agreement(table, record, tmp_path):
     tables, _ = saved(table, record, tmp_path)
     assert main([tables, str(tmp_path / "nothing")]) == 1
+
+
+def test_the_search_that_is_compared_finds_no_record(monkeypatch):
+    """Those of the gallery are shipped beside its kernels, and what has a record is not searched."""
+    ran = []
+
+    def tuned(line, env, check):
+        ran.append((line, env["FLASHGEN_CACHE_DIR"]))
+        return CompletedProcess(line, 0)
+
+    monkeypatch.setattr(measure_tables.subprocess, "run", tuned)
+    monkeypatch.setattr("sys.argv", ["measure_tables.py", "--agree"])
+    assert measure_tables.main() == 1  # Nothing was recorded.
+    assert len(ran) == len(measure_tables.WORKLOADS)
+    assert all(f"--out={cache}/generated" in line for line, cache in ran)

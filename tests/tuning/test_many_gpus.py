@@ -144,7 +144,7 @@ JOIN = """
 @pytest.fixture(scope="module")
 def postgres():
     """The URL of a database in a cluster of the tests' own."""
-    pytest.importorskip("psycopg", reason="needs psycopg: pip install 'flashgen[postgres]'")
+    pytest.importorskip("psycopg", reason="needs psycopg: pip install '.[postgres]' in the checkout")
     binaries = _binaries()
     if binaries is None:
         pytest.skip("needs PostgreSQL's initdb and postgres (Debian: apt-get install postgresql)")

@@ -81,6 +81,11 @@ def test_a_table_survives_its_file(table, tmp_path):
     assert len(path.read_text().splitlines()) < len(table.entries) + 80
 
 
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_table_that_is_measured_again_takes_the_place_of_the_old_one(name):
+    assert file_name(load(RECORDED[name]).workload, "") == name
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "key": {}}'])
 def test_what_is_no_table_is_a_value_error(tmp_path, text):
     (tmp_path / "table.json").write_text(text)
