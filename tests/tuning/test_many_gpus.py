@@ -186,8 +186,10 @@ def _user():
     return names.get("postgres") or names["nobody"]
 
 
-def test_two_processes_join_one_study_in_postgresql(postgres):
-    code = textwrap.dedent(JOIN.format(here=str(HERE), url=postgres))
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_processes_join_one_study_in_a_database(kind, request, tmp_path):
+    url = f"sqlite:///{tmp_path}/study.db" if kind == "sqlite" else request.getfixturevalue("postgres")
+    code = textwrap.dedent(JOIN.format(here=str(HERE), url=url))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     both = [
         subprocess.Popen(
@@ -204,7 +206,7 @@ def test_two_processes_join_one_study_in_postgresql(postgres):
     # Each waited for what the other still measured.
     assert [one[-1].split()[2] for one in lines] == ["48", "48"]
     fake = Fake()
-    result = search(SPACE[:48], [fake], place=postgres, name="shared")
+    result = search(SPACE[:48], [fake], place=url, name="shared")
     assert fake.asked == [] and len(result.trials) == 48
 
 
