@@ -5,8 +5,8 @@ The study asks its sampler; what was asked for first comes before.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from flashgen.runtime.config import Config
 from flashgen.tuning.claims import CLAIM, Watch, claim
 from flashgen.tuning.sampler import SpeedSampler
-from flashgen.tuning.storage import STRANGE, not_ours
+from flashgen.tuning.storage import STRANGE, not_ours, strange_errors
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.trial import Trial
 
@@ -113,7 +113,8 @@ class Proposals:
         for config in dict.fromkeys(configs):
             free = config in self._space and config not in self.known and config not in self._others
             if free and self.params(config) not in waiting:
-                self.study.enqueue_trial(self.params(config))
+                with strange_errors():
+                    self.study.enqueue_trial(self.params(config))
 
     def next(self) -> tuple[optuna.Trial, Config] | None:
         """A config of what is left; None where nothing is."""
@@ -137,7 +138,8 @@ class Proposals:
     def _claim(self, asked: optuna.Trial, config: Config) -> bool:
         """Make a config this process's own, unless it is none of what is left: of two processes that begin the same
         config at the same moment the one with the lower trial number has it."""
-        asked.set_user_attr(CLAIM, claim())
+        with strange_errors():
+            asked.set_user_attr(CLAIM, claim())
         self._numbers.add(asked.number)
         self.refresh()
         if config in self.known or config in self._mine or self._others.get(config, asked.number) < asked.number:
@@ -147,19 +149,24 @@ class Proposals:
 
     def settle(self, asked: optuna.Trial, trial: Trial) -> None:
         """Tell the study what became of a config."""
-        asked.set_user_attr(ATTRIBUTE, {"failure": trial.failure, **(asdict(trial.timing) if trial.timing else {})})
+        account = {"failure": trial.failure, **(asdict(trial.timing) if trial.timing else {})}
+        with strange_errors():
+            asked.set_user_attr(ATTRIBUTE, account)
         self._tell(asked, trial.timing)
         self._mine.discard(trial.config)
         self.known[trial.config] = trial
+
+    def release(self, asked: optuna.Trial) -> None:
+        """Leave a config to whoever asks next: its measurement was broken off, and this process may live on."""
+        with suppress(Exception):  # Another error is under way, which says more.
+            self.study.tell(asked, state=TrialState.FAIL)
 
     def _waiting(self) -> list[optuna.trial.FrozenTrial]:
         return self._trials(TrialState.WAITING)
 
     def _trials(self, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
-        try:
+        with strange_errors():
             return self.study.get_trials(deepcopy=False, states=states or None)
-        except STRANGE as error:
-            raise not_ours(error) from None
 
     def _answer(self, asked: optuna.Trial, config: Config | None) -> None:
         """Settle a proposal that needs no measurement: it is outside the space (None), known, or being measured."""
@@ -168,14 +175,16 @@ class Proposals:
         elif config in self.known:
             self._tell(asked, self.known[config].timing)
         else:
-            self.study.tell(asked, state=TrialState.FAIL)
+            with strange_errors():
+                self.study.tell(asked, state=TrialState.FAIL)
 
     def _tell(self, asked: optuna.Trial, timing: Timing | None) -> None:
         """A config without a time is told as pruned: unlike a failed trial, the sampler learns to stay away."""
-        if timing is None:
-            self.study.tell(asked, state=TrialState.PRUNED)
-        else:
-            self.study.tell(asked, timing.median_us)
+        with strange_errors():
+            if timing is None:
+                self.study.tell(asked, state=TrialState.PRUNED)
+            else:
+                self.study.tell(asked, timing.median_us)
 
 
 def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial | None:
@@ -187,11 +196,4 @@ def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial | None:
     except (KeyError, TypeError, ValueError):
         return None
     known = isinstance(failure, str) and bool(failure) == (timing is None)
-    return Trial(config, timing, failure) if known and (timing is None or _is_timing(timing)) else None
-
-
-def _is_timing(timing: Timing) -> bool:
-    numbers = (timing.median_us, timing.spread, timing.repetitions)
-    if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in numbers):
-        return False
-    return 0 < timing.median_us < 1e18 and 0 <= timing.spread < math.inf and isinstance(timing.hopeless, bool)
+    return Trial(config, timing, failure) if known and (timing is None or timing.is_possible) else None

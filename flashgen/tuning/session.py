@@ -203,7 +203,10 @@ class Session:
         """The time of a launch. What leaves dQ to its own kernel is charged that kernel's time."""
         charge = self._dq_us[workload.problem] if config.fuse_dq == 0 else 0.0
         limit = None if best_us is None else max(best_us - charge, 1.0)
-        return gpu.time(workload, config, self._preset.milliseconds, limit).plus(charge)
+        timing = gpu.time(workload, config, self._preset.milliseconds, limit)
+        if not timing.is_possible:
+            raise RequestFailed("impossible time", f"{timing}")
+        return timing.plus(charge)
 
     def _finals(self, workload: Workload, searched: Searched) -> list[tuple[Config, Timing]]:
         return finals(

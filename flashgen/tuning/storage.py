@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import optuna
-from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 
 from flashgen.errors import EnvironmentProblem
@@ -19,7 +19,9 @@ from flashgen.tuning.workloads import Workload
 Place = Path | str
 
 # What Optuna raises over a study that has what it would not have written.
-STRANGE = (ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError)
+STRANGE = (
+    ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError, UpdateFinishedTrialError,
+)  # fmt: skip
 
 
 @contextmanager
@@ -64,13 +66,19 @@ def storage_errors(place: Place | None) -> Iterator[None]:
 def opened_study(place: Place | None, name: str) -> Iterator[optuna.Study]:
     """The study of this name, begun or resumed; in memory where there is no place for it."""
     with storage_errors(place), nullcontext() if place is None else opened_storage(place) as storage:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), strange_errors():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            try:
-                study = optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
-            except STRANGE as error:
-                raise not_ours(error) from None
+            study = optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
         yield study
+
+
+@contextmanager
+def strange_errors() -> Iterator[None]:
+    """Around a call of Optuna's: let STRANGE be what `storage_errors` knows."""
+    try:
+        yield
+    except STRANGE as error:
+        raise not_ours(error) from None
 
 
 def not_ours(error: Exception) -> StorageInternalError:

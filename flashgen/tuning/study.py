@@ -135,7 +135,12 @@ class _Search:
                 best_us = self._proposals.best_us
             if proposed is not None:
                 asked, config = proposed
-                trial = _attempt(measure, config, best_us)
+                try:
+                    trial = _attempt(measure, config, best_us)
+                except BaseException:
+                    with self._lock:
+                        self._proposals.release(asked)
+                    raise
                 with self._lock:
                     self._proposals.settle(asked, trial)
                     self._watch(trial)
