@@ -56,8 +56,6 @@ def _one_at_a_time(database: RDBStorage) -> RDBStorage:
     Otherwise two processes that look for a trial at the same moment both begin it.
     """
     if database.engine.name == "sqlite":
-        database.engine.dispose()  # Connections that know nothing of it.
-        listen(database.engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
         listen(database.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return database
 

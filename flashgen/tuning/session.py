@@ -291,7 +291,7 @@ class Session:
         return write_record(record, self._folders[0], replace=self._options.force)
 
     def _place(self, workload: Workload) -> Place:
-        return self._options.storage or journal_path(workload)
+        return journal_path(workload) if self._options.storage is None else self._options.storage
 
     def _forget(self, workload: Workload) -> None:
         """Delete this host's journal; a study that hosts share stays."""
