@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from flashgen.runtime.config import Config
 from flashgen.tuning.claims import CLAIM, Watch, claim
 from flashgen.tuning.sampler import SpeedSampler
-from flashgen.tuning.storage import STRANGE, not_ours, strange_errors
+from flashgen.tuning.storage import STRANGE, forgotten, not_ours, strange_errors
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.trial import Trial
 
@@ -40,6 +40,7 @@ class Proposals:
         self._others: dict[Config, int] = {}
         self._watch = Watch()
         self._numbers: set[int] = set()
+        self._forgotten = forgotten(study)
         self.distributions: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
         }
@@ -52,7 +53,7 @@ class Proposals:
         self._others = {}
         for trial in self._trials():
             config = self._config(trial)
-            if config is None or config in self.known:
+            if config is None or config in self.known or trial.number in self._forgotten:
                 continue
             if ATTRIBUTE in trial.user_attrs and trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
                 restored = _restored(config, trial)

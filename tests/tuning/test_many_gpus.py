@@ -126,6 +126,19 @@ def test_gpus_of_different_models_share_no_study_whatever_the_storage(tmp_path, 
     assert len({config for _, config in tools.timed}) <= 2
 
 
+def test_where_no_config_worked_a_shared_study_is_no_answer_for_ever(tmp_path, monkeypatch):
+    """What spoiled them all may be gone."""
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    for trouble in ({"fails": {"all": "crashed"}}, {"wrong": {"all"}}, {}):
+        outcome = session(FakeTools(**trouble), tmp_path / "tuned", "quick", storage=url).tune(workload(PROBLEM), None)
+        assert (outcome.record is None) == bool(trouble)
+    # But a record keeps what was measured.
+    tools = FakeTools()
+    session(tools, tmp_path / "tuned", "quick", storage=url, force=True).tune(workload(PROBLEM), None)
+    assert len({config for _, config in tools.timed}) <= 2
+
+
 JOIN = """
     import sys, time
     sys.path.insert(0, {here!r})

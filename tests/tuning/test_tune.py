@@ -115,7 +115,7 @@ def test_a_variant_without_a_mask_begins_with_its_own_default(tmp_path, monkeypa
 
 @pytest.mark.parametrize("storage", ["", "study.log", "sqlite:////nowhere/study.db", "postgresql://user@127.0.0.1:1/x"])
 def test_a_storage_that_cannot_be_used_is_named_before_anything_is_compiled(built, pretended, storage):
-    with pytest.raises(FlashgenError, match="--storage|cannot be used|driver"):
+    with pytest.raises(FlashgenError, match=r"--storage|cannot be used|driver"):
         tune(*built, preset="quick", storage=storage)
     assert pretended.last.begun == pretended.last.compiled == []
 
