@@ -23,6 +23,8 @@ from flashgen.tuning.trial import Trial
 # The attribute of an Optuna trial that holds our own account of it; answers from memory have none.
 ATTRIBUTE = "flashgen"
 
+MEASURED = (TrialState.COMPLETE, TrialState.PRUNED)
+
 # After so many in a row that are not like ours a study is taken for useless; each is passed over once.
 MOST_STRANGE = 30
 
@@ -44,25 +46,36 @@ class Proposals:
         self.distributions: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
         }
-        self._by_params = {tuple(self.params(config).values()): config for config in self._space}
+        self._by_params = {frozenset(config.as_dict().items()): config for config in self._space}
         study.sampler = SpeedSampler(self, self.distributions, min(10, max(4, len(space) // 10)), seed)
         self.refresh()
 
     def refresh(self) -> None:
         """Take in what an earlier run, or another process on the same study, has measured or measures now."""
         self._others = {}
-        for trial in self._trials():
+        for trial in _trials(self.study):
             config = self._config(trial)
             if config is None or config in self.known or trial.number in self._forgotten:
                 continue
-            if ATTRIBUTE in trial.user_attrs and trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
-                restored = _restored(config, trial)
-                if restored is not None:
-                    self.known[config] = restored
+            if ATTRIBUTE in trial.user_attrs and trial.state in MEASURED:
+                self._restore(config, trial)
             elif (
                 trial.state == TrialState.RUNNING and trial.number not in self._numbers and self._watch.is_alive(trial)
             ):
                 self._others.setdefault(config, trial.number)
+
+    def remember(self, other: optuna.Study) -> None:
+        """Take in what a study over other choices has of this space, as one of another preset has."""
+        skipped = forgotten(other)
+        for trial in _trials(other, MEASURED):
+            config = self._named(trial.params)
+            if config is not None and config not in self.known and trial.number not in skipped:
+                self._restore(config, trial)
+
+    def _restore(self, config: Config, trial: optuna.trial.FrozenTrial) -> None:
+        restored = _restored(config, trial)
+        if restored is not None:
+            self.known[config] = restored
 
     def _config(self, trial: optuna.trial.FrozenTrial) -> Config | None:
         """The config of a trial; None for one that is not of this space. One that has just begun may lack params."""
@@ -74,7 +87,7 @@ class Proposals:
     def _named(self, params: Mapping[str, Any]) -> Config | None:
         """The config of the space that has these params; None where there is none."""
         try:
-            return self._by_params.get(tuple(params[name] for name in self.distributions))
+            return self._by_params.get(frozenset((name, each) for name, each in params.items() if each is not None))
         except TypeError:  # A list, which is no value of any axis.
             return None
 
@@ -110,7 +123,7 @@ class Proposals:
 
     def enqueue(self, configs: Iterable[Config]) -> None:
         """Put configs before all that is proposed otherwise."""
-        waiting = [trial.system_attrs.get("fixed_params") for trial in self._waiting()]
+        waiting = [trial.system_attrs.get("fixed_params") for trial in _trials(self.study, (TrialState.WAITING,))]
         for config in dict.fromkeys(configs):
             free = config in self._space and config not in self.known and config not in self._others
             if free and self.params(config) not in waiting:
@@ -162,13 +175,6 @@ class Proposals:
         with suppress(Exception):  # Another error is under way, which says more.
             self.study.tell(asked, state=TrialState.FAIL)
 
-    def _waiting(self) -> list[optuna.trial.FrozenTrial]:
-        return self._trials(TrialState.WAITING)
-
-    def _trials(self, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
-        with strange_errors():
-            return self.study.get_trials(deepcopy=False, states=states or None)
-
     def _answer(self, asked: optuna.Trial, config: Config | None) -> None:
         """Settle a proposal that needs no measurement: it is outside the space (None), known, or being measured."""
         if config is None:
@@ -186,6 +192,11 @@ class Proposals:
                 self.study.tell(asked, state=TrialState.PRUNED)
             else:
                 self.study.tell(asked, timing.median_us)
+
+
+def _trials(study: optuna.Study, states: Sequence[TrialState] | None = None) -> list[optuna.trial.FrozenTrial]:
+    with strange_errors():
+        return study.get_trials(deepcopy=False, states=states)
 
 
 def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial | None:

@@ -66,13 +66,18 @@ def storage_errors(place: Place | None) -> Iterator[None]:
 
 
 @contextmanager
-def opened_study(place: Place | None, name: str) -> Iterator[optuna.Study]:
-    """The study of this name, begun or resumed; in memory where there is no place for it."""
+def opened_study(place: Place | None, name: str, choices: str) -> Iterator[tuple[optuna.Study, list[optuna.Study]]]:
+    """The study of this name over these choices, begun or resumed; in memory where there is no place for it.
+
+    Beside it those of the name over other choices: trials over other choices would not fit a study.
+    """
     with storage_errors(place), nullcontext() if place is None else opened_storage(place) as storage:
         with warnings.catch_warnings(), strange_errors():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            study = optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
-        yield study
+            own = f"{name} {choices}".strip()
+            study = optuna.create_study(study_name=own, storage=storage, direction="minimize", load_if_exists=True)
+            others = studies_of(storage, name) if storage and name else []
+        yield study, [other for other in others if other.study_name != own]
 
 
 def studies_of(storage: BaseStorage, name: str) -> list[optuna.Study]:
