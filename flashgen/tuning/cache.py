@@ -246,7 +246,7 @@ def export_records(records: Iterable[Stored], out: Path) -> Exported:
         beside = package_identity(out / variant)
         if beside is None:
             continue
-        fitting = [record for record in asked if record.key.variant == variant and _is_of(record.key, beside)]
+        fitting = [record for record in asked if record.key.variant == variant and is_of(record.key, beside)]
         for gpu in dict.fromkeys(record.key.gpu for record in fitting):
             own = {record.key: record for record in fitting if record.key.gpu == gpu}
             paths.append(table_path(shipped_in(out / variant), gpu))
@@ -257,10 +257,10 @@ def export_records(records: Iterable[Stored], out: Path) -> Exported:
 
 def _shipped_with(own: Table, beside: Identity, table: Table) -> Table:
     """A shipped table with these records, and no longer with those of kernels that are not beside it."""
-    return {key: record for key, record in {**table, **own}.items() if _is_of(key, beside)}
+    return {key: record for key, record in {**table, **own}.items() if is_of(key, beside)}
 
 
-def _is_of(key: Key, kernels: Identity) -> bool:
+def is_of(key: Key, kernels: Identity) -> bool:
     """Whether a record with this key is of a module's kernels: of the same spec and the same text."""
     return (key.spec, key.templates) == (kernels.spec, kernels.templates.get(key.kernel))
 
