@@ -27,6 +27,8 @@ from flashgen.tuning.entries import is_entry
 
 # A trial takes some five thousand.
 MOST_BYTES = 128 << 20
+# Nobody holds the lock for longer than a write takes, unless stopped by its terminal.
+LOCK_SECONDS = 60.0
 
 
 class _Journal(BaseJournalBackend):
@@ -79,7 +81,7 @@ def opened_journal(path: Path) -> Iterator[JournalStorage]:
     """The storage in this file, made or mended as needed. EnvironmentProblem if the folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{path}.lock")
+        lock = FileLock(f"{path}.lock", timeout=LOCK_SECONDS)
         with lock:
             _mend(path)
             journal = _Journal(path, lock)

@@ -1,5 +1,6 @@
 """Journals and databases of studies that somebody has written what they like into: said, and survived."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import pytest
 from flashgen.errors import EnvironmentProblem, FlashgenError
 from flashgen.runtime.config import Config
 from flashgen.runtime.record_files import RecordWarning
-from flashgen.tuning import claims
+from flashgen.tuning import claims, journal
 from flashgen.tuning.study import Budget, search
 from flashgen.tuning.timing import Timing
 
@@ -168,6 +169,23 @@ def test_half_a_line_that_a_killed_process_left_spoils_nothing_for_the_others(tm
     path = tmp_path / "study.log"
     assert len(while_it_runs(path, half).trials) == len(SPACE)
     assert complete(path) == []
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["at first", "later"])
+def test_a_lock_that_a_stopped_process_holds_is_named_and_not_waited_for_without_end(tmp_path, monkeypatch, begun):
+    monkeypatch.setattr(journal, "LOCK_SECONDS", 0.2)
+    path = tmp_path / "study.log"
+    with (tmp_path / "study.log.lock").open("w") as lock:
+
+        def interrupted(config, best_us):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return measure(config, best_us)
+
+        if not begun:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(EnvironmentProblem, match=r"study\.log\.lock"):
+            search(SPACE, [interrupted], place=path)
+    complete(path)
 
 
 FOREIGN = {
