@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
@@ -70,6 +69,7 @@ def _user_root() -> Path:
 def _rewrite(path: Path, change: Callable[[Table], Table]) -> Table:
     """Replace a table by what `change` makes of it, alone with it; nothing is written where that is the same."""
     with _locked(path):
+        _temporary(path).unlink(missing_ok=True)  # Of a writer that was killed.
         before = {record.key: record for record in read_table(path, strict=True)}
         after = change(before)
         if not after:
@@ -121,9 +121,9 @@ def _rank(record: Record) -> tuple:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file through a temporary one beside it, which never stays behind."""
+    """Write a file, whose lock is held, through a temporary one beside it, which only a kill leaves behind."""
     # Readable for whom the user's other files are, which tempfile's are not.
-    temporary = path.with_name(f".records-{uuid4().hex}.tmp")
+    temporary = _temporary(path)
     try:
         with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -134,6 +134,10 @@ def _replace(path: Path, text: str) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
 
 
 def list_records(folders: Iterable[tuple[str, Path]] | None = None, **filters: str) -> list[Stored]:
@@ -188,7 +192,7 @@ def find_record(text: str, folders: Iterable[tuple[str, Path]] | None = None) ->
 def clear_records(**filters: str) -> int:
     """Delete the user's records that match, without a filter studies and all else too; return how many records went."""
     root, gone = _user_root(), list_records(None, **filters)
-    for path in sorted({entry.path for entry in gone}):
+    for path in sorted({entry.path for entry in gone} | ({*_begun(root)} if not filters else set())):
         keys = {entry.record.key for entry in gone if entry.path == path}
         _rewrite(path, lambda table, keys=keys: {key: table[key] for key in table if key not in keys})  # type: ignore[misc]
     try:
@@ -206,10 +210,17 @@ def studies_folder() -> Path:
 
 
 def _leftovers(root: Path) -> list[Path]:
-    """What is no table: damaged ones that were set aside, locks, records that an earlier flashgen wrote, studies."""
-    found = [*root.glob("*/*.json.damaged"), *root.glob("*/*.json.lock"), *root.glob("*/*/*.json*")]
-    found += studies_folder().rglob("*.log*")
-    return [path for path in found if path.is_file()]
+    """What is no table: damaged ones that were set aside, records that an earlier flashgen wrote, studies.
+
+    Locks stay, empty as they are: where one is deleted that a writer holds, the next takes another and both write.
+    """
+    found = [*root.glob("*/*.json.damaged"), *root.glob("*/*/*.json*"), *studies_folder().rglob("*.log*")]
+    return [path for path in found if path.is_file() and path.suffix != ".lock"]
+
+
+def _begun(root: Path) -> list[Path]:
+    """The tables of which a writer has begun to write one anew: it still does, or was killed."""
+    return [path.with_name(path.name[1:-4]) for path in root.glob("*/.*.json.tmp")]
 
 
 @dataclass(frozen=True)
@@ -235,7 +246,7 @@ def export_records(records: Iterable[Stored], out: Path) -> Exported:
         beside = package_identity(out / variant)
         if beside is None:
             continue
-        fitting = [record for record in asked if record.key.variant == variant and _is_of(record.key, beside)]
+        fitting = [record for record in asked if record.key.variant == variant and is_of(record.key, beside)]
         for gpu in dict.fromkeys(record.key.gpu for record in fitting):
             own = {record.key: record for record in fitting if record.key.gpu == gpu}
             paths.append(table_path(shipped_in(out / variant), gpu))
@@ -246,10 +257,10 @@ def export_records(records: Iterable[Stored], out: Path) -> Exported:
 
 def _shipped_with(own: Table, beside: Identity, table: Table) -> Table:
     """A shipped table with these records, and no longer with those of kernels that are not beside it."""
-    return {key: record for key, record in {**table, **own}.items() if _is_of(key, beside)}
+    return {key: record for key, record in {**table, **own}.items() if is_of(key, beside)}
 
 
-def _is_of(key: Key, kernels: Identity) -> bool:
+def is_of(key: Key, kernels: Identity) -> bool:
     """Whether a record with this key is of a module's kernels: of the same spec and the same text."""
     return (key.spec, key.templates) == (kernels.spec, kernels.templates.get(key.kernel))
 

@@ -46,8 +46,8 @@ class Watch:
         signed = trial.user_attrs.get(CLAIM)
         if not (isinstance(signed, Mapping) and _is_claim(signed)):
             return self._for(trial, UNSIGNED_FOR)
-        told = _told(signed)
-        return self._for(trial, GIVEN_UP_AFTER) if told is None else told
+        # One that runs may have been stopped, or have left the search long ago.
+        return _told(signed) is not False and self._for(trial, GIVEN_UP_AFTER)
 
     def _for(self, trial: FrozenTrial, seconds: float) -> bool:
         """Whether it has been seen for less than that."""
@@ -65,7 +65,8 @@ def _is_claim(signed: Mapping[str, Any]) -> bool:
 
 
 def _told(signed: Mapping[str, Any]) -> bool | None:
-    """What this system knows of a process; None where it is another's, or nobody can tell it from a later one."""
+    """Whether a process runs, as far as this system knows; None where it is another's, or nobody can tell it from a
+    later one."""
     pid, begun = signed["pid"], signed.get("started")
     if signed.get("system") is None:
         # Without both, as flashgen signed before: an id that is free is a process that is gone.

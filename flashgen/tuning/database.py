@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from sqlalchemy.engine import make_url
+from sqlalchemy.event import listen
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from flashgen.errors import EnvironmentProblem, UsageError
 
 TRIES = 4
+# How long one process waits for what another one writes to a file.
+LOCK_SECONDS = 60.0
 
 
 def open_database(place: str) -> RDBStorage:
@@ -36,12 +40,24 @@ def open_database(place: str) -> RDBStorage:
 def _database(url: str) -> RDBStorage:
     """Of hosts that make the tables at the same moment all but one fail, and find them a little later."""
     # A connection that the server has closed meanwhile is opened again.
-    options = {"pool_pre_ping": True}
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    if make_url(url).get_backend_name() == "sqlite":
+        options["connect_args"] = {"timeout": LOCK_SECONDS}
     for attempt in range(1, TRIES):
         with suppress(IntegrityError, ProgrammingError, StorageInternalError):
-            return RDBStorage(url, engine_kwargs=options)
+            return _one_at_a_time(RDBStorage(url, engine_kwargs=options))
         time.sleep(0.5 * attempt)
-    return RDBStorage(url, engine_kwargs=options)
+    return _one_at_a_time(RDBStorage(url, engine_kwargs=options))
+
+
+def _one_at_a_time(database: RDBStorage) -> RDBStorage:
+    """Where rows have no locks, as in SQLite, let whoever begins a transaction have the whole file.
+
+    Otherwise two processes that look for a trial at the same moment both begin it.
+    """
+    if database.engine.name == "sqlite":
+        listen(database.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return database
 
 
 @contextmanager

@@ -27,14 +27,17 @@ from flashgen.tuning.entries import is_entry
 
 # A trial takes some five thousand.
 MOST_BYTES = 128 << 20
+# Nobody holds the lock for longer than a write takes, unless stopped by its terminal.
+LOCK_SECONDS = 60.0
 
 
 class _Journal(BaseJournalBackend):
-    """Optuna's own backend, but for three things.
+    """Optuna's own backend, but for four things.
 
     It does not wait for the disk after every line, of which a trial has some twenty: what was written outlives this
-    process all the same. Its lock is released by the operating system when the holder dies. And it keeps the file open:
-    where another process begins the study anew, this one goes on with the old file.
+    process all the same. Half a line that another process has left spoils none of ours. Its lock is released by the
+    operating system when the holder dies. And it keeps the file open: where another process begins the study anew, this
+    one goes on with the old file.
     """
 
     def __init__(self, path: Path, lock: FileLock) -> None:
@@ -57,8 +60,17 @@ class _Journal(BaseJournalBackend):
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         text = "".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs).encode()
         with self._lock:
+            self._cut_half_a_line()
             if self._file.write(text) < len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+
+    def _cut_half_a_line(self) -> None:
+        """Whoever has begun the last line, and holds the lock no more, was killed or had no room for it."""
+        end = self._file.seek(0, os.SEEK_END)
+        self._file.seek(self._read)
+        whole = self._read + self._file.read().rfind(b"\n") + 1
+        if whole < end:
+            self._file.truncate(whole)
 
     def close(self) -> None:
         self._file.close()
@@ -69,7 +81,7 @@ def opened_journal(path: Path) -> Iterator[JournalStorage]:
     """The storage in this file, made or mended as needed. EnvironmentProblem if the folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{path}.lock")
+        lock = FileLock(f"{path}.lock", timeout=LOCK_SECONDS)
         with lock:
             _mend(path)
             journal = _Journal(path, lock)

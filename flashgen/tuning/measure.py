@@ -23,6 +23,7 @@ from flashgen.problems.problem import Problem
 from flashgen.problems.work import CEILING_SIZE, least_bytes, useful_flops, visible_share
 from flashgen.runtime.config import Config
 from flashgen.spec.variant import Variant
+from flashgen.tuning.cache import is_of
 from flashgen.tuning.concord import Results, outliers
 from flashgen.tuning.launches import Launches, PackedLaunches, PagedLaunches
 from flashgen.tuning.outcome import Work
@@ -98,8 +99,8 @@ class KernelBench:
 
     A TimeRequest gives a Timing, a ProofRequest what is wrong, empty if nothing is, a ConcordRequest the configs that
     compute something else than the most, with what differs, a WorkRequest a Work, a ReadyRequest None. Raises
-    RequestFailed:
-    "out of resources", "out of memory", "does not compile", "illegal access", or the name of another exception.
+    RequestFailed: "out of resources", "out of memory", "does not compile", "illegal access", "rebuilt meanwhile", or
+    the name of another exception.
     """
 
     def __init__(self, module_path: str, variant: Variant, device: int) -> None:
@@ -125,6 +126,7 @@ class KernelBench:
             if isinstance(request, ReadyRequest):
                 self._get_ready(request.problem)
                 return None
+            self._expect_kernels_of(request.workload)
             if isinstance(request, WorkRequest):
                 return self._work(request.workload)
             if isinstance(request, ProofRequest):
@@ -133,8 +135,15 @@ class KernelBench:
                 return self._outliers(request)
             replay = captured(self._launches(request.workload).of(request.workload.key.kernel, request.config))
             return timed(replay, self._scratch, request.milliseconds, request.best_us)
+        except RequestFailed:
+            raise
         except Exception as error:
             raise RequestFailed(_reason(error), str(error)[:2000], fatal=not _healthy()) from error
+
+    def _expect_kernels_of(self, workload: Workload) -> None:
+        """A process that takes the place of one that crashed reads the module anew: by now it may be another one."""
+        if not is_of(workload.key, self._module.IDENTITY):
+            raise RequestFailed("rebuilt meanwhile", f"{self._path} has other kernels than those that are tuned")
 
     def _get_ready(self, problem: Problem) -> None:
         """Beside the inputs, whatever is loaded when it is first needed: CUDA's graphs, what the first proof takes."""

@@ -5,8 +5,8 @@ The study asks its sampler; what was asked for first comes before.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -16,12 +16,14 @@ from optuna.trial import TrialState
 from flashgen.runtime.config import Config
 from flashgen.tuning.claims import CLAIM, Watch, claim
 from flashgen.tuning.sampler import SpeedSampler
-from flashgen.tuning.storage import STRANGE, not_ours
+from flashgen.tuning.storage import STRANGE, forgotten, not_ours, strange_errors
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.trial import Trial
 
 # The attribute of an Optuna trial that holds our own account of it; answers from memory have none.
 ATTRIBUTE = "flashgen"
+
+MEASURED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 # After so many in a row that are not like ours a study is taken for useless; each is passed over once.
 MOST_STRANGE = 30
@@ -40,28 +42,40 @@ class Proposals:
         self._others: dict[Config, int] = {}
         self._watch = Watch()
         self._numbers: set[int] = set()
+        self._forgotten = forgotten(study)
         self.distributions: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
         }
-        self._by_params = {tuple(self.params(config).values()): config for config in self._space}
+        self._by_params = {frozenset(config.as_dict().items()): config for config in self._space}
         study.sampler = SpeedSampler(self, self.distributions, min(10, max(4, len(space) // 10)), seed)
         self.refresh()
 
     def refresh(self) -> None:
         """Take in what an earlier run, or another process on the same study, has measured or measures now."""
         self._others = {}
-        for trial in self._trials():
+        for trial in _trials(self.study):
             config = self._config(trial)
-            if config is None or config in self.known:
+            if config is None or config in self.known or trial.number in self._forgotten:
                 continue
-            if ATTRIBUTE in trial.user_attrs and trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
-                restored = _restored(config, trial)
-                if restored is not None:
-                    self.known[config] = restored
+            if ATTRIBUTE in trial.user_attrs and trial.state in MEASURED:
+                self._restore(config, trial)
             elif (
                 trial.state == TrialState.RUNNING and trial.number not in self._numbers and self._watch.is_alive(trial)
             ):
                 self._others.setdefault(config, trial.number)
+
+    def remember(self, other: optuna.Study) -> None:
+        """Take in what a study over other choices has of this space, as one of another preset has."""
+        skipped = forgotten(other)
+        for trial in _trials(other, MEASURED):
+            config = self._named(trial.params)
+            if config is not None and config not in self.known and trial.number not in skipped:
+                self._restore(config, trial)
+
+    def _restore(self, config: Config, trial: optuna.trial.FrozenTrial) -> None:
+        restored = _restored(config, trial)
+        if restored is not None:
+            self.known[config] = restored
 
     def _config(self, trial: optuna.trial.FrozenTrial) -> Config | None:
         """The config of a trial; None for one that is not of this space. One that has just begun may lack params."""
@@ -73,7 +87,7 @@ class Proposals:
     def _named(self, params: Mapping[str, Any]) -> Config | None:
         """The config of the space that has these params; None where there is none."""
         try:
-            return self._by_params.get(tuple(params[name] for name in self.distributions))
+            return self._by_params.get(frozenset((name, each) for name, each in params.items() if each is not None))
         except TypeError:  # A list, which is no value of any axis.
             return None
 
@@ -109,11 +123,12 @@ class Proposals:
 
     def enqueue(self, configs: Iterable[Config]) -> None:
         """Put configs before all that is proposed otherwise."""
-        waiting = [trial.system_attrs.get("fixed_params") for trial in self._waiting()]
+        waiting = [trial.system_attrs.get("fixed_params") for trial in _trials(self.study, (TrialState.WAITING,))]
         for config in dict.fromkeys(configs):
             free = config in self._space and config not in self.known and config not in self._others
             if free and self.params(config) not in waiting:
-                self.study.enqueue_trial(self.params(config))
+                with strange_errors():
+                    self.study.enqueue_trial(self.params(config))
 
     def next(self) -> tuple[optuna.Trial, Config] | None:
         """A config of what is left; None where nothing is."""
@@ -137,7 +152,8 @@ class Proposals:
     def _claim(self, asked: optuna.Trial, config: Config) -> bool:
         """Make a config this process's own, unless it is none of what is left: of two processes that begin the same
         config at the same moment the one with the lower trial number has it."""
-        asked.set_user_attr(CLAIM, claim())
+        with strange_errors():
+            asked.set_user_attr(CLAIM, claim())
         self._numbers.add(asked.number)
         self.refresh()
         if config in self.known or config in self._mine or self._others.get(config, asked.number) < asked.number:
@@ -147,19 +163,17 @@ class Proposals:
 
     def settle(self, asked: optuna.Trial, trial: Trial) -> None:
         """Tell the study what became of a config."""
-        asked.set_user_attr(ATTRIBUTE, {"failure": trial.failure, **(asdict(trial.timing) if trial.timing else {})})
+        account = {"failure": trial.failure, **(asdict(trial.timing) if trial.timing else {})}
+        with strange_errors():
+            asked.set_user_attr(ATTRIBUTE, account)
         self._tell(asked, trial.timing)
         self._mine.discard(trial.config)
         self.known[trial.config] = trial
 
-    def _waiting(self) -> list[optuna.trial.FrozenTrial]:
-        return self._trials(TrialState.WAITING)
-
-    def _trials(self, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
-        try:
-            return self.study.get_trials(deepcopy=False, states=states or None)
-        except STRANGE as error:
-            raise not_ours(error) from None
+    def release(self, asked: optuna.Trial) -> None:
+        """Leave a config to whoever asks next: its measurement was broken off, and this process may live on."""
+        with suppress(Exception):  # Another error is under way, which says more.
+            self.study.tell(asked, state=TrialState.FAIL)
 
     def _answer(self, asked: optuna.Trial, config: Config | None) -> None:
         """Settle a proposal that needs no measurement: it is outside the space (None), known, or being measured."""
@@ -168,14 +182,21 @@ class Proposals:
         elif config in self.known:
             self._tell(asked, self.known[config].timing)
         else:
-            self.study.tell(asked, state=TrialState.FAIL)
+            with strange_errors():
+                self.study.tell(asked, state=TrialState.FAIL)
 
     def _tell(self, asked: optuna.Trial, timing: Timing | None) -> None:
         """A config without a time is told as pruned: unlike a failed trial, the sampler learns to stay away."""
-        if timing is None:
-            self.study.tell(asked, state=TrialState.PRUNED)
-        else:
-            self.study.tell(asked, timing.median_us)
+        with strange_errors():
+            if timing is None:
+                self.study.tell(asked, state=TrialState.PRUNED)
+            else:
+                self.study.tell(asked, timing.median_us)
+
+
+def _trials(study: optuna.Study, states: Sequence[TrialState] | None = None) -> list[optuna.trial.FrozenTrial]:
+    with strange_errors():
+        return study.get_trials(deepcopy=False, states=states)
 
 
 def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial | None:
@@ -187,11 +208,4 @@ def _restored(config: Config, trial: optuna.trial.FrozenTrial) -> Trial | None:
     except (KeyError, TypeError, ValueError):
         return None
     known = isinstance(failure, str) and bool(failure) == (timing is None)
-    return Trial(config, timing, failure) if known and (timing is None or _is_timing(timing)) else None
-
-
-def _is_timing(timing: Timing) -> bool:
-    numbers = (timing.median_us, timing.spread, timing.repetitions)
-    if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in numbers):
-        return False
-    return 0 < timing.median_us < 1e18 and 0 <= timing.spread < math.inf and isinstance(timing.hopeless, bool)
+    return Trial(config, timing, failure) if known and (timing is None or timing.is_possible) else None

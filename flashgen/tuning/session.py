@@ -26,7 +26,7 @@ from flashgen.tuning.finals import finals, settled, tied
 from flashgen.tuning.outcome import Entry, Outcome, Work, entries_of
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
 from flashgen.tuning.prune import CompileRequest, Pruned, prune
-from flashgen.tuning.storage import Place, journal_path, storage_errors
+from flashgen.tuning.storage import Place, forget_studies, journal_path, study_name
 from flashgen.tuning.study import Budget, Searched, search
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.tools import Gpu, Tools
@@ -183,16 +183,14 @@ class Session:
         return [CompileRequest("backward_kv", workload.problem, unfused(config), key.capability)]
 
     def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], budget: Budget) -> Searched:
-        if self._options.force:
+        if self._options.force and self._options.storage is None:  # A study that hosts share stays.
             self._forget(workload)
         dropped = sum(1 for config in pruned.verdicts if config not in pruned.kept)
-        key = workload.key
         return search(
             pruned.kept,
             [partial(self._time, gpu, workload) for gpu in self._tools.gpus],
             place=self._place(workload),
-            # Of two problems in one bucket the times are not those of one study.
-            name=f"{key} spec {key.spec} templates {key.templates} {workload.problem}",
+            name=study_name(workload),
             first=first,
             budget=budget,
             seed=self._options.seed,
@@ -203,7 +201,10 @@ class Session:
         """The time of a launch. What leaves dQ to its own kernel is charged that kernel's time."""
         charge = self._dq_us[workload.problem] if config.fuse_dq == 0 else 0.0
         limit = None if best_us is None else max(best_us - charge, 1.0)
-        return gpu.time(workload, config, self._preset.milliseconds, limit).plus(charge)
+        timing = gpu.time(workload, config, self._preset.milliseconds, limit)
+        if not timing.is_possible:
+            raise RequestFailed("impossible time", f"{timing}")
+        return timing.plus(charge)
 
     def _finals(self, workload: Workload, searched: Searched) -> list[tuple[Config, Timing]]:
         return finals(
@@ -288,11 +289,7 @@ class Session:
         return write_record(record, self._folders[0], replace=self._options.force)
 
     def _place(self, workload: Workload) -> Place:
-        return self._options.storage or journal_path(workload)
+        return journal_path(workload) if self._options.storage is None else self._options.storage
 
     def _forget(self, workload: Workload) -> None:
-        """Delete this host's journal; a study that hosts share stays."""
-        if self._options.storage is None:
-            path = journal_path(workload)
-            with storage_errors(path):
-                path.unlink(missing_ok=True)
+        forget_studies(self._place(workload), study_name(workload))

@@ -78,15 +78,16 @@ def search(
 
     Each of `measures`, one for each GPU, works in a thread of its own on the same study. The configs `first` are
     tried before all others. With a `place` (a journal's path or a database's URL) the trials of earlier runs, and of
-    other hosts on the study of this `name`, count: they are not measured again, and the budget's number of trials
-    includes them; without one the study stays in memory. `watch` sees each new trial. An exception other than
-    RequestFailed ends the search; the study keeps what was learned.
+    other hosts on the studies of this `name`, count, whatever else was in their space: they are not measured again,
+    and the budget's number of trials includes them; without one the study stays in memory. `watch` sees each new
+    trial. An exception other than RequestFailed ends the search; the study keeps what was learned.
     """
     choices = choices_of(space)
-    # Trials over other choices would not fit this study, so the choices are part of its name.
     text = " ".join(f"{field}={','.join(map(str, values))}" for field, values in choices.items())
-    with opened_study(place, f"{name} {text}".strip()) as study:
+    with opened_study(place, name, text) as (study, others):
         proposals = Proposals(study, space, choices, seed)
+        for other in others:
+            proposals.remember(other)
         whole = budget.trials is None or budget.trials >= len(space)
         proposals.enqueue([*first, *(space if whole else ())])
         _Search(proposals, budget, watch).run(measures)
@@ -135,7 +136,12 @@ class _Search:
                 best_us = self._proposals.best_us
             if proposed is not None:
                 asked, config = proposed
-                trial = _attempt(measure, config, best_us)
+                try:
+                    trial = _attempt(measure, config, best_us)
+                except BaseException:
+                    with self._lock:
+                        self._proposals.release(asked)
+                    raise
                 with self._lock:
                     self._proposals.settle(asked, trial)
                     self._watch(trial)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+# In microseconds: no launch is done within the first, none is waited for until the last.
+LEAST_US, MOST_US = 1e-3, 1e12
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,14 @@ class Timing:
     spread: float
     repetitions: int
     hopeless: bool = False
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether clocks that work may have told it; what is read may have anything in its fields."""
+        numbers = (self.median_us, self.spread, self.repetitions)
+        if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in numbers):
+            return False
+        return LEAST_US <= self.median_us <= MOST_US and 0 <= self.spread < math.inf and isinstance(self.hopeless, bool)
 
     def plus(self, other_us: float) -> Timing:
         """With the time of something else that is not timed with it."""

@@ -22,6 +22,7 @@ from flashgen.tuning.host import Host
 from flashgen.tuning.outcome import Outcome
 from flashgen.tuning.presets import chosen
 from flashgen.tuning.session import Options, Session
+from flashgen.tuning.storage import opened_storage
 from flashgen.tuning.trial import Trial
 from flashgen.tuning.workloads import Workload, problems, workloads
 
@@ -112,11 +113,18 @@ class Tuner:
         options = Options(scheduled_kernels(variant), defaults, seed, storage, force, not variant.allow_tf32)
         self._session = Session(self._tools, self._effort, folders, options, self._watch)
         self._watcher: _Watcher | None = None
+        self._storage = storage
         self._found = {task: found for task in self._tasks if (found := self._session.existing(task)) is not None}
 
     def __enter__(self) -> Tuner:
-        if len(self._found) < len(self._tasks):
-            self._open.enter_context(self._tools)
+        with ExitStack() as failing:
+            failing.push(self._open)
+            if len(self._found) < len(self._tasks):
+                if self._storage is not None:  # Whether it can be used is said before anything is compiled.
+                    with opened_storage(self._storage):
+                        pass
+                self._open.enter_context(self._tools)
+            failing.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from flashgen import files
 from flashgen.cli import main
 from flashgen.cli.tune import chosen_gpus
 from flashgen.errors import UsageError
@@ -97,6 +100,42 @@ def test_the_ranking_tells_speed_and_resources(run) -> None:
     best = text.splitlines()[text.splitlines().index(header) + 1].split()
     assert {"100.0%", "128", "64"} <= set(best)
     assert "throttled: the clock ran at 1500 of 1980 MHz" in text
+
+
+@pytest.mark.parametrize("full", ["tables", "pictures"])
+def test_a_file_that_cannot_be_saved_keeps_no_other_back(run, monkeypatch, full) -> None:
+    Path("mine.yaml").write_text("name: mine\ncausal: true\n")
+    made = files.tempfile.mkstemp
+
+    def first_fails(*arguments, dir, **options):
+        if Path(dir).name == full and not failed:
+            failed.append(dir)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return made(*arguments, dir=dir, **options)
+
+    failed: list[Path] = []
+    monkeypatch.setattr(files.tempfile, "mkstemp", first_fails)
+    options = ("--kernel", "forward", "--trials", "6", "--table", "tables", "--report", "pictures")
+    code, text = run(*options)
+    assert code == 2 and "No space left on device" in text and "not saved" in text
+    saved = {folder: len(list(Path(folder).iterdir())) for folder in ("tables", "pictures")}
+    assert saved == ({"tables": 1, "pictures": 8} if full == "tables" else {"tables": 2, "pictures": 4})
+    assert text.count("of matrix product") == 2
+
+
+def test_what_was_measured_is_saved_before_the_next_search_begins(run, monkeypatch) -> None:
+    """A process that is killed later has it."""
+    Path("mine.yaml").write_text("name: mine\ncausal: true\n")
+    seen = []
+
+    def time(self, workload, *rest):
+        seen.append((workload.key.dtype, [path.name for path in Path("tables").glob("*")]))
+        return Timing(100.0, 0.004, 20)
+
+    monkeypatch.setattr(Pretended, "time", time)
+    assert run("--kernel", "forward", "--trials", "6", "--table", "tables")[0] == 0
+    (dtype, before), (_, after) = seen[0], seen[-1]
+    assert before == [] and len(after) == 1 and dtype in after[0]
 
 
 def test_tables_and_pictures_are_saved_where_they_are_asked_for(run) -> None:

@@ -4,7 +4,12 @@ import errno
 import multiprocessing
 import os
 import random
+import subprocess
+import sys
+import textwrap
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -190,7 +195,51 @@ def test_clearing_takes_what_matches_and_then_all(three):
     study.write_text("")
     assert clear_records(variant="softcap") == 0 and study.exists()
     assert clear_records() == 2
-    assert [path for path in three.parent.rglob("*") if path.is_file()] == []
+    left = [path for path in three.parent.rglob("*") if path.is_file()]
+    assert all(path.suffix == ".lock" and not path.stat().st_size for path in left)
+
+
+WRITING = """
+    import sys
+    from dataclasses import replace
+    sys.path.insert(0, {here!r})
+    from test_cache import KEY, RECORD, write_record
+    from flashgen.runtime.records import Bucket
+    for n in range(60):
+        bucket = Bucket(1, 1, 1 << n % 20, 1 << {place} * 20 + n // 20)
+        write_record(replace(RECORD, key=replace(KEY, variant="beside", bucket=bucket)))
+"""
+
+
+def test_who_clears_the_cache_beside_writers_takes_no_lock_from_them(three, monkeypatch):
+    """What is written after the records were listed stays."""
+    monkeypatch.setattr("flashgen.tuning.cache.list_records", lambda *_, **__: [])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(WRITING.format(here=str(Path(__file__).parent), place=place))],
+            env=environment,
+        )
+        for place in range(2)
+    ]
+    while any(writer.poll() is None for writer in writers):
+        clear_records()
+        time.sleep(0.001)
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert len(records_in(three / "beside")) == 120
+
+
+def test_what_a_killed_writer_has_begun_goes_with_the_next(three):
+    begun = three / "alibi" / ".nvidia-h200.json.tmp"
+    begun.write_text("{")
+    write_record(replace(RECORD, key=replace(KEY, dtype="float16")))
+    assert not begun.exists()
+    begun.write_text("{")
+    alone = three / "other" / ".nvidia-h200.json.tmp"
+    alone.parent.mkdir()
+    alone.write_text("{")
+    clear_records()
+    assert not begun.exists() and not alone.exists()
 
 
 def test_a_table_that_no_call_would_read_is_not_written(three, monkeypatch):

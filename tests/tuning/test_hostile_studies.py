@@ -1,5 +1,6 @@
 """Journals and databases of studies that somebody has written what they like into: said, and survived."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import pytest
 from flashgen.errors import EnvironmentProblem, FlashgenError
 from flashgen.runtime.config import Config
 from flashgen.runtime.record_files import RecordWarning
-from flashgen.tuning import claims
+from flashgen.tuning import claims, journal
 from flashgen.tuning.study import Budget, search
 from flashgen.tuning.timing import Timing
 
@@ -147,6 +148,60 @@ def test_a_journal_of_something_else_is_kept_and_begun_anew(tmp_path, content):
     path.write_bytes(content)
     assert bool(complete(path)) == bool(content)
     assert not content or path.with_name("study.log.damaged").read_bytes() == content
+
+
+def while_it_runs(path, content):
+    """A search in whose third measurement somebody appends to its journal."""
+    asked = []
+
+    def interrupted(config, best_us):
+        asked.append(config)
+        if len(asked) == 3:
+            with path.open("ab") as file:
+                file.write(content)
+        return measure(config, best_us)
+
+    return search(SPACE, [interrupted], place=path)
+
+
+@pytest.mark.parametrize("half", [b'{"op_code":4,"worker_id":"x","st', bytes(5000)], ids=["text", "zeros"])
+def test_half_a_line_that_a_killed_process_left_spoils_nothing_for_the_others(tmp_path, half):
+    path = tmp_path / "study.log"
+    assert len(while_it_runs(path, half).trials) == len(SPACE)
+    assert complete(path) == []
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["at first", "later"])
+def test_a_lock_that_a_stopped_process_holds_is_named_and_not_waited_for_without_end(tmp_path, monkeypatch, begun):
+    monkeypatch.setattr(journal, "LOCK_SECONDS", 0.2)
+    path = tmp_path / "study.log"
+    with (tmp_path / "study.log.lock").open("w") as lock:
+
+        def interrupted(config, best_us):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return measure(config, best_us)
+
+        if not begun:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(EnvironmentProblem, match=r"study\.log\.lock"):
+            search(SPACE, [interrupted], place=path)
+    complete(path)
+
+
+FOREIGN = {
+    "no journal's": b"something\n",
+    "of a version to come": b'{"op_code":99,"worker_id":"x","future":1}\n',
+    "without its fields": b'{"op_code":4,"worker_id":"x"}\n',
+    "that deletes the study": b'{"op_code":1,"worker_id":"x","study_id":0}\n',
+}
+
+
+@pytest.mark.parametrize("line", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_line_that_comes_while_a_search_runs_is_named(tmp_path, line):
+    path = tmp_path / "study.log"
+    with pytest.raises(EnvironmentProblem, match=r"cannot be used.*run again"):
+        while_it_runs(path, line)
+    complete(path)
 
 
 # ---- databases ----------------------------------------------------------------------------------------------------

@@ -126,6 +126,19 @@ def test_gpus_of_different_models_share_no_study_whatever_the_storage(tmp_path, 
     assert len({config for _, config in tools.timed}) <= 2
 
 
+def test_where_no_config_worked_a_shared_study_is_no_answer_for_ever(tmp_path, monkeypatch):
+    """What spoiled them all may be gone."""
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    for trouble in ({"fails": {"all": "crashed"}}, {"wrong": {"all"}}, {}):
+        outcome = session(FakeTools(**trouble), tmp_path / "tuned", "quick", storage=url).tune(workload(PROBLEM), None)
+        assert (outcome.record is None) == bool(trouble)
+    # But a record keeps what was measured.
+    tools = FakeTools()
+    session(tools, tmp_path / "tuned", "quick", storage=url, force=True).tune(workload(PROBLEM), None)
+    assert len({config for _, config in tools.timed}) <= 2
+
+
 JOIN = """
     import sys, time
     sys.path.insert(0, {here!r})
@@ -186,8 +199,10 @@ def _user():
     return names.get("postgres") or names["nobody"]
 
 
-def test_two_processes_join_one_study_in_postgresql(postgres):
-    code = textwrap.dedent(JOIN.format(here=str(HERE), url=postgres))
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_processes_join_one_study_in_a_database(kind, request, tmp_path):
+    url = f"sqlite:///{tmp_path}/study.db" if kind == "sqlite" else request.getfixturevalue("postgres")
+    code = textwrap.dedent(JOIN.format(here=str(HERE), url=url))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     both = [
         subprocess.Popen(
@@ -204,7 +219,7 @@ def test_two_processes_join_one_study_in_postgresql(postgres):
     # Each waited for what the other still measured.
     assert [one[-1].split()[2] for one in lines] == ["48", "48"]
     fake = Fake()
-    result = search(SPACE[:48], [fake], place=postgres, name="shared")
+    result = search(SPACE[:48], [fake], place=url, name="shared")
     assert fake.asked == [] and len(result.trials) == 48
 
 

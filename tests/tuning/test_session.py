@@ -1,5 +1,6 @@
 """A workload from the search to the record, on a machine that is all pretence."""
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -356,3 +357,38 @@ def test_a_limited_search_tries_the_backend_in_use_before_others(cache):
     assert found.record is not None
     assert compiled[:2] == ["hopper", "portable"]
     assert "portable" not in compiled[2:8]
+
+
+@pytest.mark.parametrize(("before", "after"), [("full", "default"), ("default", "quick"), ("quick", "full")])
+@pytest.mark.parametrize("shared", [False, True], ids=["journal", "database"])
+def test_what_one_preset_measured_counts_for_another(cache, before, after, shared):
+    """A search that was broken off left no record, but its trials."""
+    told, count = [], PRESETS[before].trials or 40
+
+    def watch(workload, trial, dropped):
+        told.append(trial.config)
+        if len(told) == count:
+            raise KeyboardInterrupt
+
+    storage = f"sqlite:///{cache.parent}/study.db" if shared else None
+    with pytest.raises(KeyboardInterrupt):
+        Session(FakeTools(), PRESETS[before], [cache], Options(storage=storage), watch).tune(workload(LONG), None)
+    outcome = Session(FakeTools(), PRESETS[after], [cache], Options(storage=storage), watch).tune(workload(LONG), None)
+    assert len(told) == len(set(told)) and outcome.tried >= len(told) - count
+    assert outcome.record.config in told
+
+
+@pytest.mark.parametrize("odd_us", [math.nan, math.inf, -5.0, 0.0, 1e-320, 1e300])
+@pytest.mark.parametrize("which", [BEST, "all"], ids=["one", "all"])
+def test_a_time_that_no_clock_has_told_is_a_failure_of_its_config(cache, monkeypatch, odd_us, which):
+    """Neither the study, which JSON keeps, nor a record may have it."""
+    tools = FakeTools()
+
+    def time(workload, config, milliseconds, best_us):
+        return Timing(odd_us if which in (config, "all") else median_us(config), 0.01, 10)
+
+    monkeypatch.setattr(tools, "time", time)
+    for _ in range(2):
+        outcome = session(tools, cache).tune(workload(LONG), None)
+        assert outcome.failed == {"impossible time": 1 if which == BEST else outcome.tried}
+        assert (outcome.record is None) == (which == "all")

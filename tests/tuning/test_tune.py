@@ -9,7 +9,7 @@ from test_session import DEVICE, FakeTools
 
 from flashgen import spec
 from flashgen.codegen import generate, load_module
-from flashgen.errors import EnvironmentProblem, TuningFailed, UsageError
+from flashgen.errors import EnvironmentProblem, FlashgenError, TuningFailed, UsageError
 from flashgen.runtime.defaults import default_config, default_plain_config
 from flashgen.tuning import machine
 from flashgen.tuning import tune as tuning
@@ -111,6 +111,13 @@ def test_a_variant_without_a_mask_begins_with_its_own_default(tmp_path, monkeypa
     tune(variant, generate(variant, tmp_path), kernels=["forward"], dtypes=["bfloat16"], preset="quick")
     assert pretended.last.timed[0][1] == default_plain_config("sm_90", "bfloat16", 64, 64)
     assert default_plain_config("sm_90", "bfloat16", 64, 64) != default_config("sm_90", "bfloat16", 64, 64)
+
+
+@pytest.mark.parametrize("storage", ["", "study.log", "sqlite:////nowhere/study.db", "postgresql://user@127.0.0.1:1/x"])
+def test_a_storage_that_cannot_be_used_is_named_before_anything_is_compiled(built, pretended, storage):
+    with pytest.raises(FlashgenError, match=r"--storage|cannot be used|driver"):
+        tune(*built, preset="quick", storage=storage)
+    assert pretended.last.begun == pretended.last.compiled == []
 
 
 def test_an_unknown_preset_is_refused_before_anything_runs(built, pretended):
