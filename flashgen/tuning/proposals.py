@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import optuna
+from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
 
 from flashgen.runtime.config import Config
@@ -172,7 +173,8 @@ class Proposals:
 
     def release(self, asked: optuna.Trial) -> None:
         """Leave a config to whoever asks next: its measurement was broken off, and this process may live on."""
-        with suppress(Exception):  # Another error is under way, which says more.
+        # Another error is under way, which says more.
+        with suppress(StorageInternalError, OSError), strange_errors():
             self.study.tell(asked, state=TrialState.FAIL)
 
     def _answer(self, asked: optuna.Trial, config: Config | None) -> None:
