@@ -1,12 +1,19 @@
-"""Ending as Ctrl-C ends a command, for the other signals that ask for it: what was begun is cleared away first."""
+"""How programs end: with a line where something is wrong; and as Ctrl-C ends a command, for the other signals that ask
+for it: what was begun is cleared away first."""
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import ParamSpec
+
+from flashgen.errors import FlashgenError
+
+P = ParamSpec("P")
 
 # Of a system that stops its processes, and of a terminal that is closed.
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -20,6 +27,20 @@ class Ended(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__((signal.strsignal(number) or "ended").lower())
         self.number = number
+
+
+def reporting(main: Callable[P, int]) -> Callable[P, int]:
+    """A program's `main` that says an error of ours in a line; what it returns is the exit status."""
+
+    @functools.wraps(main)
+    def reported(*given: P.args, **named: P.kwargs) -> int:
+        try:
+            return main(*given, **named)
+        except FlashgenError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.exit_code
+
+    return reported
 
 
 def in_order(main: Callable[[], int]) -> int:

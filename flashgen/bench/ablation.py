@@ -30,7 +30,8 @@ from flashgen.bench.techniques import CAPABILITY, COMPARISONS, PLACES, PLANS, Co
 from flashgen.bench.timing import cuda_timer, peak_bytes
 from flashgen.codegen import load_module, render, write_package
 from flashgen.codegen.pairwise import SIZES, make
-from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+from flashgen.ending import reporting
+from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.problems.work import density
@@ -149,6 +150,7 @@ def _cells(without: float | None, with_it: float | None) -> tuple[str, str, str]
     return f"{without:.0f}" if without else "", f"{with_it:.0f}" if with_it else "", gain
 
 
+@reporting
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table on standard output and all else on standard error."""
     parser = argparse.ArgumentParser(prog="python -m flashgen.bench.ablation", description=__doc__.split("\n", 1)[0])
@@ -158,11 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, metavar="S", help="start no further place after this time")
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds of measurement")
     chosen = parser.parse_args(arguments)
-    try:
-        return ablate(chosen.variants, chosen.rows, chosen.resume, Bench(rounds=chosen.rounds, seconds=chosen.seconds))
-    except FlashgenError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    return ablate(chosen.variants, chosen.rows, chosen.resume, Bench(rounds=chosen.rounds, seconds=chosen.seconds))
 
 
 def ablate(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +16,8 @@ from flashgen.bench.passes import FORWARD, PASSES, Forward, Run, flops, leaves, 
 from flashgen.bench.rows import Case, Row
 from flashgen.bench.timing import Timer, cuda_timer, interleave, peak_bytes
 from flashgen.codegen.pairwise import SIZES, Pairwise, make
-from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+from flashgen.ending import reporting
+from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.problems.work import CEILING_SIZE, density
@@ -74,14 +74,11 @@ def machine() -> tuple[str, str, str]:
     return torch.cuda.get_device_name(), torch.__version__, triton.__version__
 
 
+@reporting
 def on_a_gpu(work: Callable[[], int]) -> int:
     """What a program of measurements does, where there is a GPU; its exit status. What goes wrong is said in a line."""
-    try:
-        machine()
-        return work()
-    except FlashgenError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    machine()
+    return work()
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from flashgen.bench.rows import Case, Row, read, write
 from flashgen.bench.run import Prepared, machine, measure, prepare_case
 from flashgen.bench.timing import cuda_timer
 from flashgen.codegen import generate, load_module
-from flashgen.errors import FlashgenError, UsageError
+from flashgen.ending import reporting
+from flashgen.errors import UsageError
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
@@ -120,6 +121,7 @@ def table(comparisons: Iterable[Comparison], found: Found) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
+@reporting
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table on standard output and all else on standard error."""
     parser = argparse.ArgumentParser(prog="python -m flashgen.bench.suite", description=__doc__.split("\n", 1)[0])
@@ -138,22 +140,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds of measurement")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile ahead, if more than 1")
     chosen = parser.parse_args(arguments)
-    try:
-        unknown = [name for name in chosen.groups if name not in GROUPS]
-        if unknown:
-            raise UsageError(f"no group {unknown[0]!r}; expected one of {', '.join(GROUPS)}")
-        if chosen.resume and chosen.rows is None:
-            raise UsageError("--resume was given without --rows; expected the file to resume from")
-        known = read(chosen.rows) if chosen.resume else []
-        suite = Suite(machine(), chosen.out, known, chosen.rounds)
-        usual = [name for name in GROUPS if name not in ASKED_FOR]
-        groups = {name: _of(GROUPS[name], chosen.variant) for name in chosen.groups or usual}
-        if chosen.once:
-            return report_once(suite, groups)
-        return report(suite, groups, chosen.rows, chosen.seconds, chosen.jobs)
-    except FlashgenError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    unknown = [name for name in chosen.groups if name not in GROUPS]
+    if unknown:
+        raise UsageError(f"no group {unknown[0]!r}; expected one of {', '.join(GROUPS)}")
+    if chosen.resume and chosen.rows is None:
+        raise UsageError("--resume was given without --rows; expected the file to resume from")
+    known = read(chosen.rows) if chosen.resume else []
+    suite = Suite(machine(), chosen.out, known, chosen.rounds)
+    usual = [name for name in GROUPS if name not in ASKED_FOR]
+    groups = {name: _of(GROUPS[name], chosen.variant) for name in chosen.groups or usual}
+    if chosen.once:
+        return report_once(suite, groups)
+    return report(suite, groups, chosen.rows, chosen.seconds, chosen.jobs)
 
 
 def _of(comparisons: Sequence[Comparison], variant: str | None) -> list[Comparison]:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from flashgen.codegen import generate
 from flashgen.compiling import Compiled, compile_all, jobs_for
-from flashgen.errors import FlashgenError
+from flashgen.ending import reporting
 from flashgen.runtime.gpus import GPUS
 from flashgen.runtime.registry import TUNED
 from flashgen.spec import load
@@ -54,6 +54,7 @@ def tables(found: Sequence[Compiled]) -> Iterator[str]:
         yield ""
 
 
+@reporting
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -61,13 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", action="append", help=f"by default {', '.join(GPUS)}")
     parser.add_argument("--head-dim", action="append", type=int, help=f"by default {', '.join(map(str, HEAD_DIMS))}")
     given = parser.parse_args(arguments)
-    try:
-        variant = replace(load(Path(given.variant)), head_dims=tuple(given.head_dim or HEAD_DIMS))
-        with TemporaryDirectory() as folder:
-            found = compile_all(generate(variant, Path(folder)), jobs_for(variant, given.target or tuple(GPUS), TUNED))
-    except FlashgenError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    variant = replace(load(Path(given.variant)), head_dims=tuple(given.head_dim or HEAD_DIMS))
+    with TemporaryDirectory() as folder:
+        found = compile_all(generate(variant, Path(folder)), jobs_for(variant, given.target or tuple(GPUS), TUNED))
     print("\n".join(tables(found)))
     return int(any(compiled.error is not None or programs_of(compiled) == 0 for compiled in found))
 

@@ -170,13 +170,14 @@ def look_at_folders(out: Path) -> Iterator[Finding]:
 
 def look_at_folder(what: str, folder: Path, remedy: str) -> Finding:
     """Whether files can be written there, or the folder be made."""
-    import os
+    from flashgen.errors import FlashgenError
+    from flashgen.files import check_folder
 
-    # What may not be seen, `os.path` takes for missing: then the folder that hides it is looked at.
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
-    if os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK):
-        return Finding(what, OK, str(folder))
-    return Finding(what, MISSING, f"{folder} cannot be written", remedy)
+    try:
+        check_folder(folder, writable=True)
+    except FlashgenError:
+        return Finding(what, MISSING, f"{folder} cannot be written", remedy)
+    return Finding(what, OK, str(folder))
 
 
 def look_at_targets() -> Iterator[Finding]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,13 +11,13 @@ import typer
 
 from flashgen.choices import PRESETS, check_choice
 from flashgen.cli.failure import for_each, guarded
-from flashgen.cli.failure import report as said
 from flashgen.cli.kernels import KERNEL_CHOICES, KernelChoice, check_kernels, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs, seed_option
 from flashgen.cli.output import Output, tile_text
+from flashgen.cli.saving import Saved
 from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
 from flashgen.cli.specs import read
-from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+from flashgen.errors import UsageError
 from flashgen.files import check_folder
 from flashgen.printable import in_short
 from flashgen.spec.modes import shapes_of
@@ -134,52 +133,6 @@ def tune(
         saved.check()
 
     for_each(specs, one)
-
-
-class Saved:
-    """The files that are made of outcomes, none of one whose record was there. One that fails keeps no other back."""
-
-    def __init__(self, tables: Path | None, reports: Path | None) -> None:
-        self._tables, self._reports = tables, reports
-        self._paths: list[Path] = []
-        self._errors: list[FlashgenError] = []
-
-    def measurements(self, outcome: Outcome) -> None:
-        """Save what was measured, at once: it took the time, and its record keeps it from being measured again."""
-        from flashgen.tuning.table import save
-
-        if self._tables is not None and outcome.entries:
-            with self._noted():
-                self._paths.append(save(outcome, self._tables))
-
-    def pictures(self, outcome: Outcome) -> None:
-        from flashgen.tuning.report import report
-
-        if self._reports is not None and outcome.entries:
-            with self._noted():
-                self._paths += report(outcome, self._reports)
-
-    @contextmanager
-    def _noted(self) -> Iterator[None]:
-        try:
-            yield
-        except FlashgenError as error:
-            self._errors.append(error)
-
-    def tell(self, output: Output) -> None:
-        """Say what there is, and why not more."""
-        for path in self._paths:
-            output.line(f"saved {path}")
-        for error in self._errors:
-            said(error)
-
-    def check(self) -> None:
-        """EnvironmentProblem where something is missing."""
-        if self._errors:
-            raise EnvironmentProblem(
-                f"tables or pictures were not saved, {len(self._errors)} times; the records are there, and "
-                "`flashgen tune --force` measures anew"
-            )
 
 
 def search(

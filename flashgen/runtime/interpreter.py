@@ -22,7 +22,7 @@ from typing import Any
 import triton
 
 from flashgen.runtime.interpreter_language import Language
-from flashgen.runtime.interpreter_numbers import round_as_compiled
+from flashgen.runtime.interpreter_numbers import round_as_compiled, shift_as_compiled
 from flashgen.runtime.interpreter_operators import Operators
 from flashgen.runtime.interpreter_types import share_dtypes, share_types
 
@@ -76,4 +76,5 @@ def _mend() -> None:
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=options.debug)
     round_as_compiled(interpreter)
+    shift_as_compiled(interpreter)
     share_types(interpreter)

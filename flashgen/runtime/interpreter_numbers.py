@@ -12,7 +12,7 @@ _NO_SHIFT = 0x5A5A5A5A5A5A5A5A
 
 
 def round_as_compiled(interpreter: Any) -> None:
-    """Have the interpreter multiply, cast, add and shift numbers of each dtype as a GPU does; bools stay bools."""
+    """Have the interpreter multiply, cast and add numbers of each dtype as a GPU does; bools stay bools."""
     # Only the interpreter needs numpy.
     import numpy as np
     from triton._C.libtriton import ir as _ir
@@ -56,9 +56,23 @@ def round_as_compiled(interpreter: Any) -> None:
         dtype, kind = (np.bool_, tl.int1) if isinstance(value, bool) else (np.float32, tl.float32)
         return tl.tensor(interpreter.TensorHandle(np.array([value], dtype), kind), kind)
 
-    def bounded(create: Any) -> Any:
-        """A shift that is wrong, not only on a GPU, where its count is the width of its operand or more."""
+    def reduce_into(self: Any, kind: Any, descriptor: Any, value: Any, indices: Any) -> None:
+        """A descriptor's atomic_add of floats, the only reduction that kernels here ask for."""
+        addresses, mask = descriptor.materialize_pointers(indices)
+        self.create_atomic_rmw(_ir.ATOMIC_OP.FADD, addresses, value, mask, _ir.MEM_SEMANTIC.RELAXED, None)
 
+    builder.create_dot, builder.create_splat, builder.create_fp_to_fp = dot, splat, to_float
+    builder.cast_impl = cast_nearest
+    if not hasattr(builder, "create_descriptor_reduce"):
+        builder.create_descriptor_reduce = reduce_into
+    interpreter._implicit_cvt = argument
+
+
+def shift_as_compiled(interpreter: Any) -> None:
+    """Have a shift of the interpreter be wrong, not only on a GPU, where its count is its operand's width or more."""
+    import numpy as np
+
+    def bounded(create: Any) -> Any:
         def shift(self: Any, operand: Any, count: Any) -> Any:
             shifted = create(self, operand, count)
             beyond = (count.data < 0) | (count.data >= 8 * operand.data.dtype.itemsize)
@@ -69,15 +83,6 @@ def round_as_compiled(interpreter: Any) -> None:
 
         return shift
 
-    def reduce_into(self: Any, kind: Any, descriptor: Any, value: Any, indices: Any) -> None:
-        """A descriptor's atomic_add of floats, the only reduction that kernels here ask for."""
-        addresses, mask = descriptor.materialize_pointers(indices)
-        self.create_atomic_rmw(_ir.ATOMIC_OP.FADD, addresses, value, mask, _ir.MEM_SEMANTIC.RELAXED, None)
-
-    builder.create_dot, builder.create_splat, builder.create_fp_to_fp = dot, splat, to_float
-    builder.cast_impl = cast_nearest
+    builder = interpreter.InterpreterBuilder
     for name in ("create_shl", "create_lshr", "create_ashr"):
         setattr(builder, name, bounded(getattr(builder, name)))
-    if not hasattr(builder, "create_descriptor_reduce"):
-        builder.create_descriptor_reduce = reduce_into
-    interpreter._implicit_cvt = argument

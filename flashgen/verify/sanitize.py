@@ -36,8 +36,8 @@ from flashgen import processes
 from flashgen.choices import at_least
 from flashgen.codegen import generate
 from flashgen.codegen.render import MODULE
-from flashgen.ending import in_order
-from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+from flashgen.ending import in_order, reporting
+from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.files import append_lines, check_target, lines_of
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.registry import REGISTRY
@@ -216,6 +216,7 @@ def backends_here() -> tuple[str, ...]:
     return tuple(dict.fromkeys(kernel.backend for kernel in REGISTRY if kernel.capability in ("", here)))
 
 
+@reporting
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flashgen.verify.sanitize", description=__doc__.split("\n", 1)[0])
     parser.add_argument("variants", nargs="*", default=VARIANTS, metavar="VARIANT", help="of the gallery")
@@ -230,23 +231,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, metavar="N", help="runs side by side")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="where the tool's output goes")
     chosen = parser.parse_args(arguments)
-    try:
-        if chosen.resume and chosen.rows is None:
-            raise UsageError("--resume was given without --rows; expected the file to resume from")
-        if chosen.rows is not None:
-            check_target(chosen.rows)
-        sanitizer, on = find_sanitizer(), backends_here()
-        with tempfile.TemporaryDirectory() as folder:
-            runs = Runs(
-                sanitizer, chosen.tool or TOOLS[:2], chosen.jobs, chosen.limit, chosen.logs or Path(folder, "logs")
-            )
-            end = time.monotonic() + (chosen.seconds or float("inf"))
-            jobs = jobs_of(chosen.variants, on, chosen.part, Path(folder))
-            known = read(chosen.rows) if chosen.resume else []
-            return show(runs.of(jobs, known, lambda: time.monotonic() > end), jobs, runs.tools, chosen.rows, known)
-    except FlashgenError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    if chosen.resume and chosen.rows is None:
+        raise UsageError("--resume was given without --rows; expected the file to resume from")
+    if chosen.rows is not None:
+        check_target(chosen.rows)
+    sanitizer, on = find_sanitizer(), backends_here()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Runs(sanitizer, chosen.tool or TOOLS[:2], chosen.jobs, chosen.limit, chosen.logs or Path(folder, "logs"))
+        end = time.monotonic() + (chosen.seconds or float("inf"))
+        jobs = jobs_of(chosen.variants, on, chosen.part, Path(folder))
+        known = read(chosen.rows) if chosen.resume else []
+        return show(runs.of(jobs, known, lambda: time.monotonic() > end), jobs, runs.tools, chosen.rows, known)
 
 
 def jobs_of(variants: Sequence[str], on: Sequence[str], parts: Sequence[str] | None, folder: Path) -> list[Job]:

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from flashgen.choices import at_least
-from flashgen.ending import in_order
-from flashgen.errors import EnvironmentProblem, FlashgenError, UsageError
+from flashgen.ending import in_order, reporting
+from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.files import check_target
 from flashgen.verify.soak.case import from_yaml, to_yaml
 from flashgen.verify.soak.crew import Soak, Trier, default_jobs, nursery
@@ -34,29 +34,26 @@ STEPS = {"cpu": 150, "cuda": 12}
 PROGRESS = 20.0
 
 
+@reporting
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    try:
-        device = chosen.device or ("cuda" if _has_gpu() else "cpu")
-        if device == "cuda" and not chosen.show and not _has_gpu():
-            raise EnvironmentProblem("there is no GPU that torch can use: `flashgen doctor` says what is missing")
-        if chosen.resume and chosen.rows is None:
-            raise UsageError("--resume was given without --rows; expected the file to resume from")
-        if chosen.rows is not None:
-            check_target(chosen.rows)
-        if chosen.case is not None:
-            return _replayed(chosen.case, device, chosen.limit or LIMITS[device])
-        indices = chosen.index or range(chosen.start, chosen.start + chosen.count)
-        if chosen.show:
-            cases = (draw(chosen.seed, index, chosen.voids, large=device == "cuda") for index in indices)
-            print("\n".join(map(to_yaml, cases)))
-            return 0
-        steps = STEPS[device] if chosen.steps is None else chosen.steps
-        soak = Soak(chosen.seed, device, chosen.jobs, chosen.limit or LIMITS[device], steps)
-        return _run(soak, indices, chosen.seconds, chosen.rows, read(chosen.rows) if chosen.resume else [])
-    except FlashgenError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    device = chosen.device or ("cuda" if _has_gpu() else "cpu")
+    if device == "cuda" and not chosen.show and not _has_gpu():
+        raise EnvironmentProblem("there is no GPU that torch can use: `flashgen doctor` says what is missing")
+    if chosen.resume and chosen.rows is None:
+        raise UsageError("--resume was given without --rows; expected the file to resume from")
+    if chosen.rows is not None:
+        check_target(chosen.rows)
+    if chosen.case is not None:
+        return _replayed(chosen.case, device, chosen.limit or LIMITS[device])
+    indices = chosen.index or range(chosen.start, chosen.start + chosen.count)
+    if chosen.show:
+        cases = (draw(chosen.seed, index, chosen.voids, large=device == "cuda") for index in indices)
+        print("\n".join(map(to_yaml, cases)))
+        return 0
+    steps = STEPS[device] if chosen.steps is None else chosen.steps
+    soak = Soak(chosen.seed, device, chosen.jobs, chosen.limit or LIMITS[device], steps)
+    return _run(soak, indices, chosen.seconds, chosen.rows, read(chosen.rows) if chosen.resume else [])
 
 
 def _parser() -> argparse.ArgumentParser:
