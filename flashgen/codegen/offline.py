@@ -49,6 +49,7 @@ _POINTERS = {
     "max_ptr": "*fp32",
     "residue_ptr": "*fp32",
     "counter_ptr": "*i32",
+    "order_ptr": "*i32",
     "sums_ptr": "*fp32",
     "delta_ptr": "*fp32",
     "counts_ptr": "*i32",

@@ -208,7 +208,8 @@ class _Checker:
         read = reads_of_length(node)
         if read:
             found = f"the length of '{function}' with {read} in it"
-            expected = "an integer expression of params, heads, batch, head_dim and named dimensions of inputs"
+            allowed = "params, heads, kv_heads, batch, head_dim and named dimensions of inputs"
+            expected = f"an integer expression of {allowed}"
             raise ExpressionError(length.at, found, expected)
         return node
 

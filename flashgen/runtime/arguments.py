@@ -16,7 +16,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 # What kernels that serve packed sequences too are given of where these are, where sequences are dense.
-DENSE = dict.fromkeys(("cu_seqlens_q_ptr", "cu_seqlens_k_ptr", "num_seqs", "total_q", "total_k"))
+DENSE = dict.fromkeys(("cu_seqlens_q_ptr", "cu_seqlens_k_ptr", "num_seqs", "total_q", "total_k", "order_ptr"))
 
 
 @dataclass(frozen=True)

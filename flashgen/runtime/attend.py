@@ -39,7 +39,7 @@ def attend(
         k, v = over_batch(q, k, v)
     parts: tuple[Any, ...] = ()
     if variant.planned:
-        parts, config, backward_config = plan_parts(plan, config, backward_config)
+        parts, config, backward_config = plan_parts(variant, plan, config, backward_config)
     arguments = (
         q, k, v, *inputs, *params, scale, return_max, config_text(config, "forward", variant.packed), *parts,
         deterministic, backward_config_text(backward_config, variant.packed),
@@ -66,8 +66,10 @@ def make_plan(
         return plan_by_operator(variant, (q, k, v, *inputs, *variant.signature.packs(scalars)), text, backward)
     call = prepare_own(variant, q, k, v, None, inputs, scalars)
     forward, keys = plan_configs(variant, call, text, backward)
-    turned = None if keys is None else Plan(*make_schedule(variant, call, keys, turned=True), keys)
-    return Plan(*make_schedule(variant, call, forward), forward, turned)
+    turned = None
+    if keys is not None:
+        turned = Plan(*make_schedule(variant, call, keys, turned=True), keys, variant.full_name)
+    return Plan(*make_schedule(variant, call, forward), forward, variant.full_name, turned)
 
 
 def scalars_of(variant: Variant, params: Sequence[Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def attend_paged(
     own: Sequence[Any] = ()
     if inputs or params:
         own = [*inputs_of(variant, inputs), *variant.signature.packs(scalars_of(variant, params))]
-    items, count, invariant, text = _plan_arguments(plan, batch_invariant, config_text(config, "decode_paged"))
+    items, count, invariant, text = _plan_arguments(variant, plan, batch_invariant, config_text(config, "decode_paged"))
     made, lse = operator(
         q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *own, k_scale, v_scale, items, count, out, None,
         max_seqlen_q, max_seqlen_k, scale, invariant, text,
@@ -38,13 +38,14 @@ def attend_paged(
 
 
 def _plan_arguments(
-    plan: PagedPlan | None, batch_invariant: bool, config: str | None
+    variant: Variant, plan: PagedPlan | None, batch_invariant: bool, config: str | None
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, bool, str | None]:
     """A plan as the operator takes it, with what it was made with; ValueError where the caller says otherwise."""
     if plan is None:
         return None, None, batch_invariant, config
     if not isinstance(plan, PagedPlan):
         raise TypeError(f"plan is {type(plan).__name__}; expected what plan_paged(...) returned")
+    variant.refuse_plan_of(plan.variant)
     if batch_invariant and not plan.batch_invariant:
         raise ValueError(
             "batch_invariant is True and the plan's is not; expected plan_paged(..., batch_invariant=True)"

@@ -47,9 +47,8 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
 
     `shared`, for a module that was exported: operators of this name that exist already are the same, and are used.
     """
-    signature, identity = variant.signature, variant.identity
-    place = [identity.variant, *(["exported"] if shared else [])]
-    name = "_".join([*place, identity.spec, *identity.templates.values(), *(["packed"] if variant.packed else [])])
+    signature = variant.signature
+    name = f"{'exported_' * shared}{variant.full_name}"
     common = f"Tensor q, Tensor k, Tensor v, {signature.schema}{', ' if signature.schema else ''}"
     planned, residue = variant.planned, variant.natural
     plan, key_plan = (_optional(names if planned else ()) for names in (_PLAN, _KEY_PLAN))

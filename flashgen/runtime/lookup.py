@@ -31,6 +31,7 @@ from flashgen.runtime.identity import Identity
 from flashgen.runtime.memory import remember
 from flashgen.runtime.record_files import read_record, records_in, report_old, warn_once
 from flashgen.runtime.records import Bucket, Device, Key, Record, exponent
+from flashgen.runtime.registry import mode_of
 from flashgen.runtime.replay import forget_replays
 
 
@@ -47,7 +48,7 @@ def cache_folder() -> Path:
         return _cache_folder()
     except RuntimeError as error:
         raise NoCacheFolder(
-            f"there is no folder for the cache: {error}; name one in FLASHGEN_CACHE_DIR, in full"
+            f"there is no folder for the cache: {str(error).rstrip('.')}; name one in FLASHGEN_CACHE_DIR, in full"
         ) from error
 
 
@@ -141,8 +142,9 @@ def lookup(
             return Choice(record.config, source, f"tuned for {key}: {record.median_us:.1f} us")
     for folder in folders.values():
         report_old(folder, key.variant)
-    mode = " --mode varlen" if key.bucket.packed else ""
-    mend = f"`flashgen tune {shlex.quote(spec)}{mode}` finds the best config for it"
+    mode = mode_of(key.kernel, key.bucket.packed)
+    command = f"flashgen tune {shlex.quote(spec)}{'' if mode == 'dense' else f' --mode {mode}'}"
+    mend = f"`{command}` finds the best config for it, with --shape where the spec has other sizes"
     near = [r for r in neighbours(key, folders.values()) if stands_in(key.bucket, r.key.bucket, default)]
     same_gpu = [record for record in near if record.key.gpu == key.gpu]
     for source, records in (("nearest", same_gpu), ("same capability", near)):

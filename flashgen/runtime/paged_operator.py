@@ -15,7 +15,7 @@ from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs, given_own
 from flashgen.runtime.paged import layout_of, prepare_paged
-from flashgen.runtime.planning_paged import know, known_by
+from flashgen.runtime.planning_paged import know
 from flashgen.runtime.variant import Variant
 
 _BEFORE = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, "
@@ -30,7 +30,7 @@ _OUT = 10
 def paged_operator(variant: Variant, shared: bool = False) -> Operator:
     """Register flashgen::<variant>_<digests>_paged, which writes out and lse; `shared` as for attention_operator."""
     schema = variant.signature.schema
-    name = "_".join([*(["exported"] if shared else []), known_by(variant), "paged"])
+    name = f"{'exported_' * shared}{variant.full_name}_paged"
     know(variant)
     own = len(variant.signature.names)
 

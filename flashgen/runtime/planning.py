@@ -18,11 +18,10 @@ from flashgen.runtime.kernels.schedule import make_schedule
 from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs, prepare_own
 from flashgen.runtime.packed_sizes import packed_sizes
-from flashgen.runtime.planning_paged import known_by
 from flashgen.runtime.schedule import Plan, state_shape
 from flashgen.runtime.variant import Variant
 
-# That of each variant which takes plans, by its name: torch.compile looks none up by an object.
+# That of each variant which takes plans, by its full name: torch.compile looks none up by an object.
 _operators: dict[str, Operator] = {}
 
 
@@ -52,7 +51,7 @@ def register_plans(variant: Variant, name: str, common: str, *, shared: bool) ->
         made = _room(variant, call, forward)
         return (*made, *(_nothing(q) if keys is None else _room(variant, call, keys, turned=True)))
 
-    _operators[_known_by(variant)] = operator(
+    _operators[variant.full_name] = operator(
         name,
         f"({common}str? config, bool backward) -> (Tensor, Tensor, Tensor, Tensor)",
         launch,
@@ -71,13 +70,10 @@ def plan_configs(variant: Variant, call: Call, config: str | None, backward: boo
 def plan_by_operator(variant: Variant, arguments: tuple[Any, ...], config: str | None, backward: bool) -> Plan:
     """A plan by the operator. `arguments` are q, k, v and the variant's own, as it takes them."""
     given = (each.detach() if isinstance(each, torch.Tensor) else each for each in arguments)
-    counts, tiles, key_counts, key_tiles = _operators[_known_by(variant)](*given, config, backward)
+    counts, tiles, key_counts, key_tiles = _operators[variant.full_name](*given, config, backward)
     named = None if config is None else Config.parse(config)
-    return Plan(counts, tiles, named, Plan(key_counts, key_tiles, None) if backward else None)
-
-
-def _known_by(variant: Variant) -> str:
-    return f"{known_by(variant)}{'_packed' * variant.packed}"
+    turned = Plan(key_counts, key_tiles, None, variant.full_name) if backward else None
+    return Plan(counts, tiles, named, variant.full_name, turned)
 
 
 def _nothing(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -36,13 +36,15 @@ class PagedPlan:
 
     `items` int32 [room, 4]: a sequence, a tile of its rows, a split of its keys and how many of these there are;
     `count` int32 [1]: how many items are in use. Where sequences of many queries are the forward kernel's its items lie
-    behind these, and count is [2]. `config` and `batch_invariant` are what it was made with.
+    behind these, and count is [2]. `config` and `batch_invariant` are what it was made with, `variant` the full name of
+    the variant that made it.
     """
 
     items: torch.Tensor
     count: torch.Tensor
     config: str | None
     batch_invariant: bool
+    variant: str
 
 
 class Shape(NamedTuple):
@@ -79,18 +81,13 @@ class Work(NamedTuple):
         return 1 if self.extension is None else 2
 
 
-# Each variant that there is: the operator that plans has it by its name.
+# Each variant that there is: the operator that plans has it by its full name.
 _variants: dict[str, Variant] = {}
 
 
 def know(variant: Variant) -> None:
     """Have plans found for a variant."""
-    _variants[known_by(variant)] = variant
-
-
-def known_by(variant: Variant) -> str:
-    """The name of a variant and of its kernels' texts."""
-    return "_".join([variant.identity.variant, variant.identity.spec, *variant.identity.templates.values()])
+    _variants[variant.full_name] = variant
 
 
 def paged_plan(
@@ -108,9 +105,9 @@ def paged_plan(
     text = config_text(config, "decode_paged")
     items, count = _PLAN(
         q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, v_head_dim,
-        batch_invariant, text, variant.span, known_by(variant),
+        batch_invariant, text, variant.span, variant.full_name,
     )  # fmt: skip
-    return PagedPlan(items, count, text, batch_invariant)
+    return PagedPlan(items, count, text, batch_invariant, variant.full_name)
 
 
 def _plan(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -45,6 +45,11 @@ FAMILIES = MODES["dense"]
 TUNED = tuple(dict.fromkeys(family for families in MODES.values() for family in families))
 
 
+def mode_of(family: str, packed: bool) -> str:
+    """The form of call that a tuned family of kernels serves, of packed sequences where they are."""
+    return "varlen" if packed else next(mode for mode, families in MODES.items() if family in families)
+
+
 def register(kernel: Kernel) -> None:
     """Add a kernel, after those that there are."""
     if any(each.name == kernel.name for each in REGISTRY):

@@ -17,6 +17,7 @@ import triton.language as tl
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.launching import launch
+from flashgen.runtime.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,13 @@ class Plan:
     queries has; and, row by row, the tiles of queries by how many they have, the most first. `tiles` int32
     [..., q_tiles, kv_tiles]: the mixed ones from the front, the full ones from the back. `backward` is the same the
     other way round, which tiles of queries a tile of keys needs; None where no gradient will be asked for. `config` is
-    None for the one on record, where the host has not looked it up.
+    None for the one on record, where the host has not looked it up. `variant` is the full name of what made it.
     """
 
     counts: torch.Tensor
     tiles: torch.Tensor
     config: Config | None
+    variant: str
     backward: Plan | None = None
 
     @property
@@ -49,7 +51,7 @@ class Plan:
 Parts = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
-def plan_parts(plan: Plan | None, config: object, backward_config: Any) -> tuple[Parts, object, Any]:
+def plan_parts(variant: Variant, plan: Plan | None, config: object, backward_config: Any) -> tuple[Parts, object, Any]:
     """A plan as the operator takes it, and its configs unless the caller names others.
 
     With tiles of another size than the plan's, the backward pass makes a schedule of its own.
@@ -58,6 +60,7 @@ def plan_parts(plan: Plan | None, config: object, backward_config: Any) -> tuple
         return (None, None, None, None), config, backward_config
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is {type(plan).__name__}; expected what plan(...) returned")
+    variant.refuse_plan_of(plan.variant)
     if config is not None and not plan.serves(Config.of(config)):  # type: ignore[arg-type]
         known = "those on record" if plan.config is None else f"{plan.config.BM} x {plan.config.BN}"
         raise ValueError(f"config is {config!r}; expected the plan's tile sizes, {known}")

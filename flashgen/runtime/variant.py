@@ -51,6 +51,8 @@ class Variant:
     dtypes: tuple[torch.dtype, ...] = field(init=False, repr=False)
     # The inputs as they are where queries are packed.
     packed_inputs: tuple[Input, ...] = field(init=False, repr=False)
+    # Its name with the digests of its spec and kernels, which no other variant has, nor this one before a change.
+    full_name: str = field(init=False, repr=False)
     # What callers call the inputs.
     called: tuple[str, ...] = field(init=False, repr=False)
     # The inputs that have gradients.
@@ -59,6 +61,7 @@ class Variant:
     summed: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        digests = [self.identity.spec, *self.identity.templates.values()]
         taken = {name: frozenset(kernel.arg_names) for name, kernel in self.kernels.items()}
         known = {
             "takes_of": taken,
@@ -67,6 +70,7 @@ class Variant:
             "signature": signature_of(self.inputs, self.params),
             "dtypes": tuple(each.dtype for each in self.inputs),
             "packed_inputs": tuple(each.packed or each for each in self.inputs),
+            "full_name": "_".join([self.identity.variant, *digests, *["packed"] * self.packed]),
             "called": tuple(each.public for each in self.inputs),
             "summed": frozenset(each.input for each in self.sums),
             "learned": tuple(each.name for each in self.inputs if each.grad),
@@ -77,6 +81,11 @@ class Variant:
     def takes(self, kernel: str, name: str) -> bool:
         """Whether a kernel has a parameter of this name."""
         return name in self.takes_of[kernel]
+
+    def refuse_plan_of(self, other: str) -> None:
+        """ValueError where the variant of this full name, which made a plan, is another one."""
+        if other != self.full_name:
+            raise ValueError(f"plan was made by {other}; expected one that {self.full_name} has made")
 
     def is_scheduled(self, kernel: str) -> bool:
         """Whether a kernel walks a schedule."""

@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "7790694ae98c",
-        "backward_q": "755ec9a50ea7",
-        "backward_kv": "d3e8c45169eb",
+        "forward": "9101c50437e1",
+        "backward_q": "4bd0c6865351",
+        "backward_kv": "ca1764fb8926",
         "decode": "55ac4f4d836f",
         "decode_paged": "ad71ef71a548",
     },
@@ -181,7 +181,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

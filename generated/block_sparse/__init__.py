@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "00b857a5451d",
-        "backward_q": "e414de1b0da6",
-        "backward_kv": "db7d84d74c0d",
+        "forward": "2b893010f6a8",
+        "backward_q": "ae301707bd4a",
+        "backward_kv": "2333e48b0951",
         "decode": "f1bd49e01d01",
         "decode_paged": "2e733d3c59f6",
     },
@@ -194,7 +194,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "33bf708192ba",
-        "backward_q": "3113eb545ae1",
-        "backward_kv": "b5752723471f",
+        "forward": "32e0383d09a2",
+        "backward_q": "a4d40b8cac6a",
+        "backward_kv": "a02395ce9fbd",
         "decode": "eb8554ad1044",
         "decode_paged": "1a5bdd8eafa7",
     },
@@ -158,7 +158,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "cef110a3c3a5",
-        "backward_q": "24ee7324ba17",
-        "backward_kv": "88d1c8aedb9e",
+        "forward": "fde1b95e0385",
+        "backward_q": "37a96e8bbd1b",
+        "backward_kv": "f9a86f9f75c5",
         "decode": "9ca38905d8c9",
         "decode_paged": "cef1c2c88b26",
     },
@@ -172,7 +172,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

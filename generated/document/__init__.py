@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "a6e082b058d0",
-        "backward_q": "5fb10db9ee32",
-        "backward_kv": "b609a64b112f",
+        "forward": "63d19273a9d3",
+        "backward_q": "04298ff68e15",
+        "backward_kv": "bf21cfe87273",
         "decode": "b5f60aece42d",
         "decode_paged": "28b43c865f33",
     },
@@ -192,7 +192,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

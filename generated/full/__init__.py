@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "6aa5cfa534fd",
-        "backward_q": "743cb7f07d72",
-        "backward_kv": "54bc538396eb",
+        "forward": "a8bdd4ead228",
+        "backward_q": "af02877e8e8d",
+        "backward_kv": "1d7de2a17f63",
         "decode": "023b9a7c0f6b",
         "decode_paged": "8402b49d7ea0",
     },
@@ -156,7 +156,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "881ee4ab5681",
-        "backward_q": "59381cbf379f",
-        "backward_kv": "5796e69f50d8",
+        "forward": "ea5f711cfe37",
+        "backward_q": "722a3c5f2e20",
+        "backward_kv": "a5a3a210f1f9",
         "decode": "494dc0e82fff",
         "decode_paged": "1cae883772cb",
     },
@@ -162,7 +162,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "751518e8120f",
-        "backward_q": "c971ba3ef16e",
-        "backward_kv": "b334d6ab58ad",
+        "forward": "f12149506790",
+        "backward_q": "c8fc5830321f",
+        "backward_kv": "da3a5e45db9c",
         "decode": "ba835cbbe257",
         "decode_paged": "ab5124da1455",
     },
@@ -193,7 +193,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

@@ -35,11 +35,11 @@ def _wide_producer(
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
     batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr = sequences
     kv_full, q_channel, do_channel = channels[:3]
     k_desc, v_desc = descs[2:4]
     b, kv_h, col0, begin_k, num_keys = key_tile(
-        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
+        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
     )
     b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
     k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, if_any(cu_seqlens_q_ptr, q_len, num_keys, 0), col0)
@@ -68,7 +68,7 @@ def _wide_dv_consumer(shared, channels, dv_desc, inputs, sizes, sequences, shape
     q_s, do_s, k_s, v_s, lse_s = shared[:5]
     p_s = shared[6]
     scale, batch, heads, kv_heads, longest_q, longest_k, head_group = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr = sequences
     kv_full, q_channel, do_channel, p_full = channels
     scores_layout: gl.constexpr = shape.scores_layout
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
@@ -76,7 +76,7 @@ def _wide_dv_consumer(shared, channels, dv_desc, inputs, sizes, sequences, shape
     zero = gl.zeros([BN, BM], gl.float32, scores_layout)
     dv = zero_wide_dv(shape)
     b, kv_h, col0, begin_k, num_keys = key_tile(
-        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
+        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
     )
     b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
     kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
@@ -148,14 +148,14 @@ def _wide_dk_consumer(
     q_s, do_s, k_s, v_s = shared[:4]
     delta_s, p_s = shared[5:7]
     scale, batch, heads, kv_heads, longest_q, longest_k, head_group = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr = sequences
     kv_full, q_channel, do_channel, p_full = channels
     scores_layout: gl.constexpr = shape.scores_layout
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     zero = gl.zeros([BN, BM], gl.float32, scores_layout)
     dk = zero_wide_dk(shape)
     b, kv_h, col0, begin_k, num_keys = key_tile(
-        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
+        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
     )
     b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
@@ -193,7 +193,7 @@ def _backward_kv_wide_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dk_desc, dv_desc, counts_ptr, tiles_ptr, num_q_tiles,
     is_global_ptr, stride_is_global_0,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr,
     BM: gl.constexpr, BN: gl.constexpr, HEAD_DIM: gl.constexpr, V_HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 64 keys of each head of K and V of each batch element. It walks along the
@@ -212,7 +212,7 @@ def _backward_kv_wide_sm90(
     do_channel = make_channel(STAGES, 2)
     p_full = make_barriers(STAGES)
     channels = (kv_full, q_channel, do_channel, p_full)
-    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k)
+    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr)
     inputs = (counts_ptr, tiles_ptr, num_q_tiles, is_global_ptr, stride_is_global_0)
     loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     for_dv = (scale, batch, heads, kv_heads, q_len, kv_len, head_group)

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "2bb0331f3a80",
-        "backward_q": "5aaf20d7b72a",
-        "backward_kv": "93bd36ff96dc",
+        "forward": "2bffa55e7d9b",
+        "backward_q": "09fc9b3aa2e3",
+        "backward_kv": "524220eed156",
         "decode": "b963fe4e8ae1",
         "decode_paged": "f139e9acc4f4",
     },
@@ -165,7 +165,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

@@ -49,12 +49,12 @@ def _backward_producer(
     # One warp: brings the program's tile of K and V into shared memory by TMA, then the tiles of Q and dO that see it
     # and their rows' lse and delta as soon as the consumers make room.
     batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr = sequences
     (kv_full,) = of_keys
     k_desc, v_desc = descs[2:4]
     k_s, v_s = shared[2:4]
     b, kv_h, col0, begin_k, num_keys = key_tile(
-        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
+        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
     )
     b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
     kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
@@ -83,7 +83,7 @@ def _backward_consumer(
     # from registers; for dQ both consumers put dS into shared memory, and each makes one half of its columns or rows.
     dq_sums = outputs[0]
     scale, batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr = sequences
     k_s, v_s, lse_s, delta_s = shared[2:6]
     (kv_full,) = of_keys
     rows_full = of_queries[2]
@@ -98,7 +98,7 @@ def _backward_consumer(
     dk = gl.zeros([64, shape.HEAD_DIM], gl.float32, shape.dk_layout)
     dv = gl.zeros([64, shape.V_HEAD_DIM], gl.float32, shape.dv_layout)
     b, kv_h, col0, begin_k, num_keys = key_tile(
-        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
+        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
     )
     b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
     kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
@@ -181,7 +181,7 @@ def _backward_consumer(
 def _backward_kv_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dq_sums, dk_desc, dv_desc, prefix,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FUSE_DQ: gl.constexpr, DELAY_DQ: gl.constexpr,
 ):
     # Grid: one program for each tile of BN = 128 keys of each head of K and V of each batch element. It walks along the
@@ -199,7 +199,7 @@ def _backward_kv_sm90(
     shape = KvShape(BM, WIDTH, V_WIDTH, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT=False)
     shared = allocate_kv(descs, outputs, shape, PERSISTENT=False)
     of_keys, of_queries = make_kv_barriers(STAGES, PERSISTENT=False)
-    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k)
+    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr)
     loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     computes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "4fc040d9adbb",
-        "backward_q": "b3a62ae99b5a",
-        "backward_kv": "f82e26e0e67a",
+        "forward": "a458a6f9a7d2",
+        "backward_q": "0bc57504fc46",
+        "backward_kv": "c513624621e7",
         "decode": "261c95af7b4a",
         "decode_paged": "0db26e3c426e",
     },
@@ -176,7 +176,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

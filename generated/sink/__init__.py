@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "2d6bed57ae84",
-        "backward_q": "47277ef9fe2b",
-        "backward_kv": "b5752723471f",
+        "forward": "4b3890296139",
+        "backward_q": "5bb3437810d3",
+        "backward_kv": "a02395ce9fbd",
         "decode": "e7117ed7bbd4",
         "decode_paged": "6734c0d4b6bf",
     },
@@ -174,7 +174,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

@@ -19,9 +19,7 @@ from flashgen.runtime.device.sm90.kv_steps import (
 from flashgen.runtime.device.sm90.kv_tiles import slot_of
 from flashgen.runtime.device.sm90.positions import opaque, rows_from
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, reset_counter
-from flashgen.runtime.device.sm90.sequences import (
-    count_tiles, delta_place, if_any, key_tile, next_tile, other_side, tma_place,
-)
+from flashgen.runtime.device.sm90.sequences import count_key_tiles, delta_place, if_any, key_tile, other_side, tma_place
 
 
 @gluon.jit
@@ -53,18 +51,18 @@ def _backward_producer(
     # One warp: brings tiles of K and V into shared memory by TMA, and for each the tiles of Q and dO that see it and
     # their rows' lse and delta, as soon as the consumers make room.
     batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr = sequences
     k_full, k_empty, v_full, v_empty = of_keys
     k_desc, v_desc = descs[2:4]
     k_s, v_s = shared[2:4]
-    num_kv_tiles = count_tiles(cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, BN)
-    index = next_tile(gl.program_id(0), counter_ptr, cu_seqlens_k_ptr, num_seqs, total_k, longest_k, kv_heads, BN)
+    num_kv_tiles = count_key_tiles(order_ptr, num_seqs, longest_k, batch, kv_heads, BN)
+    index = gl.program_id(0)
     ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     while index < num_kv_tiles:
         scheduler.announce(ticket, index)
         b, kv_h, col0, begin_k, num_keys = key_tile(
-            index, cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
+            index, cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
         )
         b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
         kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
@@ -87,7 +85,6 @@ def _backward_producer(
         ticket += 1
         # Whoever is done takes the next tile.
         index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
-        index = next_tile(index, counter_ptr, cu_seqlens_k_ptr, num_seqs, total_k, longest_k, kv_heads, BN)
     scheduler.announce(ticket, index)
     reset_counter(counter_ptr)
 
@@ -102,7 +99,7 @@ def _backward_consumer(
     # columns or rows.
     dq_sums = outputs[0]
     scale, batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group = sizes
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr = sequences
     k_s, v_s, lse_s, delta_s = shared[2:6]
     k_full, k_empty, v_full, v_empty = of_keys
     rows_full = of_queries[2]
@@ -115,7 +112,7 @@ def _backward_consumer(
     zero = gl.zeros([64, BM], gl.float32, scores_layout)
     k_tile = k_s.index(CONSUMER).reshape([64, shape.HEAD_DIM])
     v_tile = v_s.index(CONSUMER).reshape([64, shape.V_HEAD_DIM])
-    num_kv_tiles = count_tiles(cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, BN)
+    num_kv_tiles = count_key_tiles(order_ptr, num_seqs, longest_k, batch, kv_heads, BN)
     ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     index = scheduler.take(ticket)
@@ -123,7 +120,7 @@ def _backward_consumer(
         dk = gl.zeros([64, shape.HEAD_DIM], gl.float32, shape.dk_layout)
         dv = gl.zeros([64, shape.V_HEAD_DIM], gl.float32, shape.dv_layout)
         b, kv_h, col0, begin_k, num_keys = key_tile(
-            index, cu_seqlens_k_ptr, num_seqs, total_k, longest_k, batch, kv_heads, head_group, BN
+            index, cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
         )
         b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
         kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
@@ -217,7 +214,7 @@ def _backward_consumer(
 def _backward_kv_sm90(
     q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dq_sums, dk_desc, dv_desc, counter_ptr,
     scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr,
     BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FUSE_DQ: gl.constexpr, DELAY_DQ: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BN = 128 keys of all heads of K
@@ -237,7 +234,7 @@ def _backward_kv_sm90(
     shared = allocate_kv(descs, outputs, shape, PERSISTENT=True)
     scheduler = make_scheduler(2)
     of_keys, of_queries = make_kv_barriers(STAGES, PERSISTENT=True)
-    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k)
+    sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr)
     loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     computes = (scale, batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)
     # fmt: off

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "6904718d4513",
-        "backward_q": "33e67cf158c2",
-        "backward_kv": "d28d34e0c28f",
+        "forward": "e5bd9e584990",
+        "backward_q": "5454c3acd308",
+        "backward_kv": "2dbf1d72c63a",
         "decode": "5f83327f7430",
         "decode_paged": "2d0fb3843670",
     },
@@ -159,7 +159,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "b59a5dad55d7",
-        "backward_q": "0250ec997a3e",
-        "backward_kv": "0ac711d0487a",
+        "forward": "9c524e865322",
+        "backward_q": "4e6b5c463887",
+        "backward_kv": "94682e23e0c6",
         "decode": "b21b61738082",
         "decode_paged": "214bd5d4db2e",
     },
@@ -161,7 +161,7 @@ def attention_paged(
     out: a tensor to write the result to.
     batch_invariant: a sequence's result has the same bits whatever else is in the batch.
     plan: what plan_paged(...) returned for the same sizes and lengths; otherwise it is made on each call.
-    config: tile sizes and launch options instead of the built-in ones, of the decode kernel, which has all queries
+    config: tile sizes and launch options instead of the recorded ones, of the decode kernel, which has all queries
     then.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in block_table,

@@ -284,6 +284,16 @@ def test_a_plan_refuses_by_name_too(gallery_module: Gallery, change: dict[str, A
         gallery_module("causal").plan_paged(**arguments)
 
 
+def test_a_plan_of_another_variant_is_refused(gallery_module: Gallery) -> None:
+    """Its tiles may have other rows, its splits reach further back than a window."""
+    batch = make_batch((20, 30))
+    plan = gallery_module("sliding_window").plan_paged(*batch.planning[0])
+    with pytest.raises(
+        ValueError, match=r"^plan was made by sliding_window_\w+; expected one that causal_\w+ has made$"
+    ):
+        gallery_module("causal").attention_paged(*batch.arguments, plan=plan)
+
+
 def test_one_element_has_no_gaps_whatever_its_stride(gallery_module: Gallery) -> None:
     """As a scheduler's numbers have it where sequences are rows of one table, and a batch is one of them."""
     module, batch = gallery_module("causal"), make_batch((13,))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flashgen.runtime import Config, Plan, backward_pass, default_scheduled_config
 from flashgen.runtime.interpreter import interpreted
-from flashgen.runtime.schedule import check_plan, compact, plan_parts
+from flashgen.runtime.schedule import check_plan, compact
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL, WIDE = Config(32, 32, 4, 1), Config(64, 32, 4, 1)
@@ -159,9 +159,21 @@ def test_a_plan_of_another_dtype_is_refused(gallery_module: Callable[[str], Modu
         module.attention(Q, K, K, doc=DOC, plan=replace(plan, counts=plan.counts.long()))
 
 
-def test_what_is_no_plan_is_refused() -> None:
+def test_a_plan_of_another_variant_is_refused(gallery_module: Callable[[str], ModuleType]) -> None:
+    document, dilated = gallery_module("document"), gallery_module("dilated")
+    plan = dilated.plan(Q, K, K, config=SMALL)
+    with pytest.raises(ValueError, match=r"^plan was made by dilated_\w+; expected one that document_\w+ has made$"):
+        document.attention(Q, K, K, doc=DOC, plan=plan)
+    ends = torch.tensor([0, 70], dtype=torch.int32, device=DEVICE)
+    tokens, keys = Q[0].transpose(0, 1), K[0, :, :70].transpose(0, 1)
+    packed = document.plan_varlen(tokens, keys, keys, ends, ends, 70, 70, doc=DOC[0, :70], config=SMALL)
+    with pytest.raises(ValueError, match=r"^plan was made by document_\w+_packed; expected"):
+        document.attention(Q, K, K, doc=DOC, plan=packed)
+
+
+def test_what_is_no_plan_is_refused(gallery_module: Callable[[str], ModuleType]) -> None:
     with pytest.raises(TypeError, match=r"^plan is tuple; expected what plan\(\.\.\.\) returned$"):
-        plan_parts((1, 2), None, None)  # type: ignore[arg-type]
+        gallery_module("document").attention(Q, K, K, doc=DOC, plan=(1, 2))
 
 
 def test_a_variant_without_a_schedule_has_no_plan(gallery_module: Callable[[str], ModuleType]) -> None:

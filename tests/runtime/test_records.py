@@ -195,6 +195,20 @@ def test_the_command_that_mends_it_can_be_pasted(tmp_path):
         answer(KEY, {"user cache": tmp_path}, "my specs/$x.yaml")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "bucket", "command"),
+    [
+        ("forward", "bh32-g1-q8192-k8192", "flashgen tune SPEC"),
+        ("forward", "bh512-g1-q4096-k4096-t65536", "flashgen tune SPEC --mode varlen"),
+        ("decode", "bh32-g4-q1-k8192", "flashgen tune SPEC --mode decode"),
+        ("decode_paged", "bh32-g4-q1-k8192", "flashgen tune SPEC --mode paged"),
+    ],
+)
+def test_the_command_that_mends_it_tunes_this_form_of_call(tmp_path, kernel, bucket, command):
+    with pytest.warns(RecordWarning, match=rf"`{command}` finds the best config for it, with --shape where"):
+        answer(replace(KEY, kernel=kernel, bucket=Bucket.parse(bucket)), {"user cache": tmp_path})
+
+
 def test_records_as_an_earlier_flashgen_wrote_them_are_named_once(tmp_path):
     for root in (tmp_path / "cache" / "tuned", tmp_path / "generated" / "tuned"):
         old = root / "nvidia-h200" / "alibi" / "forward-bfloat16.json"

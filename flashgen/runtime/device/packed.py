@@ -44,6 +44,13 @@ def sequence_range(cu_seqlens_ptr, b, num_seqs, total, longest):
 
 
 @triton.jit
+def sequence_or_rest(cu_seqlens_ptr, b, num_seqs, total, longest):
+    """The same of packed sequences, and of what lies behind the last of them as one more, of any length."""
+    begin, length = sequence_range(cu_seqlens_ptr, b, num_seqs, total, longest)
+    return begin, tl.where(b == num_seqs, total - _begin(cu_seqlens_ptr, num_seqs, total), length)
+
+
+@triton.jit
 def slot_tile(cu_seqlens_ptr, num_seqs, total, longest, slot, BLOCK: tl.constexpr):
     """Of the tile in a slot, as owned_tile counts them: its sequence, number, begin and length; see there.
 

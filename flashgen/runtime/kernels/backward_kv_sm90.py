@@ -145,7 +145,7 @@ def _launch(
     """dk and dv, and dq where there are `dq_sums`, else None; adds to `input_sums` where there are any."""
     dk, dv = hopper_key_gradients(call)
     sums: Mapping[str, Any] = input_sums or dict.fromkeys(f"{each.name}_ptr" for each in variant.sums)
-    tensors = {**key_tensors(call, rows), "dk_desc": dk, "dv_desc": dv, "dq_sums": dq_sums}
+    tensors = {**key_tensors(call, rows, config), "dk_desc": dk, "dv_desc": dv, "dq_sums": dq_sums}
     tensors |= {**sums, **schedule}
     if variant.takes("backward_kv_sm90", "counter_ptr"):
         tensors["counter_ptr"] = tile_counter(call)

@@ -83,7 +83,7 @@ def _launch(
     dk, dv = hopper_key_gradients(call)
     relaunch(
         variant.kernels["backward_kv_wide_sm90"], (call.layout, call.own, rows.strides, config),
-        {**key_tensors(call, rows), "dk_desc": dk, "dv_desc": dv, **schedule},
+        {**key_tensors(call, rows, config), "dk_desc": dk, "dv_desc": dv, **schedule},
         lambda: BACKWARD_KV_WIDE_SM90_KERNEL.rest(
             call, config, key_tiles(call, config, call.sizes.kv_heads),
             {**rows.numbers, "head_group": key_head_group(call, config)},

@@ -12,11 +12,16 @@ from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call, room, room_like
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling
+from flashgen.runtime.device.order import order_sequences
 from flashgen.runtime.kernels.sm90 import consumer_options, multiprocessors, never_on, tile_type, tiling
+from flashgen.runtime.launching import Rest, relaunch
 from flashgen.runtime.widths import padded
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
 _QUERY_GROUP_BYTES = 16 << 20
+
+# Sequences that a program of the order looks at at a time.
+_BLOCK = 64
 
 _ROWS_LAYOUT = gl.NVMMASharedLayout(0, 32, rank=1)
 
@@ -64,12 +69,26 @@ def key_tilings(
     }
 
 
-def key_tensors(call: Call, rows: Incoming) -> dict[str, Any]:
-    """What a kernel for dK and dV reads of each call by tiles."""
+def key_tensors(call: Call, rows: Incoming, config: Config) -> dict[str, Any]:
+    """What a kernel for dK and dV reads of each call: tensors by tiles, and of packed sequences their order."""
+    order = {"order_ptr": _order(call, config)} if call.sizes.packed else {}
     return {
         "q_desc": call.q, "do_desc": rows.d_out, "k_desc": call.k, "v_desc": call.v, "lse_desc": rows.lse_by_tile,
-        "delta_desc": rows.delta, **call.given,
+        "delta_desc": rows.delta, **order, **call.given,
     }  # fmt: skip
+
+
+def _order(call: Call, config: Config) -> torch.Tensor:
+    """Packed sequences of keys in the order in which their tiles are taken, as `order_sequences` writes it."""
+    numbers = call.numbers
+    count = numbers["num_seqs"] + 1
+    order = call.q.new_empty(2 * count + 1, dtype=torch.int32)
+    relaunch(
+        order_sequences, (call.layout, config.BN),
+        {"cu_seqlens_k_ptr": call.given["cu_seqlens_k_ptr"], "order_ptr": order},
+        lambda: Rest(-(-count // _BLOCK), numbers, {"BN": config.BN, "BLOCK": _BLOCK}, {}),
+    )  # fmt: skip
+    return order
 
 
 def hopper_key_gradients(call: Call) -> tuple[torch.Tensor, torch.Tensor]:

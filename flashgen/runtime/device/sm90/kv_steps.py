@@ -244,9 +244,9 @@ def end_dq(dq_sums, last_at, n, shared, CONSUMER: gl.constexpr, shape):
 def _place_anew(index, places, sequences, CONSUMER: gl.constexpr, BN: gl.constexpr):
     """Where TMA writes a consumer's part of the tile of keys `index`, which is not worth registers in the meantime."""
     batch, longest_k, kv_heads, head_group = places
-    _, cu_seqlens_k_ptr, num_seqs, _, total_k = sequences
+    _, cu_seqlens_k_ptr, num_seqs, _, total_k, order_ptr = sequences
     _, kv_h, col0, begin, length = key_tile(
-        opaque(index), cu_seqlens_k_ptr, num_seqs, total_k, opaque(longest_k), batch, opaque(kv_heads),
+        opaque(index), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, opaque(longest_k), batch, opaque(kv_heads),
         opaque(head_group), BN,
     )  # fmt: skip
     b, row = tma_place(cu_seqlens_k_ptr, begin, length, col0 + 64 * CONSUMER)
