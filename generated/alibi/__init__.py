@@ -50,11 +50,11 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "9101c50437e1",
-        "backward_q": "4bd0c6865351",
+        "forward": "5535d9200e96",
+        "backward_q": "7357034be636",
         "backward_kv": "ca1764fb8926",
-        "decode": "55ac4f4d836f",
-        "decode_paged": "ad71ef71a548",
+        "decode": "3c46186090ca",
+        "decode_paged": "4a9a32fdfc78",
     },
     source="variants/alibi.yaml",
     arguments={"slopes": "float32"},
@@ -109,8 +109,8 @@ def attention(
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k, v and
-    slopes.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k, v and slopes.
 
     slopes: float32 [heads]; the paper's by default.
     scale: factor of the dot products, 1/sqrt(head_dim) by default.

@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "2b893010f6a8",
-        "backward_q": "ae301707bd4a",
+        "forward": "1e7a2d1a2a28",
+        "backward_q": "e36494914882",
         "backward_kv": "2333e48b0951",
-        "decode": "f1bd49e01d01",
-        "decode_paged": "2e733d3c59f6",
+        "decode": "0dc0d0988137",
+        "decode_paged": "8530b9755747",
     },
     source="variants/block_sparse.yaml",
     arguments={"block_mask": "bool"},
@@ -113,7 +113,8 @@ def attention(
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k and v.
 
     block_mask: bool [batch|1, heads|1, (q_len + 127) // 128, (kv_len + 127) // 128].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.

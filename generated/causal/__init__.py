@@ -42,11 +42,11 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "32e0383d09a2",
-        "backward_q": "a4d40b8cac6a",
+        "forward": "950a8bb05deb",
+        "backward_q": "3ee514936ac4",
         "backward_kv": "a02395ce9fbd",
-        "decode": "eb8554ad1044",
-        "decode_paged": "1a5bdd8eafa7",
+        "decode": "e0b22a1962ef",
+        "decode_paged": "f113f127f7c8",
     },
     source="variants/causal.yaml",
     arguments={},
@@ -92,7 +92,8 @@ def attention(
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.

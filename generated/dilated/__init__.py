@@ -44,11 +44,11 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "fde1b95e0385",
-        "backward_q": "37a96e8bbd1b",
+        "forward": "0b07cd53fb00",
+        "backward_q": "60a135f8c3a6",
         "backward_kv": "f9a86f9f75c5",
-        "decode": "9ca38905d8c9",
-        "decode_paged": "cef1c2c88b26",
+        "decode": "ead584b0ba80",
+        "decode_paged": "287313473625",
     },
     source="variants/dilated.yaml",
     arguments={},
@@ -97,7 +97,8 @@ def attention(
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     plan: what plan(...) returned for the same inputs and lengths; otherwise it is made on each call.

@@ -137,7 +137,8 @@ def _consumer(
     BN: gl.constexpr,
 ):
     # Four warps: ROWS rows of each tile of queries.
-    # q, k: positions of the tile's rows [ROWS, 1] and of a tile's keys [1, BN]. m, l, p: see softmax_step_scaled.
+    # q [ROWS, 1]: positions of the tile's rows; k [1, BN]: positions of a tile's keys. m, l, p: see
+    # softmax_step_scaled.
     # acc: the sums for the columns of V, in one part or two, see ForwardShape.
     out_desc, lse_ptr, max_ptr = outputs
     counts_ptr, tiles_ptr, num_k_tiles = inputs
@@ -191,8 +192,9 @@ def _consumer(
         stat_rows = first_stat(cu_seqlens_q_ptr, b, h, heads, begin_q, q_len, total_q) + rows
         exist = (rows < q_len) & finishes
         gl.store(lse_ptr + stat_rows, gl.where(empty, -float("inf"), lse), mask=exist)
-        if max_ptr is not None:
-            gl.store(max_ptr + stat_rows, gl.where(empty, -float("inf"), m * 0.6931471805599453), mask=exist)
+        if max_ptr is not None:  # NaN where a logit is
+            largest = gl.where((l == l) | (m == float("inf")), m * 0.6931471805599453, l)
+            gl.store(max_ptr + stat_rows, gl.where(empty, -float("inf"), largest), mask=exist)
         out_b, out_row0 = tma_place(cu_seqlens_q_ptr, begin_q, q_len, row0)
         out_h = h
 

@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "63d19273a9d3",
-        "backward_q": "04298ff68e15",
+        "forward": "2130cd1bf99e",
+        "backward_q": "bfe8a24fbf3c",
         "backward_kv": "bf21cfe87273",
-        "decode": "b5f60aece42d",
-        "decode_paged": "28b43c865f33",
+        "decode": "196fd7f3cea5",
+        "decode_paged": "dd8a97432536",
     },
     source="variants/document.yaml",
     arguments={"doc": "int32"},
@@ -112,7 +112,8 @@ def attention(
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k and v.
 
     doc: int32 [batch, kv_len].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.

@@ -69,8 +69,8 @@ def _dq_consumer(
     BM: gl.constexpr, BN: gl.constexpr,
 ):
     # Four warps: 64 rows of the tile of queries. dP = dO V^T is made as Q K^T is, dQ += dS K as P V is in _consumer.
-    # q, k: positions of the rows [64, 1] and of a tile's keys [1, BN]. dq: the sums for its columns, in one part or
-    # two, see DqShape.
+    # q [64, 1]: positions of the rows; k [1, BN]: positions of a tile's keys. dq: the sums for its columns, in one part
+    # or two, see DqShape.
     counts_ptr, tiles_ptr, num_k_tiles, doc_ptr, stride_doc_0 = inputs
     scale, batch, heads, longest_q, longest_k, num_rows, head_group = sizes
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, _ = sequences

@@ -40,11 +40,11 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "a8bdd4ead228",
-        "backward_q": "af02877e8e8d",
+        "forward": "69dbf8763b6c",
+        "backward_q": "bdca3c8d21de",
         "backward_kv": "1d7de2a17f63",
-        "decode": "023b9a7c0f6b",
-        "decode_paged": "8402b49d7ea0",
+        "decode": "b7733920be1d",
+        "decode_paged": "9fd3e7b8b3f7",
     },
     source="variants/full.yaml",
     arguments={},
@@ -90,7 +90,8 @@ def attention(
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.

@@ -45,11 +45,11 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "ea5f711cfe37",
-        "backward_q": "722a3c5f2e20",
+        "forward": "ce252414e08c",
+        "backward_q": "90ff74d6fd86",
         "backward_kv": "a5a3a210f1f9",
-        "decode": "494dc0e82fff",
-        "decode_paged": "1cae883772cb",
+        "decode": "39d617b338eb",
+        "decode_paged": "7e323f948d19",
     },
     source="variants/gemma2.yaml",
     arguments={},
@@ -96,7 +96,8 @@ def attention(
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.

@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "f12149506790",
-        "backward_q": "c8fc5830321f",
+        "forward": "13b5144f596e",
+        "backward_q": "4c832b852dad",
         "backward_kv": "da3a5e45db9c",
-        "decode": "ba835cbbe257",
-        "decode_paged": "ab5124da1455",
+        "decode": "9cfb9e8f9365",
+        "decode_paged": "b3a38e6285cf",
     },
     source="variants/global_window.yaml",
     arguments={"is_global": "bool"},
@@ -112,7 +112,8 @@ def attention(
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k and v.
 
     is_global: bool [batch, kv_len].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.

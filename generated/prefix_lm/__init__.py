@@ -42,11 +42,11 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "2bffa55e7d9b",
-        "backward_q": "09fc9b3aa2e3",
+        "forward": "13833e032acb",
+        "backward_q": "639dbce3bae7",
         "backward_kv": "524220eed156",
-        "decode": "b963fe4e8ae1",
-        "decode_paged": "f139e9acc4f4",
+        "decode": "d53504ac68a1",
+        "decode_paged": "97ba64b9e8fb",
     },
     source="variants/prefix_lm.yaml",
     arguments={"prefix": "int"},
@@ -94,7 +94,8 @@ def attention(
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k and v.
 
     prefix: int, 1024 by default.
     scale: factor of the dot products, 1/sqrt(head_dim) by default.

@@ -49,11 +49,11 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "a458a6f9a7d2",
-        "backward_q": "0bc57504fc46",
+        "forward": "2fcddaa96eb9",
+        "backward_q": "1850110aa751",
         "backward_kv": "c513624621e7",
-        "decode": "261c95af7b4a",
-        "decode_paged": "0db26e3c426e",
+        "decode": "6a9eebfe6f5a",
+        "decode_paged": "3388ad7365c2",
     },
     source="variants/relative_bias.yaml",
     arguments={"rel": "float32"},
@@ -104,8 +104,8 @@ def attention(
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k, v and
-    rel.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k, v and rel.
 
     rel: float32 [heads, 2 * W + 1].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.

@@ -48,11 +48,11 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "4b3890296139",
-        "backward_q": "5bb3437810d3",
+        "forward": "749d107cde41",
+        "backward_q": "523738808cd5",
         "backward_kv": "a02395ce9fbd",
-        "decode": "e7117ed7bbd4",
-        "decode_paged": "6734c0d4b6bf",
+        "decode": "b956bbabb648",
+        "decode_paged": "b80af70e95c6",
     },
     source="variants/sink.yaml",
     arguments={"sinks": "float32"},
@@ -102,8 +102,8 @@ def attention(
     bools.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, the sink left out, without gradients.
-    Differentiable in q, k, v and sinks.
+    of each row in the same form: the largest score of a visible key, NaN where one is, the sink left out, without
+    gradients. Differentiable in q, k, v and sinks.
 
     sinks: float32 [heads].
     scale: factor of the dot products, 1/sqrt(head_dim) by default.

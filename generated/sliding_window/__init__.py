@@ -42,11 +42,11 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "e5bd9e584990",
-        "backward_q": "5454c3acd308",
+        "forward": "d434f0e6e549",
+        "backward_q": "e4a9e85e6e90",
         "backward_kv": "2dbf1d72c63a",
-        "decode": "5f83327f7430",
-        "decode_paged": "2d0fb3843670",
+        "decode": "5e49a87160c3",
+        "decode_paged": "d3e343d90daa",
     },
     source="variants/sliding_window.yaml",
     arguments={},
@@ -93,7 +93,8 @@ def attention(
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.

@@ -45,11 +45,11 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "9c524e865322",
-        "backward_q": "4e6b5c463887",
+        "forward": "e332ae083cdf",
+        "backward_q": "a2b4440fc866",
         "backward_kv": "94682e23e0c6",
-        "decode": "b21b61738082",
-        "decode_paged": "214bd5d4db2e",
+        "decode": "b7d05f4e11ba",
+        "decode_paged": "5e3c2e164d11",
     },
     source="variants/softcap.yaml",
     arguments={},
@@ -95,7 +95,8 @@ def attention(
     of batch 1 serve all batch elements.
     Returns out [batch, heads, q_len, v_head_dim] in q's dtype; with return_lse also the natural log-sum-exp of each
     row, float32 [batch, heads, q_len], minus infinity where a row sees no key; with return_max, last, the largest logit
-    of each row in the same form: the largest score of a visible key, without gradients. Differentiable in q, k and v.
+    of each row in the same form: the largest score of a visible key, NaN where one is, without gradients.
+    Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     config: tile sizes and launch options instead of the recorded ones.

@@ -28,7 +28,7 @@ def _forward(
 ):
     # Grid: one program for each tile of BM query rows of each head of each batch element, longest rows first.
     # Packed sequences are where cu_seqlens are not None; see owned_tile for both.
-    # q, k: positions of the tile's rows [BM, 1] and of a tile's keys [1, BN]. m, l, acc: see online_softmax.
+    # q [BM, 1]: positions of the tile's rows; k [1, BN]: positions of a tile's keys. m, l, acc: see online_softmax.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up to powers of two; what lies beyond reads as zero.
     # Functions that have a fast and an exact form take the exact one for float32.
     PRECISE: tl.constexpr = q_ptr.dtype.element_ty == tl.float32
@@ -96,8 +96,9 @@ def _forward(
     out_cols = tl.arange(0, V_HEAD_DIM)
     in_range = rows < q_len
     tl.store(lse_ptr + lse_rows, tl.where(empty, -float("inf"), lse), mask=in_range)
-    if max_ptr is not None:
-        tl.store(max_ptr + lse_rows, tl.where(empty, -float("inf"), m * 0.6931471805599453), mask=in_range)
+    if max_ptr is not None:  # NaN where a logit is
+        largest = tl.where((l == l) | (m == float("inf")), m * 0.6931471805599453, l)
+        tl.store(max_ptr + lse_rows, tl.where(empty, -float("inf"), largest), mask=in_range)
     tl.store(
         out_ptr + out_rows[:, None] * v_head_dim + out_cols[None, :],
         acc.to(out_ptr.dtype.element_ty),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +46,20 @@ def test_a_cuda_graph_replays_on_new_values(gallery_module: Modules, name: str, 
     graph.replay()
     assert all(map(torch.equal, found, answer(module, call)))
     assert all(map(torch.equal, found, answer(module, call, return_max=False)))
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_a_score_that_is_not_finite_is_seen(gallery_module: Modules, problem: Problem, odd: float) -> None:
+    module = gallery_module("relative_bias")
+    call = make_inputs(load(VARIANTS / "relative_bias.yaml"), problem, "cuda")
+    [table] = call.inputs.values()
+    table[1, table.shape[1] // 2] = odd  # of the keys that are as far as their queries
+    found = answer(module, call)[2]
+    q, k, v = (tensor.double() for tensor in (call.q, call.k, call.v))
+    right = module.reference(q, k, v, **call.keywords, return_max=True)[1]
+    assert not right[:, 1].isfinite().all() and right[:, 0].isfinite().all()
+    torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["alibi", "document"])

@@ -69,6 +69,19 @@ def test_rows_without_a_visible_key(gallery_module: Modules) -> None:
         assert not bool(out.any()) and torch.equal(largest, torch.full((2, 4, 27), -math.inf, device=DEVICE))
 
 
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+@pytest.mark.parametrize(("q_len", "kv_len"), [(20, 27), (3, 600)])
+def test_a_score_that_is_not_finite_is_seen(gallery_module: Modules, q_len: int, kv_len: int, odd: float) -> None:
+    module, call = gallery_module("relative_bias"), drawn("relative_bias", q_len, kv_len)
+    [table] = call.inputs.values()
+    table[1, table.shape[1] // 2] = odd  # of the keys that are as far as their queries
+    config = CONFIG if q_len > 16 else None
+    found = module.attention(call.q, call.k, call.v, **call.keywords, return_max=True, config=config)[1]
+    right = wanted(module, call)
+    assert not right[:, 1].isfinite().all() and right[:, 0].isfinite().all()
+    torch.testing.assert_close(found.double(), right, rtol=1e-6, atol=4e-6, equal_nan=True)
+
+
 @pytest.mark.parametrize("huge", [-1e8, torch.finfo(torch.float32).min])
 @pytest.mark.parametrize("sink", [{}, {"sink": "learned"}], ids=["without", "with a sink"])
 def test_additive_masks_as_models_make_them(tmp_path: Path, sink: dict[str, str], huge: float) -> None:

@@ -14,8 +14,12 @@ def exp_of(x, NATURAL: tl.constexpr):
 
 @triton.jit
 def largest_logit(m, l, shift, NATURAL: tl.constexpr):
-    """The largest natural logit of each row, of what `finished` takes; minus infinity where it has seen no key."""
-    return tl.where(l == 0, -float("inf"), m if NATURAL else (m + shift) * 0.6931471805599453)
+    """The largest natural logit of each row, of what `finished` takes; minus infinity where it has seen no key.
+
+    NaN where a logit is, which no maximum keeps, but a sum does.
+    """
+    largest = m if NATURAL else (m + shift) * 0.6931471805599453
+    return tl.where(l == 0, -float("inf"), tl.where((l == l) | (m == float("inf")), largest, l))
 
 
 @triton.jit
