@@ -67,15 +67,15 @@ MUTATIONS = [
     Mutation("lse in log2", "full", (("(m + tl.log2(l)) * 0.6931471805599453", "m + tl.log2(l)"),)),
     Mutation("lse without the maximum", "full", (("(m + tl.log2(l)) *", "tl.log2(l) *"),)),
     Mutation("no sink in the denominator", "sink", (("l = l * alpha + tl.exp2(sink - m_sink)", "l = l * alpha"),)),
-    Mutation("the largest logit in log2", "full", (("m * 0.6931471805599453), mask", "m), mask"),)),
+    Mutation("the largest logit in log2", "full", (("m * 0.6931471805599453, l)", "m, l)"),)),
     Mutation("the largest logit without its row's term", "alibi", (
-        ("(m + row_shift) * 0.6931471805599453), mask", "m * 0.6931471805599453), mask"),
+        ("(m + row_shift) * 0.6931471805599453, l)", "m * 0.6931471805599453, l)"),
     )),
     Mutation("the sink taken for a logit", "sink", (
-        ("m * 0.6931471805599453), mask", "m_sink * 0.6931471805599453), mask"),
+        ("m * 0.6931471805599453, l)", "m_sink * 0.6931471805599453, l)"),
     )),
     Mutation("the largest logit of an empty row", "causal", (
-        ("tl.where(empty, -float(\"inf\"), m * 0.6931471805599453)", "m * 0.6931471805599453"),
+        ("tl.where(empty, -float(\"inf\"), largest)", "largest"),
     )),
     Mutation("no scale", "full", (("qk_scale = scale * ", "qk_scale = "),)),
     Mutation("exp for exp2", "full", (("1.4426950408889634", "1.0"),)),
