@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from types import SimpleNamespace
@@ -153,7 +153,7 @@ def _served(key: tuple[Any, ...], values: Sequence[Any]) -> Kernels | None:
 def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, found: Captured) -> Kernels:
     name = variant_name(score_mod if score_mod is not None else mask_mod)
     traced = meaning(score_mod, mask_mod, name, many_queries, found.names)
-    module = kept_module(traced.spec, "flex")
+    module = kept_module(_for_any(traced.spec, traced.numbers), "flex")
     tensors = tuple(
         TensorArgument(
             each,
@@ -170,6 +170,17 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
     # What torch.compile can compare; a NaN is equal to nothing.
     constants = tuple(each for each in traced.constants if isinstance(each[2], _COMPARED) and each[2] == each[2])
     return Kernels(module.attention, tensors, numbers, fixed, sized, tuple(traced.ways), constants)
+
+
+def _for_any(spec: Mapping[str, Any], numbers: Collection[str]) -> dict[str, Any]:
+    """The same for all numbers of the kind of these params, which each call passes: a process that captures others
+    finds it on disk. The sign of an integer is of its kind.
+    """
+    params = {name: dict(param) if name in numbers else param for name, param in spec.get("params", {}).items()}
+    for name in numbers:
+        value = params[name]["value"]
+        params[name]["value"] = 1.0 if isinstance(value, float) else type(value)((value > 0) - (value < 0))
+    return {**spec, **({"params": params} if params else {})}
 
 
 def variant_name(mod: Any) -> str:

@@ -193,6 +193,24 @@ def test_what_was_built_is_found_on_disk(traces: list[Any], monkeypatch: pytest.
     assert len(traces) == 2
 
 
+@pytest.mark.parametrize("other", [(9, 0.5), (40, -3.0)])
+def test_other_numbers_find_it_on_disk(monkeypatch: pytest.MonkeyPatch, other: tuple[int, float]) -> None:
+    q, k, v = plain()
+
+    def near(width: int, steep: float) -> Callable[..., Any]:
+        def nearby(score, b, h, q, k):
+            return torch.where((q - k).abs() < width, score * steep, -float("inf"))
+
+        return nearby
+
+    flex_attention(q, k, v, near(4, 2.0))
+    kernels.forget()
+    monkeypatch.setattr(shelf, "generate", None)
+    mod = near(*other)
+    out = flex_attention(q, k, v, mod)
+    torch.testing.assert_close(out.double(), expected(q, k, v, mod, None)[0], rtol=1e-5, atol=1e-5)
+
+
 def test_a_process_that_is_forked_while_a_thread_builds_builds_too() -> None:
     is_traced, may_end = threading.Event(), threading.Event()
 
