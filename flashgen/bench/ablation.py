@@ -32,6 +32,7 @@ from flashgen.codegen import load_module, render, write_package
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.ending import reporting
 from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.gallery import resolve
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.problems.work import density
@@ -130,7 +131,7 @@ def _measure(modules: Modules, kernels: Mapping[str, Kernel]) -> Measure:
 
 
 def variant_of(place: Place) -> Variant:
-    return load(Path("variants") / f"{place.variant}.yaml")
+    return load(resolve(place.variant))
 
 
 def table(comparisons: Sequence[Comparison], found: Mapping[Place, Mapping[str, Row]]) -> list[str]:

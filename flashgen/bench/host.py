@@ -21,6 +21,7 @@ from flashgen.bench.run import on_a_gpu
 from flashgen.bench.timing import Run, interleave
 from flashgen.codegen import generate, load_module
 from flashgen.codegen.pairwise import SIZES, make
+from flashgen.gallery import resolve
 from flashgen.problems.calls import make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.spec import load
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _print_table(specs: Sequence[str]) -> int:
     print(f"{'microseconds on the host':30} {FLASHGEN:>10} {FLEX:>14}")
     for spec in specs:
-        path = Path(spec) if spec.endswith(".yaml") else Path("variants") / f"{spec}.yaml"
+        path = resolve(spec)
         for step in (FORWARD, BOTH):
             times = host_times(load(path), step)
             print(f"{path.stem + ', ' + step:30} {times[FLASHGEN]:10.1f} {times[FLEX]:14.1f}", flush=True)

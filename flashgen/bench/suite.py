@@ -29,6 +29,7 @@ from flashgen.bench.timing import cuda_timer
 from flashgen.codegen import generate, load_module
 from flashgen.ending import reporting
 from flashgen.errors import UsageError
+from flashgen.gallery import resolve
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
@@ -85,7 +86,7 @@ class Suite:
 
     def _module(self, name: str) -> tuple[Variant, ModuleType]:
         if name not in self.modules:
-            variant = load(Path("variants") / f"{name}.yaml")
+            variant = load(resolve(name))
             self.modules[name] = variant, load_module(generate(variant, self.out))
         return self.modules[name]
 

@@ -12,8 +12,9 @@ from flashgen.choices import PRESETS, check_choice
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
 from flashgen.cli.output import Output, tile_text
-from flashgen.cli.specs import read, resolve
+from flashgen.cli.specs import read
 from flashgen.errors import UsageError
+from flashgen.gallery import resolve
 
 if TYPE_CHECKING:
     from flashgen.api import Built

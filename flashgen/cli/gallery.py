@@ -9,7 +9,7 @@ from flashgen.cli.cache import records
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out
 from flashgen.cli.output import Output
-from flashgen.cli.specs import GALLERY, gallery
+from flashgen.gallery import GALLERY, gallery
 
 
 @guarded

@@ -39,6 +39,7 @@ from flashgen.codegen.render import MODULE
 from flashgen.ending import in_order, reporting
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.files import append_lines, check_target, lines_of
+from flashgen.gallery import resolve
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.registry import REGISTRY
 from flashgen.spec import load
@@ -252,7 +253,7 @@ def jobs_of(variants: Sequence[str], on: Sequence[str], parts: Sequence[str] | N
     unknown = [name for name in parts or () if name not in known]
     if unknown:
         raise UsageError(f"no part {unknown[0]!r}; expected one of {'; '.join(known)}")
-    paths = [Path("variants") / f"{name}.yaml" for name in variants]
+    paths = [resolve(name) for name in variants]
     parts = [name for name, part in known.items() if part.backend in on and name in (parts or known)]
     modules: Mapping[Path, Path] = {path: generate(load(path), folder) for path in paths}
     return [Job(path, module, part) for path, module in modules.items() for part in parts]
