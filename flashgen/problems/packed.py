@@ -19,6 +19,7 @@ from flashgen.lang.nodes import variables
 from flashgen.problems.calls import Call, Own, draw_own
 from flashgen.problems.elements import part_of
 from flashgen.problems.problem import Problem
+from flashgen.problems.sequence import of_sequence, reads_batch
 from flashgen.problems.sizes import input_sizes
 from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Input, Variant
@@ -144,15 +145,16 @@ class PackedModule:
         """out, lse and the largest logits of a packed call, by the formula."""
         found = []
         kept = None if dropout_seed is None else self._kept(q, k, given["dropout_p"], dropout_seed)
+        batch = len(self.lengths) if reads_batch(self.variant) else 1
         for b, (queries, keys) in enumerate(zip(*self._slices, strict=True)):
             own_q, own_k, own_v = q[:, :, queries], k[:, :, keys], v[:, :, keys]
             if own_q.shape[2] and own_k.shape[2]:
                 own = {name: self._own(name, value, b) for name, value in given.items()}
                 if kept is not None:
-                    own["dropout_mask"] = kept[b : b + 1, :, : own_q.shape[2], : own_k.shape[2]]
-                found.append(self.module.reference(
-                    own_q, own_k, own_v, **own, scale=scale, return_lse=True, return_max=True
-                ))  # fmt: skip
+                    of_one = kept[b : b + 1, :, : own_q.shape[2], : own_k.shape[2]]
+                    own["dropout_mask"] = of_one.expand(batch, -1, -1, -1)
+                formula = of_sequence(self.module.reference, min(b, batch - 1), batch)
+                found.append(formula(own_q, own_k, own_v, **own, scale=scale, return_lse=True, return_max=True))
         rows = iter(found)
         parts = [next(rows) if all(own) else _nothing_seen(q, v, own[0]) for own in self.lengths]
         dtype = found[0][1].dtype if found else q.dtype
@@ -202,20 +204,19 @@ class PackedModule:
         return {}
 
     def _own(self, name: str, value: Any, b: int) -> Any:
-        """A keyword argument of one sequence: an input cut down to its lengths, all else as it is."""
+        """An argument for one sequence: an input is that of the whole batch, as long as this one, all else as it is."""
         tensor = next((each for each in self.variant.inputs if each.name == name), None)
         if tensor is None:
             return value
         if is_packed(tensor):
             batch, along, side = _axes(tensor)
             own = self._slices[side][b]
-            return value.narrow(along - (batch < along), own.start, own.stop - own.start).unsqueeze(batch)
+            value = value.narrow(along - (batch < along), own.start, own.stop - own.start).unsqueeze(batch)
+            return value.expand(*(len(self.lengths) if axis == batch else -1 for axis in range(value.ndim)))
         q_len, kv_len = self.lengths[b]
-        sizes = input_sizes(self.variant, replace(self.problem, batch=1, q_len=q_len, kv_len=kv_len))
+        sizes = input_sizes(self.variant, replace(self.problem, q_len=q_len, kv_len=kv_len))
         for axis, (dim, size) in enumerate(zip(tensor.dims, part_of(tensor, sizes), strict=True)):
-            if "batch" in variables(dim.size):
-                value = value.narrow(axis, min(b, value.shape[axis] - 1), 1)
-            elif variables(dim.size) & {"q_len", "kv_len"} and value.shape[axis] > size:
+            if variables(dim.size) & {"q_len", "kv_len"} and value.shape[axis] > size:
                 value = value.narrow(axis, 0, size)
         return value
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from flashgen.lang.nodes import variables
 from flashgen.problems.calls import Call, Own
 from flashgen.problems.dropped import Dropout, formula_of
 from flashgen.problems.paged import Batch, dense_inputs, inputs_of, make_batch, packed_keywords
+from flashgen.problems.sequence import of_sequence, reads_batch
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Reference, Verdict, judge
 from flashgen.verify.paged_cases import PagedCase
@@ -89,22 +89,6 @@ def _judged(
     reference: Reference = module.reference
     if variant.dropout is not None:
         reference = formula_of(module, Dropout(0.0)).undropped
-    if _reads_batch(variant):
-        reference = _of_element(reference, b, len(batch.kv_lens))
+    if reads_batch(variant):
+        reference = of_sequence(reference, b, len(batch.kv_lens))
     return judge(out.transpose(0, 1)[None], lse[None], call, reference, counted_apart=counted_apart(variant, call))
-
-
-def _reads_batch(variant: Variant) -> bool:
-    """Whether it makes a difference which sequence of how many one is."""
-    read = variables(variant.score, variant.mask, *(dim.size for tensor in variant.inputs for dim in tensor.dims))
-    return bool(read & {"b", "batch"})
-
-
-def _of_element(reference: Callable[..., Any], b: int, batch: int) -> Reference:
-    """The reference for one sequence of a batch, whose inputs are those of all."""
-
-    def of_one(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any:
-        found = reference(*(each.expand(batch, -1, -1, -1) for each in (q, k, v)), **keywords)
-        return tuple(each[b : b + 1] for each in found) if isinstance(found, tuple) else found[b : b + 1]
-
-    return of_one
