@@ -89,6 +89,8 @@ def _judged(
     reference: Reference = module.reference
     if variant.dropout is not None:
         reference = formula_of(module, Dropout(0.0)).undropped
+    sequences = len(batch.kv_lens)
     if reads_batch(variant):
-        reference = of_sequence(reference, b, len(batch.kv_lens))
-    return judge(out.transpose(0, 1)[None], lse[None], call, reference, counted_apart=counted_apart(variant, call))
+        reference = of_sequence(reference, b, sequences)
+    apart = counted_apart(variant, call, b, sequences)
+    return judge(out.transpose(0, 1)[None], lse[None], call, reference, counted_apart=apart)

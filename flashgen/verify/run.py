@@ -79,7 +79,7 @@ def _launch(module: ModuleType, variant: Variant, case: Case | PagedCase, device
     if isinstance(case, PagedCase):
         launch_paged(module, variant, case, device)
         return
-    given, call = _given(module, variant, case, device)
+    given, call = _given(module, variant, case, _call(variant, case, device))
     if case.backward is not None:
         launch_gradients(given, variant, case, case.backward, call)
     else:
@@ -154,7 +154,7 @@ def rehearse_proof(module: ModuleType, variant: Variant, problem: Problem, devic
     """What `verify_config` does apart from the kernel, so that the first proof does not wait for libraries to load."""
     case = Case("rehearsal", _cut_down(problem))
     call = _call(variant, case, device)
-    given = _given(module, variant, case, device)[0]
+    given = _given(module, variant, case, call)[0]
     out, lse = given.reference(call.q, call.k, call.v, **call.keywords, return_lse=True)
     judge(out, lse, call, given.reference)
 
@@ -176,7 +176,8 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
     if isinstance(case, PagedCase):
         with _products(variant.allow_tf32):
             return prove_paged(module, variant, case, device)
-    given, call = _given(module, variant, case, device)
+    dense = _call(variant, case, device)
+    given, call = _given(module, variant, case, dense)
     if case.backward is not None:
         with _products(variant.allow_tf32):
             return prove_gradients(given, variant, case, case.backward, call)
@@ -184,7 +185,7 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
     dropout = case.dropout(variant)
     with _products(variant.allow_tf32):
         return judge(
-            out, lse, call, given.reference, case.scale, counted_apart(variant, call),
+            out, lse, call, given.reference, case.scale, _counted_apart(variant, case, dense),
             largest=largest[0] if largest else None, kept=1.0 if dropout is None else 1 - dropout.p,
         )  # fmt: skip
 
@@ -219,15 +220,22 @@ def _call(variant: Variant, case: Case, device: str) -> Call:
     return replace(call, q=q * case.gain, k=k, inputs=inputs)
 
 
-def _given(module: ModuleType, variant: Variant, case: Case, device: str) -> tuple[Module, Call]:
+def _given(module: ModuleType, variant: Variant, case: Case, call: Call) -> tuple[Module, Call]:
     """The module and the call as they are, or where the case packs its sequences, or drops weights, those of that."""
     given: Module = module
-    call = _call(variant, case, device)
     if case.lengths:
         given = PackedModule(module, variant, case.problem, case.lengths)
         call = packed_call(variant, call, case.lengths)
     dropout = case.dropout(variant)
     return (given if dropout is None else DroppedModule(given, dropout)), call
+
+
+def _counted_apart(variant: Variant, case: Case, call: Call) -> torch.Tensor:
+    """As the function of this name has it, of a call before it is packed, for the rows that it has then."""
+    found = counted_apart(variant, call)
+    if not case.lengths:
+        return found
+    return torch.cat([each.expand(-1, q_len) for each, (q_len, _) in zip(found, case.lengths, strict=True)], 1)[None]
 
 
 def _poisoned_answer(module: Module, case: Case, call: Call) -> tuple[torch.Tensor, ...]:
