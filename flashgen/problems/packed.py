@@ -87,14 +87,19 @@ def _packed_inputs(
 
 def _packed_input(tensor: Input, whole: torch.Tensor, lengths: Lengths) -> torch.Tensor:
     batch, along, side = _axes(tensor)
-    parts = [whole.narrow(batch, b, 1).narrow(along, 0, own[side]).squeeze(batch) for b, own in enumerate(lengths)]
-    return torch.cat(parts, along - (batch < along))
+    parts = []
+    for b, own in enumerate(lengths):
+        part = whole.narrow(along, 0, own[side])
+        for axis in reversed(batch):
+            part = part.select(axis, b)
+        parts.append(part)
+    return torch.cat(parts, along - sum(axis < along for axis in batch))
 
 
-def _axes(tensor: Input) -> tuple[int, int, int]:
-    """The axis of the batch, that of the length, and whether that is one of queries, 0, or of keys, 1."""
+def _axes(tensor: Input) -> tuple[list[int], int, int]:
+    """The axes of the batch, that of the length, and whether that is one of queries, 0, or of keys, 1."""
     names = [variables(dim.size) for dim in tensor.dims]
-    batch = next(axis for axis, found in enumerate(names) if "batch" in found)
+    batch = [axis for axis, found in enumerate(names) if "batch" in found]
     along = next(axis for axis, found in enumerate(names) if found & {"q_len", "kv_len"})
     return batch, along, int("kv_len" in names[along])
 
@@ -140,11 +145,13 @@ class PackedModule:
 
     def reference(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None,
-        return_lse: bool = False, return_max: bool = False, dropout_seed: torch.Tensor | None = None, **given: Any,
+        return_lse: bool = False, return_max: bool = False, **given: Any,
     ) -> Any:  # fmt: skip
         """out, lse and the largest logits of a packed call, by the formula."""
         found = []
-        kept = None if dropout_seed is None else self._kept(q, k, given["dropout_p"], dropout_seed)
+        # Without dropout this name is free for an input.
+        seed = None if self.variant.dropout is None else given.pop("dropout_seed", None)
+        kept = None if seed is None else self._kept(q, k, given["dropout_p"], seed)
         batch = len(self.lengths) if reads_batch(self.variant) else 1
         for b, (queries, keys) in enumerate(zip(*self._slices, strict=True)):
             own_q, own_k, own_v = q[:, :, queries], k[:, :, keys], v[:, :, keys]
@@ -211,8 +218,10 @@ class PackedModule:
         if is_packed(tensor):
             batch, along, side = _axes(tensor)
             own = self._slices[side][b]
-            value = value.narrow(along - (batch < along), own.start, own.stop - own.start).unsqueeze(batch)
-            return value.expand(*(len(self.lengths) if axis == batch else -1 for axis in range(value.ndim)))
+            value = value.narrow(along - sum(axis < along for axis in batch), own.start, own.stop - own.start)
+            for axis in batch:
+                value = value.unsqueeze(axis)
+            return value.expand(*(len(self.lengths) if axis in batch else -1 for axis in range(value.ndim)))
         q_len, kv_len = self.lengths[b]
         sizes = input_sizes(self.variant, replace(self.problem, q_len=q_len, kv_len=kv_len))
         for axis, (dim, size) in enumerate(zip(tensor.dims, part_of(tensor, sizes), strict=True)):

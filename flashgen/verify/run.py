@@ -176,7 +176,11 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
     if isinstance(case, PagedCase):
         with _products(variant.allow_tf32):
             return prove_paged(module, variant, case, device)
-    dense = _call(variant, case, device)
+    return prove_call(module, variant, case, _call(variant, case, device))
+
+
+def prove_call(module: ModuleType, variant: Variant, case: Case, dense: Call) -> Verdict:
+    """Run one call and judge it; where the case packs its sequences, these are the batch elements of `dense`."""
     given, call = _given(module, variant, case, dense)
     if case.backward is not None:
         with _products(variant.allow_tf32):

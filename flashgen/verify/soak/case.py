@@ -44,6 +44,7 @@ class Case:
     gives the block mask size 1 where it may have that; `converted` gives inputs in other dtypes than the spec says,
     which the call converts. `d_out` is the layout of the gradient: "dense", "transposed",
     "expanded" or "none" for no gradients at all; `d_lse`: a gradient of lse beside it.
+    `lengths` packs the sequences of the batch, of each no more than so many queries and keys; none for a dense call.
     """
 
     spec: Mapping[str, Any]
@@ -71,6 +72,7 @@ class Case:
     deterministic: bool = False
     d_out: str = "dense"
     d_lse: bool = True
+    lengths: tuple[tuple[int, int], ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -100,6 +102,8 @@ def to_yaml(case: Case) -> str:
     defaults = asdict(Case({}, *(0,) * 7, dtype=""))
     given = {key: value for key, value in call.items() if defaults[key] != value}
     given["layouts"] = list(case.layouts)
+    if case.lengths:
+        given["lengths"] = [list(each) for each in case.lengths]
     return yaml.safe_dump({"spec": spec, "call": given}, sort_keys=False, default_flow_style=None, width=110)
 
 
@@ -111,6 +115,7 @@ def from_dict(data: Mapping[str, Any]) -> Case:
     """A case from `{"spec": ..., "call": ...}`."""
     call = dict(data["call"])
     call["layouts"] = tuple(call.get("layouts", ("bhsd",) * 3))
+    call["lengths"] = tuple((q_len, kv_len) for q_len, kv_len in call.get("lengths", ()))
     call["recipes"] = {name: Recipe(**recipe) for name, recipe in call.get("recipes", {}).items()}
     return Case(data["spec"], **call)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -17,6 +18,8 @@ from flashgen.verify.soak.wild import Wild
 
 # Pairs of one call: what the interpreter is done with soon, and what a GPU holds of float64 many times over.
 MOST_PAIRS = {"small": 30_000, "large": 3_000_000}
+# The share of draws whose sequences are packed.
+PACKED = 0.15
 # Layouts of the gradient of out.
 D_OUT = ("dense", "dense", "dense", "transposed", "expanded", "none")
 SCORE = Piece("score", "float", -40.0, 40.0, exact=False, smooth=True, tight=True)
@@ -46,7 +49,9 @@ def draw(seed: int, index: int, attempt: int = 0, large: bool = False) -> Case:
     dropping = Random(f"{seed} {index} {attempt} dropout")
     if dropping.random() < 0.15 and not s.taken & OF_DROPOUT:
         spec["dropout"] = dropping.choice((0.1, 0.1, 0.5, 0.9))
-    return _called(s, bound(needed(spec), s.dims), sizes, large)
+    case = _called(s, bound(needed(spec), s.dims), sizes, large)
+    packing = Random(f"{seed} {index} {attempt} packing")
+    return _packed(case, packing) if packing.random() < PACKED else case
 
 
 def _sizes(random: Random, large: bool) -> dict[str, int]:
@@ -225,7 +230,7 @@ def _read(spec: dict[str, Any]) -> set[str]:
     return {node.id for text in texts for node in ast.walk(parsed(text)) if isinstance(node, ast.Name)}
 
 
-def _called(s: Builder, spec: dict[str, Any], sizes: dict[str, int], large: bool) -> Case:
+def _called(s: Builder, spec: dict[str, Any], sizes: dict[str, Any], large: bool) -> Case:
     """How the spec is called. Where `large`, half of the time without gradients, whose kernels take long to compile."""
     random = s.random
     bound = _extents(spec)
@@ -247,3 +252,15 @@ def _called(s: Builder, spec: dict[str, Any], sizes: dict[str, int], large: bool
         converted=s.roll(0.12), deterministic=s.roll(0.2),
         d_out=s.pick(*D_OUT, *(["none"] * 4 if large else ())), d_lse=s.roll(0.7),
     )  # fmt: skip
+
+
+def _packed(case: Case, random: Random) -> Case:
+    """The same with a few sequences of lengths of their own, which may be none."""
+    batch = random.choice((1, 2, 3, 4))
+
+    def length(most: int) -> int:
+        return random.choice((most, random.randint(0, most), random.randint(0, most), 1))
+
+    lengths = [(length(case.q_len), length(case.kv_len)) for _ in range(batch)]
+    lengths[random.randrange(batch)] = case.q_len, case.kv_len
+    return replace(case, batch=batch, shared=False, converted=False, lengths=tuple(lengths))

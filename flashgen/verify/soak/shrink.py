@@ -81,6 +81,7 @@ def _plainer(case: Case) -> Iterator[Case]:
         "deterministic",
         "d_lse",
         "converted",
+        "lengths",
     ):
         yield replace(case, **{name: getattr(plain, name)})
     for kernel in case.configs:
@@ -203,5 +204,10 @@ def tidied(case: Case) -> Case:
     recipes: dict[str, Recipe] = {name: each for name, each in case.recipes.items() if name in inputs}
     return replace(
         case, spec=spec, recipes=recipes, params={name: each for name, each in case.params.items() if name in params},
-        dims={name: each for name, each in case.dims.items() if name in extents},
+        dims={name: each for name, each in case.dims.items() if name in extents}, lengths=_cut(case),
     )  # fmt: skip
+
+
+def _cut(case: Case) -> tuple[tuple[int, int], ...]:
+    """The lengths of packed sequences, as many and as long as there is room for."""
+    return tuple((min(q_len, case.q_len), min(kv_len, case.kv_len)) for q_len, kv_len in case.lengths[: case.batch])

@@ -29,6 +29,8 @@ LOSSES = 2
 HUGE_ROUNDING = 0.05
 # Largest values that a 16-bit gradient may have and still say something.
 ROOM = 0.25
+# What verdicts say of a formula.
+NOT_FINITE = "itself is not finite"
 # With fewer visible pairs a draw shows little.
 LEAST_VISIBLE = 0.02
 
@@ -101,7 +103,7 @@ def of_outputs(out: torch.Tensor, lse: torch.Tensor, truth: Truth, oracle: Oracl
     def judged(noisy: bool) -> Finding:
         patched = _Patched(oracle, truth, noisy=noisy)
         kept = 1 - truth.dropout_p
-        return _finding(judge(out, lse, truth.call, patched.reference, case.scale, apart, ~huge, kept=kept))
+        return finding_of(judge(out, lse, truth.call, patched.reference, case.scale, apart, ~huge, kept=kept))
 
     finding = _lucky(judged)
     if finding.failed or not bool(huge.any()):
@@ -189,8 +191,7 @@ def of_gradients(found: Mapping[str, torch.Tensor], truth: Truth, loss: Loss, or
         reference = Dropping(patched.reference, undropped.reference) if oracle.drops else patched.reference
         rounded = as_rounded(reference, variant)
         verdict = judge_gradients(found, truth.call, loss, rounded, case.scale, converted)
-        nonsense = "is not finite, in float64" in verdict.detail
-        return Finding("void", verdict.detail) if nonsense else _finding(verdict)
+        return Finding("void", verdict.detail) if NOT_FINITE in verdict.detail else finding_of(verdict)
 
     finding = _lucky(judged)
     limit = ROOM * torch.finfo(truth.dtype).max
@@ -227,7 +228,8 @@ def of_reference(module: ModuleType, truth: Truth, case: Case) -> Finding:
     return Finding("passed")
 
 
-def _finding(verdict: Verdict) -> Finding:
+def finding_of(verdict: Verdict) -> Finding:
+    """What a verdict comes to, named by what is wrong."""
     share = verdict.error / verdict.budget if verdict.budget else math.inf if verdict.error else 0.0
     if verdict.ok:
         # Where every row that counts is exact, the worst is one that does not.
