@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from flashgen.analysis.levels import COL, PAIR, level
-from flashgen.analysis.packed import along_batch, begin_of, has_room, stride_of_sums
+from flashgen.analysis.packed import begin_of, has_room, stride_of_sums
 from flashgen.lang.bounds import KeyRange, key_range, row_range
 from flashgen.lang.derivative import Gradients, LoadSite, gradients
 from flashgen.lang.intervals import Ranges
@@ -174,11 +174,13 @@ def _placement(site: LoadSite, tensor: Input, ranges: Ranges) -> Placement:
     sizes = [dim.size for dim in tensor.dims]
     if not has_room(tensor):
         return placement(site, sizes, ranges)
-    strides = [stride_of_sums(tensor, axis) for axis in range(len(sizes) - 1)]
     indices = [ranges.kept_inside(site.gather, axis, size) for axis, size in enumerate(sizes)]
     begin = begin_of(tensor)
-    places = [along_batch(i, begin) if size is BATCH else i for i, size in zip(indices, sizes, strict=True)]
-    return placement(site, sizes, ranges, (*strides, const(1)), places)
+    places = [begin if begin and size is BATCH else i for i, size in zip(indices, sizes, strict=True)]
+    strides = [stride_of_sums(tensor, axis) for axis in range(len(sizes))]
+    if begin is None or sizes[-1] is not BATCH:
+        strides[-1] = const(1)
+    return placement(site, sizes, ranges, strides, places)
 
 
 @lru_cache(maxsize=64)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from flashgen.lang.nodes import Expr, Type, Var, op, var, variables
-from flashgen.lang.variables import BATCH, BEGIN_K, BEGIN_Q, KV_LEN, Q_LEN, B
+from flashgen.lang.nodes import Expr, Type, Var, var, variables
+from flashgen.lang.variables import BATCH, BEGIN_K, BEGIN_Q, KV_LEN, Q_LEN
 from flashgen.spec.variant import Input
 
 _STRIDE = "stride_"
-# In a kernel that serves packed sequences too: whether they are.
-PACKED = var("packed", Type.BOOL)
 # What kernels count by along the batch of such an input: where the sequence begins among all queries, or keys.
 BEGIN = {Q_LEN: BEGIN_Q, KV_LEN: BEGIN_K}
 
@@ -17,11 +15,12 @@ def length_along(tensor: Input) -> Expr | None:
     """The length that an input goes along in each sequence, which makes it a packed one; None for others.
 
     One that may be the same for all of the batch is for the places of each sequence, and none is packed. Nor is one of
-    pairs, also where both of a pair are keys.
+    pairs, also where both of a pair are keys or sequences; nor one that is read across the batch: a program knows where
+    its own sequence begins.
     """
     dims = [dim.size for dim in tensor.dims if not dim.may_be_one]
     lengths = [size for size in dims if size in BEGIN]
-    return lengths[0] if BATCH in dims and len(lengths) == 1 else None
+    return lengths[0] if dims.count(BATCH) == 1 and len(lengths) == 1 and not tensor.across else None
 
 
 def is_packed(tensor: Input) -> bool:
@@ -38,13 +37,6 @@ def begin_of(tensor: Input) -> Expr | None:
     """What kernels that serve packed sequences count by along its batch; None for an input that is never packed."""
     length = length_along(tensor)
     return None if length is None else BEGIN[length]
-
-
-def along_batch(index: Expr, begin: Expr | None) -> Expr:
-    """An index along the batch as such kernels have it: a packed input has one sequence for a program, its own."""
-    if begin is None:
-        return index
-    return begin if index is B else op("where", PACKED, begin, index)
 
 
 def has_room(tensor: Input) -> bool:

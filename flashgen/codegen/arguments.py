@@ -60,7 +60,7 @@ def extra_arguments(variant: Variant, reads: set[str]) -> tuple[str, ...]:
     names: list[str] = []
     for tensor in variant.inputs:
         name = tensor.name
-        strides = [f"stride_{name}_{axis}" for axis in range(len(tensor.dims) - 1)]
+        strides = [f"stride_{name}_{axis}" for axis in range(len(tensor.dims))]
         sums = [f"{stride}_sums" for stride in strides]
         names += [n for n in (f"{name}_ptr", *strides, *sums) if n in reads]
     return (*names, *(n for n in (*_scalars(variant), *DROPOUT) if n in reads))

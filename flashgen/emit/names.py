@@ -13,14 +13,12 @@ from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Var, 
 SPELLED: Mapping[str, str] = {"q_start": "q_first", "q_end": "q_last", "row_h": "h"}
 
 QK_SCALE = "qk_scale"
-# Whether sequences are packed, known when the kernel is compiled.
-IS_PACKED = "PACKED"
 # What values without a telling name are called: one number, one a row, one a pair.
 _PLAIN: dict[Level, str] = {ONCE: "c", ROW: "r"}
 _OF_PAIRS = "t"
 _OF_REDUCTIONS = {"any": "found", "all": "holds", "sum": "total"}
 # The names that the emitter itself gives, which templates leave to it.
-EMITTED = frozenset({QK_SCALE, IS_PACKED, _OF_PAIRS, *_PLAIN.values(), *_OF_REDUCTIONS.values()})
+EMITTED = frozenset({QK_SCALE, _OF_PAIRS, *_PLAIN.values(), *_OF_REDUCTIONS.values()})
 
 
 def suggest(expr: Expr, lets: Sequence[tuple[str, Expr]]) -> str:

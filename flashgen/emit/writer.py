@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from flashgen.analysis.levels import COL, LONGEST, is_reduction, level, places_of, shared_by_turn
-from flashgen.analysis.packed import PACKED, along_batch
 from flashgen.analysis.reciprocals import is_reciprocal
-from flashgen.emit.names import IS_PACKED, Statements, suggest
+from flashgen.emit.names import Statements, suggest
 from flashgen.emit.operators import Operators
 from flashgen.emit.setting import Setting
 from flashgen.lang.fold import nothing
@@ -19,7 +18,6 @@ from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type,
 from flashgen.lang.parse import BINDING
 from flashgen.lang.variables import BATCH
 
-_HAS_CU_SEQLENS = "cu_seqlens_q_ptr is not None"
 _LOADED_AS = {
     **dict.fromkeys(("int8", "uint8", "int16"), "int32"),
     **dict.fromkeys(("float16", "bfloat16"), "float32"),
@@ -80,10 +78,6 @@ class Writer(ABC):
     def _offset_before_loop(self, expr: Gather, axis: int) -> Text | None:
         """`offset` for an index that the loop does not change."""
 
-    @abstractmethod
-    def _packed(self) -> str:
-        """The name of whether sequences are packed, in a kernel that serves such too."""
-
     def _counter(self, expr: Index) -> str:
         """The name of the index of a loop."""
         raise KeyError(f"{expr.word} counts for no loop here")
@@ -98,8 +92,6 @@ class Writer(ABC):
 
     def _read_variable(self, expr: Var) -> str:
         """By the kernel's name for it: that of the language, or of the spec, which is none of the kernel's own."""
-        if expr is PACKED:
-            return self._packed()
         return self._read(self.setting.spelled.get(expr.name, expr.name))
 
     def _load(self, expr: Gather) -> Text:
@@ -122,16 +114,17 @@ class Writer(ABC):
     def offset(self, expr: Gather, axis: int) -> Text | None:
         """One index times its stride, kept inside the tensor; None where it is zero."""
         tensor = self.setting.tensors[expr.input]
+        begin = tensor.begin if tensor.sizes[axis] is BATCH else None
         kept = self.setting.ranges.kept_inside(expr, axis, tensor.sizes[axis])
-        if tensor.sizes[axis] is BATCH:
-            kept = along_batch(kept, tensor.begin)
-        index = self.setting.ranges.plain(kept)
+        index = self.setting.ranges.plain(kept if begin is None else begin)
         if index is const(0):
             return None
-        if isinstance(index, Index) and axis == len(expr.indices) - 1:
+        # Elements of the last axis lie side by side. Along the batch a packed input is counted along its length.
+        contiguous = axis == len(expr.indices) - 1 and begin is None
+        if isinstance(index, Index) and contiguous:
             return Text(self._counter(index))
         text = self.text(index)
-        if axis == len(expr.indices) - 1:
+        if contiguous:
             return text
         stride = Text(self._read(f"stride_{expr.input}_{axis}"))
         return binary("*", text if isinstance(index, Const) else self._operators.wide(text), stride)
@@ -177,12 +170,6 @@ class PrologueWriter(Writer):
     def _offset_before_loop(self, expr: Gather, axis: int) -> Text | None:
         return self.offset(expr, axis)
 
-    def _packed(self) -> str:
-        known = self.statements.names.get(_HAS_CU_SEQLENS)
-        return known or self.statements.assign(
-            _HAS_CU_SEQLENS, IS_PACKED, _HAS_CU_SEQLENS, self.setting.dialect.name("constexpr")
-        )
-
 
 class PairWriter(Writer):
     """Writes what the loop changes; the rest it takes, by name, from the prologue."""
@@ -209,9 +196,6 @@ class PairWriter(Writer):
             return term
         along = "row" if self.setting.walked == COL else "col"
         return Text(self._read(self._prologue.name_of_sum([term], f"{expr.input}_{along}")))
-
-    def _packed(self) -> str:
-        return self._read(self._prologue._packed())
 
 
 class LoopWriter(Writer):
@@ -249,9 +233,6 @@ class LoopWriter(Writer):
 
     def _offset_before_loop(self, expr: Gather, axis: int) -> Text | None:
         return self._around._offset_before_loop(expr, axis)
-
-    def _packed(self) -> str:
-        return self._around._packed()
 
 
 # Before the word of an index: no text of a pointer begins like this.

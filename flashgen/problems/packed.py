@@ -87,19 +87,14 @@ def _packed_inputs(
 
 def _packed_input(tensor: Input, whole: torch.Tensor, lengths: Lengths) -> torch.Tensor:
     batch, along, side = _axes(tensor)
-    parts = []
-    for b, own in enumerate(lengths):
-        part = whole.narrow(along, 0, own[side])
-        for axis in reversed(batch):
-            part = part.select(axis, b)
-        parts.append(part)
-    return torch.cat(parts, along - sum(axis < along for axis in batch))
+    parts = [whole.narrow(along, 0, own[side]).select(batch, b) for b, own in enumerate(lengths)]
+    return torch.cat(parts, along - (batch < along))
 
 
-def _axes(tensor: Input) -> tuple[list[int], int, int]:
-    """The axes of the batch, that of the length, and whether that is one of queries, 0, or of keys, 1."""
+def _axes(tensor: Input) -> tuple[int, int, int]:
+    """The axis of the batch, that of the length, and whether that is one of queries, 0, or of keys, 1."""
     names = [variables(dim.size) for dim in tensor.dims]
-    batch = [axis for axis, found in enumerate(names) if "batch" in found]
+    batch = next(axis for axis, found in enumerate(names) if "batch" in found)
     along = next(axis for axis, found in enumerate(names) if found & {"q_len", "kv_len"})
     return batch, along, int("kv_len" in names[along])
 
@@ -218,10 +213,8 @@ class PackedModule:
         if is_packed(tensor):
             batch, along, side = _axes(tensor)
             own = self._slices[side][b]
-            value = value.narrow(along - sum(axis < along for axis in batch), own.start, own.stop - own.start)
-            for axis in batch:
-                value = value.unsqueeze(axis)
-            return value.expand(*(len(self.lengths) if axis in batch else -1 for axis in range(value.ndim)))
+            value = value.narrow(along - (batch < along), own.start, own.stop - own.start).unsqueeze(batch)
+            return value.expand(*(len(self.lengths) if axis == batch else -1 for axis in range(value.ndim)))
         q_len, kv_len = self.lengths[b]
         sizes = input_sizes(self.variant, replace(self.problem, q_len=q_len, kv_len=kv_len))
         for axis, (dim, size) in enumerate(zip(tensor.dims, part_of(tensor, sizes), strict=True)):

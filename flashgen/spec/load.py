@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flashgen.errors import ExpressionError, SpecError
@@ -16,14 +17,14 @@ from flashgen.lang.parse import parse as parse_expression
 from flashgen.lang.reductions import MAX_TERMS
 from flashgen.lang.softcaps import with_softcaps
 from flashgen.lang.syntax import Name, pieces
-from flashgen.lang.variables import SCORE
+from flashgen.lang.variables import BATCH, SCORE, B
 from flashgen.spec import sugar
 from flashgen.spec.declare import Declarations
 from flashgen.spec.model import SpecForm, beyond
 from flashgen.spec.modes import tune_shape, usual_shapes
 from flashgen.spec.parse import parse
 from flashgen.spec.source import Document, KeyPath, read
-from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
+from flashgen.spec.variant import DTYPES, Input, Sample, TuneShape, Variant
 
 # Runtime params that the shapes of inputs may read.
 MAX_SIZING = 12
@@ -53,7 +54,7 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
         head_dims=tuple(spec.head_dim),
         align=spec.align,
         params=declared.params,
-        inputs=declared.inputs,
+        inputs=_with_reads(declared.inputs, score, mask),
         lets=lets,
         score=score,
         mask=mask,
@@ -163,6 +164,20 @@ class _Reading:
             if isinstance(part, Name) and part.id in self._spec.let and part.id not in self._lets:
                 found = f"the let {name!r} reading itself" if part.id == name else f"{part.id!r} before its own let"
                 raise ExpressionError(part.at, found, "lets that come earlier: each let may read those before it")
+
+
+def _with_reads(inputs: Sequence[Input], *roots: Expr) -> tuple[Input, ...]:
+    """The inputs, with what the expressions do with them."""
+    places: dict[str, list[Sequence[Expr]]] = {}
+    for node in walk(*roots):
+        if isinstance(node, Gather):
+            places.setdefault(node.input, []).append(node.indices)
+
+    def reads_across(tensor: Input) -> bool:
+        axes = [axis for axis, dim in enumerate(tensor.dims) if dim.size is BATCH]
+        return any(place[axis] is not B for place in places.get(tensor.name, ()) for axis in axes)
+
+    return tuple(replace(tensor, across=reads_across(tensor)) for tensor in inputs)
 
 
 def _refuse_unused(document: Document, variant: Variant) -> None:

@@ -40,6 +40,7 @@ class Input:
     """A tensor that the caller passes. `default` names what stands in when it is None: "alibi_slopes" or nothing.
 
     `range` has the least and the greatest value that proof, tuning and benchmarks draw; kernels assume nothing.
+    `across`: along the batch it is read at other elements than the row's own.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Input:
     grad: bool = False
     default: str | None = None
     range: tuple[float, float] | None = None
+    across: bool = False
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,27 @@ SPECS: dict[str, dict[str, Any]] = {
         "inputs": {"t": {"shape": ["batch", "q_len"], "dtype": "float32"}},
         "score": "score + t[b, q]",
     },
+    "keys of the first sequence": {
+        "inputs": {"t": {"shape": ["batch", "kv_len"], "dtype": "float32", "grad": True}},
+        "score": "score + t[0, k]",
+    },
+    "queries of the first sequence": {
+        "inputs": {"t": {"shape": ["batch", "q_len"], "dtype": "float32"}},
+        "score": "score + t[0, q] * (k % 3)",
+    },
+    "sequences along the last dimension": {
+        "align": "top_left",
+        "inputs": {"t": {"shape": ["q_len", 3, "batch"], "dtype": "float32", "grad": True}},
+        "score": "score + t[q, 1, b] * (k % 3)",
+    },
+    "a sequence twice": {
+        "inputs": {"t": {"shape": ["batch", "batch", "kv_len"], "dtype": "float32", "grad": True}},
+        "score": "score + t[b, b, k]",
+    },
+    "a name of dropout": {
+        "inputs": {"dropout_seed": {"shape": ["heads"], "dtype": "float32"}},
+        "score": "score * dropout_seed[h]",
+    },
     "dropout by the sequence": {"score": "score + 0.1 * b", "dropout": 0.1},
 }
 

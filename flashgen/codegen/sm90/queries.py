@@ -14,7 +14,6 @@ from flashgen.codegen.arguments import ROW_SCHEDULE, extra_arguments, new_prolog
 from flashgen.codegen.limits import packed_row, row_limits, schedule_row
 from flashgen.codegen.sm90.keys import precision_of
 from flashgen.emit.dialects import GLUON
-from flashgen.emit.names import IS_PACKED
 
 _SIZES = ("heads", "kv_heads", "q_len", "kv_len", "head_dim")
 _OF_TILE = ("b", "h", "kv_h", "begin_q", "begin_k", "cu_seqlens_q_ptr")
@@ -98,8 +97,6 @@ def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
     reads = prologue.reads | {"q_len", "kv_len"}
     extra = extra_arguments(facts.variant, reads)
     sizes = [name for name in _SIZES if name in reads]
-    # What reads an input of another sequence, or batch element, asks whether sequences are packed.
-    sizes += ["cu_seqlens_q_ptr"] if IS_PACKED in prologue.defines else []
     return QueryTiles(
         lines=(
             *precision_of(reads),
