@@ -58,7 +58,7 @@ class DroppedModule:
     module: Module
     dropout: Dropout
 
-    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
+    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any:
         """out, and what else is asked for, by the kernels."""
         return self.module.attention(q, k, v, **keywords, **self.dropout.keywords(q.device))
 

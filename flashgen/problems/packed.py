@@ -124,7 +124,7 @@ class PackedModule:
     problem: Problem
     lengths: tuple[tuple[int, int], ...]
 
-    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
+    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any:
         """out, lse and what else is asked for of a packed call, by the kernels."""
         own = keywords_of(self.variant, "attention_varlen", keywords)
         found = self.module.attention_varlen(*self._arguments(q, k, v), **own)
@@ -133,13 +133,13 @@ class PackedModule:
         out, *rows = found
         return out.transpose(0, 1)[None], *(each[None] for each in rows)
 
-    def plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -> Any:
+    def plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any:
         """The schedule of a packed call."""
         own = keywords_of(self.variant, "attention_varlen", keywords)
         return self.module.plan_varlen(*self._arguments(q, k, v), **own)
 
     def reference(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None,
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, *, scale: float | None = None,
         return_lse: bool = False, return_max: bool = False, **given: Any,
     ) -> Any:  # fmt: skip
         """out, lse and the largest logits of a packed call, by the formula."""

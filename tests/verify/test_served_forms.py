@@ -69,9 +69,12 @@ SPECS: dict[str, dict[str, Any]] = {
         "inputs": {"t": {"shape": ["batch", "batch", "kv_len"], "dtype": "float32", "grad": True}},
         "score": "score + t[b, b, k]",
     },
-    "a name of dropout": {
-        "inputs": {"dropout_seed": {"shape": ["heads"], "dtype": "float32"}},
-        "score": "score * dropout_seed[h]",
+    "names of the proof's own": {
+        "inputs": {
+            "dropout_seed": {"shape": ["heads"], "dtype": "float32"},
+            "self": {"shape": ["heads"], "dtype": "float32"},
+        },
+        "score": "score * dropout_seed[h] + self[h] * (k % 2)",
     },
     "dropout by the sequence": {"score": "score + 0.1 * b", "dropout": 0.1},
 }
