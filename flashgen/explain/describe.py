@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flashgen.analysis.facts import facts_of
 from flashgen.lang.nodes import TRUE, Expr
 from flashgen.lang.show import show
-from flashgen.problems.positive import drawn_positive
+from flashgen.problems.draws import drawn_as
 from flashgen.runtime.registry import REGISTRY
 from flashgen.spec.digest import digest
 from flashgen.spec.variant import Input, Variant
@@ -62,7 +62,7 @@ def describe(variant: Variant, scheduled: bool) -> Explanation:
         lets=tuple(_named(name, node, ()) for name, node in variant.lets),
         score=_named("score", variant.score, variant.lets),
         mask=_named("mask", variant.mask, variant.lets),
-        inputs=tuple(_input(tensor, tensor.name in drawn_positive(variant)) for tensor in variant.inputs),
+        inputs=tuple(_input(tensor, drawn_as(variant).get(tensor.name)) for tensor in variant.inputs),
         params=tuple(_params(variant)),
         lower=lower,
         upper=upper,
@@ -96,13 +96,13 @@ def _formula(variant: Variant) -> tuple[str, ...]:
     )
 
 
-def _input(tensor: Input, positive: bool) -> str:
+def _input(tensor: Input, kind: str | None) -> str:
     dims = ", ".join(f"{dim.text} or 1" if dim.may_be_one else dim.text for dim in tensor.dims)
     notes = ["learned"] if tensor.grad else []
     if tensor.range is not None:
         notes.append(f"drawn from {tensor.range[0]:g} to {tensor.range[1]:g}")
-    elif positive:
-        notes.append("drawn positive")
+    elif kind:
+        notes.append(f"drawn {kind}")
     if tensor.default is not None:
         notes.append("optional: the paper's slopes" if tensor.default == "alibi_slopes" else "optional")
     return f"{tensor.name}: {tensor.dtype} [{dims}]" + (f" ({', '.join(notes)})" if notes else "")

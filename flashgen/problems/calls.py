@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flashgen.errors import UsageError
-from flashgen.problems.positive import drawn_positive
+from flashgen.problems.draws import drawn_as
 from flashgen.problems.problem import Problem
 from flashgen.problems.roles import Roles
 from flashgen.problems.sizes import input_sizes
@@ -85,8 +85,8 @@ def draw_own(
     values = {p.name: p.value for p in variant.runtime_params} | (params or {})
     sizes = input_sizes(variant, problem, seed, values)
     roles = Roles(variant)
-    positive = drawn_positive(variant)
-    inputs = {i.name: sample(i, roles, sizes, generator, i.name in positive) for i in variant.inputs}
+    kinds = drawn_as(variant)
+    inputs = {i.name: sample(i, roles, sizes, generator, kinds.get(i.name, "")) for i in variant.inputs}
     return Own(inputs, values)
 
 

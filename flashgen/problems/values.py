@@ -7,24 +7,24 @@ from typing import Any
 import torch
 
 from flashgen.problems.capacity import refuse_too_large
-from flashgen.problems.positive import LEAST
+from flashgen.problems.draws import LEAST, POSITIVE, SWITCH
 from flashgen.problems.roles import Roles
 from flashgen.problems.sizes import shape_of
 from flashgen.spec.variant import Input, Sample
 
 
-def sample(
-    tensor: Input, roles: Roles, sizes: dict[str, Any], generator: torch.Generator, positive: bool
-) -> torch.Tensor:
-    """Random values of an input, by what its values are used for."""
+def sample(tensor: Input, roles: Roles, sizes: dict[str, Any], generator: torch.Generator, kind: str) -> torch.Tensor:
+    """Random values of an input, by what its values are used for; `kind` as `drawn_as` has it."""
     shape = shape_of(tensor, sizes)
     refuse_too_large(tensor.name, [dim.text for dim in tensor.dims], shape, generator.device)
     hint = roles.samples.get(tensor.name, Sample())
     dtype = getattr(torch, tensor.dtype)
     if dtype == torch.bool:
         return _uniform(shape, generator) < (0.5 if hint.density is None else hint.density)
+    if kind == SWITCH:
+        return (_uniform(shape, generator) < 0.5).to(dtype)
     if dtype.is_floating_point:
-        return _floats(tensor, shape, positive, generator).to(dtype)
+        return _floats(tensor, shape, kind, generator).to(dtype)
     if hint.density is not None:
         return (_uniform(shape, generator) < hint.density).to(dtype)
     low, high = roles.int_range(tensor, sizes, hint)
@@ -47,7 +47,7 @@ def _integers(low: int, high: int, shape: tuple[int, ...], generator: torch.Gene
     return torch.randint(min(low, end - 1), end, shape, generator=generator, device=generator.device)
 
 
-def _floats(tensor: Input, shape: tuple[int, ...], positive: bool, generator: torch.Generator) -> torch.Tensor:
+def _floats(tensor: Input, shape: tuple[int, ...], kind: str, generator: torch.Generator) -> torch.Tensor:
     if tensor.range is not None:
         low, high = tensor.range
         share = _uniform(shape, generator)
@@ -57,7 +57,7 @@ def _floats(tensor: Input, shape: tuple[int, ...], positive: bool, generator: to
         heads = torch.arange(1, shape[0] + 1, device=generator.device)
         return torch.exp2(-8.0 * heads / shape[0]) * (0.5 + _uniform(shape, generator))
     values = 0.5 * torch.randn(shape, generator=generator, device=generator.device)
-    return LEAST + values.abs() if positive else values
+    return LEAST + values.abs() if kind == POSITIVE else values
 
 
 def _segments(shape: tuple[int, ...], axis: int, count: int, generator: torch.Generator) -> torch.Tensor:

@@ -14,9 +14,9 @@ import torch
 
 from flashgen.codegen.rehearsal import Wanted, rehearsal
 from flashgen.problems.calls import Call, make_inputs
+from flashgen.problems.draws import note_of
 from flashgen.problems.dropped import DroppedModule
 from flashgen.problems.packed import Module, PackedModule, packed_call
-from flashgen.problems.positive import note_of
 from flashgen.problems.prepared import prepared
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config

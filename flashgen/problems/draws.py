@@ -1,4 +1,5 @@
-"""Which inputs are drawn positive: those with which a formula is finite, as the logarithm of a learned rate is.
+"""How inputs are drawn with which a formula has no answer around 0: positive, as the logarithm of a learned rate asks
+for, or 0 or 1, as a mask that is added to scores does.
 
 A spec that gives an input's `range` decides by itself. For the others the formula is evaluated at random places, first
 with values around 0.
@@ -15,54 +16,59 @@ from flashgen.lang.evaluate import Value, evaluator
 from flashgen.lang.nodes import inputs
 from flashgen.spec.variant import Input, Variant
 
+POSITIVE, SWITCH = "positive", "0 or 1"
 # Far from 0, where a logarithm and a quotient are steep: what is drawn is LEAST + |normal| / 2.
 LEAST = 0.1
+# As far as any of some millions of them goes.
+_FARTHEST = 6.0
+# Beyond it a score is infinite.
+_LARGEST = 3.4028234663852886e38
 _LENGTHS = (1, 40, 1000, 8192)
 _PLACES = 50
 _SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 64, "v_head_dim": 64}
 
 
 @lru_cache(maxsize=64)
-def drawn_positive(variant: Variant) -> tuple[str, ...]:
-    """The names of the inputs; none where values around 0 will do, or positive ones are no better."""
+def drawn_as(variant: Variant) -> Mapping[str, str]:
+    """POSITIVE or SWITCH for names of inputs; nothing where values around 0 will do, or no others are better."""
     read = inputs(variant.score)
-    free = tuple(
-        t.name
-        for t in variant.inputs
-        if t.name in read and "float" in t.dtype and t.range is None and t.default is None
-    )
-    if not free or _is_finite(variant, ()):
-        return ()
+    free = [t for t in variant.inputs if t.name in read and t.range is None and t.default is None and t.dtype != "bool"]
+    if not free or _is_finite(variant, {}):
+        return {}
+    floats = [t.name for t in free if "float" in t.dtype]
+    kinds = ((POSITIVE, floats), (SWITCH, [t.name for t in free]))
     # Minus infinity hides a pair, as a mask does; what never gives it is the better choice.
     for everywhere in (True, False):
-        for names in (*((name,) for name in free), free):
-            if _is_finite(variant, names, everywhere):
-                return names
-    return ()
+        for kind, names in kinds:
+            for chosen in (*((name,) for name in names), names):
+                found = dict.fromkeys(chosen, kind)
+                if _is_finite(variant, found, everywhere):
+                    return found
+    return {}
 
 
 def note_of(variant: Variant) -> str:
     """A sentence about them; empty where there is none."""
-    names = drawn_positive(variant)
-    if not names:
+    found = drawn_as(variant)
+    if not found:
         return ""
-    these = " and ".join(names)
+    these, kind = " and ".join(found), next(iter(found.values()))
     return (
-        f"{these} {'was' if len(names) == 1 else 'were'} drawn positive, since the formula is not finite with values "
-        "around 0; an input's key `range: [low, high]` says what to draw"
+        f"{these} {'was' if len(found) == 1 else 'were'} drawn {kind}, since the formula is not finite with "
+        f"{'values around 0' if kind == POSITIVE else 'others'}; an input's key `range: [low, high]` says what to draw"
     )
 
 
-def _is_finite(variant: Variant, positive: tuple[str, ...], everywhere: bool = False) -> bool:
-    """Whether the score is at random places that the mask shows, or unless `everywhere` minus infinity."""
+def _is_finite(variant: Variant, drawn: Mapping[str, str], everywhere: bool = False) -> bool:
+    """Whether the score is so in float32 at random places that the mask shows, or unless `everywhere` -inf."""
     score, mask = evaluator(variant.score), evaluator(variant.mask)
     draw = random.Random(0)
     for length in _LENGTHS:
-        tensors = {t.name: _drawn(t, t.name in positive, length, draw) for t in variant.inputs}
+        tensors = {t.name: _drawn(t, drawn.get(t.name, ""), length, draw) for t in variant.inputs}
         for _ in range(_PLACES):
             place = _place(variant, length, draw)
             value = score(place, tensors)  # type: ignore[arg-type]
-            if (everywhere or value != -math.inf) and not math.isfinite(value) and mask(place, tensors):  # type: ignore[arg-type]
+            if (everywhere or value != -math.inf) and not abs(value) <= _LARGEST and mask(place, tensors):  # type: ignore[arg-type]
                 return False
     return True
 
@@ -77,18 +83,18 @@ def _place(variant: Variant, length: int, draw: random.Random) -> Mapping[str, V
     }  # fmt: skip
 
 
-def _drawn(tensor: Input, positive: bool, length: int, draw: random.Random) -> _Drawn | Value:
-    return (_Drawn if tensor.dims else _value)(tensor, positive, length, draw)
+def _drawn(tensor: Input, kind: str, length: int, draw: random.Random) -> _Drawn | Value:
+    return (_Drawn if tensor.dims else _value)(tensor, kind, length, draw)
 
 
 class _Drawn:
     """A tensor of any size whose elements are drawn when they are read, the same at the same place."""
 
     def __init__(
-        self, tensor: Input, positive: bool, length: int, draw: random.Random, place: tuple[int, ...] = (),
+        self, tensor: Input, kind: str, length: int, draw: random.Random, place: tuple[int, ...] = (),
         known: dict[tuple[int, ...], Value] | None = None,
     ) -> None:  # fmt: skip
-        self._arguments = (tensor, positive, length, draw)
+        self._arguments = (tensor, kind, length, draw)
         self._place, self._known = place, {} if known is None else known
 
     def __len__(self) -> int:
@@ -104,12 +110,16 @@ class _Drawn:
         return self._known[place]
 
 
-def _value(tensor: Input, positive: bool, length: int, draw: random.Random) -> Value:
+def _value(tensor: Input, kind: str, length: int, draw: random.Random) -> Value:
     if tensor.range is not None:
         value = draw.uniform(*tensor.range)
         return value if "float" in tensor.dtype else round(value)
     if tensor.dtype == "bool":
         return draw.random() < 0.5
+    if kind == SWITCH:
+        return draw.randrange(2)
+    if kind == POSITIVE:
+        return LEAST + draw.choice((abs(draw.gauss(0.0, 0.5)), 0.5 * _FARTHEST))
     if "float" in tensor.dtype:
-        return LEAST + abs(draw.gauss(0.0, 0.5)) if positive else draw.gauss(0.0, 0.5)
+        return draw.gauss(0.0, 0.5)
     return draw.randrange(draw.choice((2, 8, length + 1)))

@@ -1,12 +1,15 @@
-"""Inputs that a formula takes only positive are drawn so, and proof says it; where nothing helps, the message does."""
+"""Inputs with which a formula is not finite around 0 are drawn otherwise, and proof says it; where nothing helps, the
+message does."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from flashgen.codegen import generate, load_module
 from flashgen.explain.describe import describe
-from flashgen.problems.positive import drawn_positive, note_of
+from flashgen.problems.draws import POSITIVE, SWITCH, drawn_as, note_of
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.verify import cases_for, gradient_cases_for, run_cases
@@ -36,20 +39,42 @@ KERPLE = "score - r1[h] * log(1 + r2[h] * abs(q - k))"
         ("score + log(abs(r1[h]) / abs(r1[h])) + r2[h]", ()),
     ],
 )
-def test_what_is_drawn_positive(score: str, positive: tuple[str, ...]) -> None:
+def test_what_is_drawn_as(score: str, positive: tuple[str, ...]) -> None:
     variant = learned(score, "r1", "r2")
-    assert drawn_positive(variant) == positive
+    assert drawn_as(variant) == dict.fromkeys(positive, POSITIVE)
     assert bool(note_of(variant)) == bool(positive)
 
 
+@pytest.mark.parametrize(
+    ("score", "dtype"),
+    [
+        ("score + (1.0 - pad[b, k]) * -3.4028234663852886e38", "float32"),
+        ("score + (1.0 - pad[b, k]) * -3.4028234663852886e38 + score", "bfloat16"),
+        ("score + 3.4028234663852886e38 * (pad[b, k] - 1.0)", "int32"),
+    ],
+)
+def test_an_additive_mask_as_models_make_it_is_drawn_0_or_1(score: str, dtype: str, tmp_path: Path) -> None:
+    variant = load({"name": "bert", "inputs": {"pad": {"shape": ["batch", "kv_len"], "dtype": dtype}}, "score": score})
+    assert drawn_as(variant) == {"pad": SWITCH}
+    assert describe(variant, False).inputs == (f"pad: {dtype} [batch, kv_len] (drawn 0 or 1)",)
+    module = load_module(generate(variant, tmp_path))
+    cases = [*cases_for(variant, "quick", False, False), *gradient_cases_for(variant, "quick", False, False)]
+    report = run_cases(module, variant, cases, level="quick", device="cpu")
+    assert report.passed, str(report)
+    assert report.note == (
+        "pad was drawn 0 or 1, since the formula is not finite with others; an input's key `range: [low, high]` says "
+        "what to draw"
+    )
+
+
 def test_pairs_that_the_mask_hides_need_no_score() -> None:
-    assert drawn_positive(learned("score + r[h] * sqrt(q - k)", "r", causal=True)) == ()
+    assert drawn_as(learned("score + r[h] * sqrt(q - k)", "r", causal=True)) == {}
 
 
 def test_a_range_is_the_specs_own_choice() -> None:
     inputs = {"r": {"shape": ["heads"], "dtype": "float32", "range": [-2, -1]}}
     variant = load({"name": "mine", "inputs": inputs, "score": "score + log(r[h])"})
-    assert drawn_positive(variant) == ()
+    assert drawn_as(variant) == {}
     assert describe(variant, False).inputs == ("r: float32 [heads] (drawn from -2 to -1)",)
 
 
