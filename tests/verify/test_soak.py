@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -63,10 +64,12 @@ def build_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     monkeypatch.setattr(trial.flashgen, "build", build)
 
 
+LENGTHS = ((50, 60), (0, 20), (33, 41))
+PACKED = replace(DOCUMENT, batch=3, lengths=LENGTHS, d_out="transposed")
 SHARED = Case(CAUSAL.with_spec(bias="alibi").spec, 3, 4, 2, 40, 70, 16, 24, "bfloat16", shared=True)
 
 
-@pytest.mark.parametrize("case", [CAUSAL, DOCUMENT, SHARED], ids=["causal", "document", "shared"])
+@pytest.mark.parametrize("case", [CAUSAL, DOCUMENT, SHARED, PACKED], ids=["causal", "document", "shared", "packed"])
 def test_right_kernels_pass(case: Case) -> None:
     found = trial.attempt(case, "cpu").finding
     assert found.kind == "passed", found
@@ -83,6 +86,7 @@ def test_right_kernels_pass(case: Case) -> None:
         (DOCUMENT, "state.to(tl.int8)", "tl.where(state == 2, 1, state).to(tl.int8)", {"schedule"}),
         (DOCUMENT, "+ 4].to(score.dtype)", "+ 3].to(score.dtype)", {"reference"}),
         (DOCUMENT, "tanh(qk * qk_scale, PRECISE) *", "tanh(qk * qk_scale * 1.001, PRECISE) *", {"out", "lse"}),
+        (PACKED, "doc_ptr + begin_k", "doc_ptr + 0 * begin_k", {"out", "lse", "d_q", "d_k", "d_v"}),
     ],
 )
 def test_a_mistake_is_found(case: Case, old: str, new: str, kinds: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
