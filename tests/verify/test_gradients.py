@@ -49,7 +49,8 @@ def eager_module(variant: Variant, reference: Callable[..., Any], edit: Edit = l
 
         keywords.pop("plan", None)
         given = {name: edited(name, value) for name, value in {"q": q, "k": k, "v": v, **keywords}.items()}
-        out, lse = reference(*(given.pop(name).float() for name in "qkv"), **given)
+        operands = [given.pop(name).float() for name in "qkv"]
+        out, lse = reference(*operands, **given)
         return out.to(q.dtype), lse
 
     def attention_varlen(
