@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations, product
 
 from flashgen.lang.evaluate import Value, evaluator
 from flashgen.lang.nodes import inputs
@@ -35,16 +36,24 @@ def drawn_as(variant: Variant) -> Mapping[str, str]:
     free = [t for t in variant.inputs if t.name in read and t.range is None and t.default is None and t.dtype != "bool"]
     if not free or _is_finite(variant, {}):
         return {}
-    floats = [t.name for t in free if "float" in t.dtype]
-    kinds = ((POSITIVE, floats), (SWITCH, [t.name for t in free]))
     # Minus infinity hides a pair, as a mask does; what never gives it is the better choice.
     for everywhere in (True, False):
-        for kind, names in kinds:
-            for chosen in (*((name,) for name in names), names):
-                found = dict.fromkeys(chosen, kind)
-                if _is_finite(variant, found, everywhere):
-                    return found
+        for chosen in _choices(free):
+            if _is_finite(variant, chosen, everywhere):
+                return chosen
     return {}
+
+
+def _choices(free: Sequence[Input]) -> Iterator[Mapping[str, str]]:
+    """Of one input, of two, of all."""
+    kinds = {t.name: (POSITIVE, SWITCH) if "float" in t.dtype else (SWITCH,) for t in free}
+    for count in (1, 2):
+        for kind in product((POSITIVE, SWITCH), repeat=count):
+            for names in combinations(kinds, count):
+                if all(each in kinds[name] for name, each in zip(names, kind, strict=True)):
+                    yield dict(zip(names, kind, strict=True))
+    yield {name: POSITIVE for name, kind in kinds.items() if POSITIVE in kind}
+    yield dict.fromkeys(kinds, SWITCH)
 
 
 def note_of(variant: Variant) -> str:
@@ -52,10 +61,16 @@ def note_of(variant: Variant) -> str:
     found = drawn_as(variant)
     if not found:
         return ""
-    these, kind = " and ".join(found), next(iter(found.values()))
+    by_kind = {kind: [name for name, each in found.items() if each == kind] for kind in (POSITIVE, SWITCH)}
+    drawn = [
+        f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} drawn {kind}"
+        for kind, names in by_kind.items()
+        if names
+    ]
+    others = "others" if by_kind[SWITCH] else "values around 0"
     return (
-        f"{these} {'was' if len(found) == 1 else 'were'} drawn {kind}, since the formula is not finite with "
-        f"{'values around 0' if kind == POSITIVE else 'others'}; an input's key `range: [low, high]` says what to draw"
+        f"{', '.join(drawn)}, since the formula is not finite with {others}; an input's key `range: [low, high]` says "
+        "what to draw"
     )
 
 

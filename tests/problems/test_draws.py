@@ -67,6 +67,17 @@ def test_an_additive_mask_as_models_make_it_is_drawn_0_or_1(score: str, dtype: s
     )
 
 
+def test_each_input_is_drawn_as_it_must_be() -> None:
+    inputs = {
+        "r1": {"shape": ["heads"], "dtype": "float32"},
+        "r2": {"shape": ["heads"], "dtype": "float32"},
+        "pad": {"shape": ["batch", "kv_len"], "dtype": "int64"},
+    }
+    variant = load({"name": "mine", "inputs": inputs, "score": f"{KERPLE} + (1 - pad[b, k]) * -3.4e38"})
+    assert drawn_as(variant) == {"r2": POSITIVE, "pad": SWITCH}
+    assert note_of(variant).startswith("r2 was drawn positive, pad was drawn 0 or 1, since the formula is not finite ")
+
+
 def test_pairs_that_the_mask_hides_need_no_score() -> None:
     assert drawn_as(learned("score + r[h] * sqrt(q - k)", "r", causal=True)) == {}
 
