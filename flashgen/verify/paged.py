@@ -20,10 +20,12 @@ from flashgen.verify.poison import poisoned
 from flashgen.verify.slopes import counted_apart
 
 
-def prove_paged(module: ModuleType, variant: Variant, case: PagedCase, device: str) -> Verdict:
-    """Run a case and judge each sequence; the verdict is that on the worst one."""
+def prove_paged(
+    module: ModuleType, variant: Variant, case: PagedCase, device: str, own: Own | None = None
+) -> Verdict:  # fmt: skip
+    """Run a case and judge each sequence; the verdict is that on the worst one. `own` is drawn where it is None."""
     batch = batch_of_case(case, device)
-    own = dense_inputs(variant, batch, case.seed)
+    own = own or dense_inputs(variant, batch, case.seed)
     return judge_batch(module, variant, batch, own, *_answer(module, variant, batch, own, case))
 
 

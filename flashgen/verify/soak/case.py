@@ -45,6 +45,7 @@ class Case:
     which the call converts. `d_out` is the layout of the gradient: "dense", "transposed",
     "expanded" or "none" for no gradients at all; `d_lse`: a gradient of lse beside it.
     `lengths` packs the sequences of the batch, of each no more than so many queries and keys; none for a dense call.
+    `paged`: their keys are in a cache of pages, whose numbers, dtype and scales `values` decides.
     """
 
     spec: Mapping[str, Any]
@@ -73,6 +74,7 @@ class Case:
     d_out: str = "dense"
     d_lse: bool = True
     lengths: tuple[tuple[int, int], ...] = ()
+    paged: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:

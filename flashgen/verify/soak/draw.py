@@ -8,18 +8,20 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from flashgen.problems.paged import room
 from flashgen.spec.names import OF_DROPOUT
 from flashgen.verify.soak.builder import Builder
 from flashgen.verify.soak.case import Case, Recipe
 from flashgen.verify.soak.formula import parsed
+from flashgen.verify.soak.paged import PAGE
 from flashgen.verify.soak.pieces import Piece, Scope
 from flashgen.verify.soak.structures import FLOATS, INTS, LAYOUTS, MASKS, SCORES
 from flashgen.verify.soak.wild import Wild
 
 # Pairs of one call: what the interpreter is done with soon, and what a GPU holds of float64 many times over.
 MOST_PAIRS = {"small": 30_000, "large": 3_000_000}
-# The share of draws whose sequences are packed.
-PACKED = 0.15
+# The share of draws whose sequences are packed, and of those whose keys are in pages.
+PACKED, PAGED = 0.15, 0.1
 # Layouts of the gradient of out.
 D_OUT = ("dense", "dense", "dense", "transposed", "expanded", "none")
 SCORE = Piece("score", "float", -40.0, 40.0, exact=False, smooth=True, tight=True)
@@ -50,8 +52,11 @@ def draw(seed: int, index: int, attempt: int = 0, large: bool = False) -> Case:
     if dropping.random() < 0.15 and not s.taken & OF_DROPOUT:
         spec["dropout"] = dropping.choice((0.1, 0.1, 0.5, 0.9))
     case = _called(s, bound(needed(spec), s.dims), sizes, large)
-    packing = Random(f"{seed} {index} {attempt} packing")
-    return _packed(case, packing) if packing.random() < PACKED else case
+    serving = Random(f"{seed} {index} {attempt} packing")
+    form = serving.random()
+    if form < PACKED:
+        return _packed(case, serving)
+    return _paged(_packed(case, serving)) if form < PACKED + PAGED else case
 
 
 def _sizes(random: Random, large: bool) -> dict[str, int]:
@@ -264,3 +269,9 @@ def _packed(case: Case, random: Random) -> Case:
     lengths = [(length(case.q_len), length(case.kv_len)) for _ in range(batch)]
     lengths[random.randrange(batch)] = case.q_len, case.kv_len
     return replace(case, batch=batch, shared=False, converted=False, lengths=tuple(lengths))
+
+
+def _paged(case: Case) -> Case:
+    """The same with keys in pages: without gradients, and with inputs for as many keys as a row of the table has."""
+    kv_len = room([length for _, length in case.lengths], PAGE)
+    return replace(case, kv_len=kv_len, paged=True, scale=None, d_out="none")

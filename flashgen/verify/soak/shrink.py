@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from flashgen.problems.paged import room
 from flashgen.verify.soak.case import Case, Recipe
 from flashgen.verify.soak.formula import parsed
+from flashgen.verify.soak.paged import PAGE
 
 # The kind of failure that a case has, "passed" for none.
 Trial = Callable[[Case], str]
@@ -82,6 +84,7 @@ def _plainer(case: Case) -> Iterator[Case]:
         "d_lse",
         "converted",
         "lengths",
+        "paged",
     ):
         yield replace(case, **{name: getattr(plain, name)})
     for kernel in case.configs:
@@ -202,12 +205,17 @@ def tidied(case: Case) -> Case:
     inputs, params = spec.get("inputs", {}), spec.get("params", {})
     extents = {str(extent) for form in inputs.values() for extent in form["shape"]}
     recipes: dict[str, Recipe] = {name: each for name, each in case.recipes.items() if name in inputs}
+    case = _cut(case)
     return replace(
         case, spec=spec, recipes=recipes, params={name: each for name, each in case.params.items() if name in params},
-        dims={name: each for name, each in case.dims.items() if name in extents}, lengths=_cut(case),
+        dims={name: each for name, each in case.dims.items() if name in extents},
     )  # fmt: skip
 
 
-def _cut(case: Case) -> tuple[tuple[int, int], ...]:
-    """The lengths of packed sequences, as many and as long as there is room for."""
-    return tuple((min(q_len, case.q_len), min(kv_len, case.kv_len)) for q_len, kv_len in case.lengths[: case.batch])
+def _cut(case: Case) -> Case:
+    """With as many packed sequences, and as long, as there is room for; in pages with as much room as they need."""
+    found = case.lengths[: case.batch]
+    lengths = tuple((min(q_len, case.q_len), min(kv_len, case.kv_len)) for q_len, kv_len in found)
+    if not (case.paged and lengths):
+        return replace(case, lengths=lengths)
+    return replace(case, lengths=lengths, kv_len=room([kv_len for _, kv_len in lengths], PAGE))

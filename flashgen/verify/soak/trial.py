@@ -29,6 +29,7 @@ from flashgen.verify.soak.assembly import Compiled, watched
 from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case
 from flashgen.verify.soak.packed import packed_finding
+from flashgen.verify.soak.paged import paged_finding
 from flashgen.verify.soak.schedules import schedule_fault
 from flashgen.verify.soak.tensors import call_of, elements, loss_of, with_defaults
 from flashgen.verify.soak.verdicts import (
@@ -121,6 +122,8 @@ def _compared(case: Case, call: Call, module: ModuleType, oracle: Oracle, truth:
     """The first of the comparisons that fails."""
     configs = _configs(case, device)
     if case.lengths and not bool(truth.huge.any()):
+        if case.paged:
+            return paged_finding(case, call, module, device)
         return packed_finding(case, call, module, configs)
     leaves = leaves_of(call, loss := truth.spared(loss_of(case, call)))
     if case.d_out == "none":
