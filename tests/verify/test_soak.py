@@ -66,10 +66,14 @@ def build_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
 
 LENGTHS = ((50, 60), (0, 20), (33, 41))
 PACKED = replace(DOCUMENT, batch=3, lengths=LENGTHS, d_out="transposed")
+# The table has room for a page more than the longest sequence needs.
+PAGED = replace(CAUSAL, batch=3, kv_len=80, lengths=((4, 60), (0, 20), (33, 41)), paged=True, d_out="none")
 SHARED = Case(CAUSAL.with_spec(bias="alibi").spec, 3, 4, 2, 40, 70, 16, 24, "bfloat16", shared=True)
 
 
-@pytest.mark.parametrize("case", [CAUSAL, DOCUMENT, SHARED, PACKED], ids=["causal", "document", "shared", "packed"])
+@pytest.mark.parametrize(
+    "case", [CAUSAL, DOCUMENT, SHARED, PACKED, PAGED], ids=["causal", "document", "shared", "packed", "paged"]
+)
 def test_right_kernels_pass(case: Case) -> None:
     found = trial.attempt(case, "cpu").finding
     assert found.kind == "passed", found
@@ -86,6 +90,7 @@ def test_right_kernels_pass(case: Case) -> None:
         (DOCUMENT, "state.to(tl.int8)", "tl.where(state == 2, 1, state).to(tl.int8)", {"schedule"}),
         (DOCUMENT, "+ 4].to(score.dtype)", "+ 3].to(score.dtype)", {"reference"}),
         (DOCUMENT, "tanh(qk * qk_scale, PRECISE) *", "tanh(qk * qk_scale * 1.001, PRECISE) *", {"out", "lse"}),
+        (PAGED, "page_of(pages_ptr, tl", "page_of(pages_ptr + 1, tl", {"out", "lse"}),
         (PACKED, "doc_ptr + begin_k", "doc_ptr + 0 * begin_k", {"out", "lse", "d_q", "d_k", "d_v"}),
     ],
 )

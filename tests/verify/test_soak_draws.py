@@ -100,9 +100,11 @@ def test_all_kinds_of_inputs_and_calls_are_drawn(cases: list[Case]) -> None:
     assert any(case.heads > case.kv_heads > 1 for case in cases)
     assert any(case.head_dim % 2 for case in cases)
     assert any(case.head_dim != case.v_head_dim for case in cases)
-    packed = [case for case in cases if case.lengths]
-    assert {len(case.lengths) for case in packed} == {case.batch for case in packed} == {1, 2, 3, 4}
+    packed, paged = ([case for case in cases if case.lengths and case.paged == pages] for pages in (False, True))
+    for found in (packed, paged):
+        assert {len(case.lengths) for case in found} == {case.batch for case in found} == {1, 2, 3, 4}
     assert all((case.q_len, case.kv_len) in case.lengths for case in packed)
+    assert all(max(case.lengths)[0] == case.q_len and case.kv_len % 16 == 0 for case in paged)
 
 
 def test_large_cases_are_for_a_gpu() -> None:
