@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 import typer
@@ -33,13 +32,15 @@ def report(error: FlashgenError) -> None:
 
 def lost(error: OSError) -> int:
     """What was to be written did not get there: say so, unless it was a pipe that is read no more; the exit code."""
-    streams.give_up()
+    streams.give_up(1)
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error)
     if not isinstance(error, BrokenPipeError):
         where = "standard output" if error.filename is None else error.filename
-        with suppress(OSError):
+        try:
             print(f"error: {printable(f'{where}: {error.strerror or error}')}", file=sys.stderr, flush=True)
+        except OSError:
+            streams.give_up(2)
     return 1
 
 

@@ -39,10 +39,10 @@ def flush() -> None:
     sys.stdout.flush()
 
 
-def give_up() -> None:
-    """Write nothing more to standard output, which would fail again when Python ends."""
+def give_up(number: int) -> None:
+    """Write nothing more to standard output, 1, or error, 2: what is left would fail again when Python ends."""
     with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def is_unicode(stream: IO[str]) -> bool:
