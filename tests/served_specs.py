@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from flashgen.codegen import generate, load_module
+from flashgen.problems.elements import has_elements
+from flashgen.spec import load
+from flashgen.verify.cases import cases_for, gradient_cases_for
+from flashgen.verify.paged_cases import paged_cases_for
+from flashgen.verify.report import CaseResult
+from flashgen.verify.run import run_case
 
 PADDING = {"pad": {"shape": ["batch", "kv_len"], "dtype": "bool"}}
 DOCUMENTS = {
@@ -63,3 +72,13 @@ SPECS: dict[str, dict[str, Any]] = {
     },
     "dropout by the sequence": {"score": "score + 0.1 * b", "dropout": 0.1},
 }
+
+
+def proven(spec: dict[str, Any], folder: Path, device: str) -> list[CaseResult]:
+    """What the quick level says of the packed and paged forms of a spec's kernels, in their own configs on a GPU."""
+    variant = load({"name": "served", **spec})
+    module = load_module(generate(variant, folder))
+    gpu = device != "cpu"
+    calls = (*cases_for(variant, "quick", gpu, False), *gradient_cases_for(variant, "quick", gpu, False))
+    cases = [*(case for case in calls if case.lengths), *paged_cases_for(variant, "quick")]
+    return [run_case(module, variant, case, device) for case in cases if has_elements(variant, case.problem)]

@@ -176,7 +176,7 @@ def _placement(site: LoadSite, tensor: Input, ranges: Ranges) -> Placement:
         return placement(site, sizes, ranges)
     indices = [ranges.kept_inside(site.gather, axis, size) for axis, size in enumerate(sizes)]
     begin = begin_of(tensor)
-    places = [begin if begin and size is BATCH else i for i, size in zip(indices, sizes, strict=True)]
+    places = [begin if begin is not None and size is BATCH else i for i, size in zip(indices, sizes, strict=True)]
     strides = [stride_of_sums(tensor, axis) for axis in range(len(sizes))]
     if begin is None or sizes[-1] is not BATCH:
         strides[-1] = const(1)

@@ -17,7 +17,7 @@ import torch
 from flashgen.analysis.packed import is_packed
 from flashgen.lang.nodes import variables
 from flashgen.problems.calls import Call, Own, draw_own
-from flashgen.problems.elements import part_of
+from flashgen.problems.elements import cut_down
 from flashgen.problems.problem import Problem
 from flashgen.problems.sequence import of_sequence, reads_batch
 from flashgen.problems.sizes import input_sizes
@@ -216,11 +216,7 @@ class PackedModule:
             value = value.narrow(along - (batch < along), own.start, own.stop - own.start).unsqueeze(batch)
             return value.expand(*(len(self.lengths) if axis == batch else -1 for axis in range(value.ndim)))
         q_len, kv_len = self.lengths[b]
-        sizes = input_sizes(self.variant, replace(self.problem, q_len=q_len, kv_len=kv_len))
-        for axis, (dim, size) in enumerate(zip(tensor.dims, part_of(tensor, sizes), strict=True)):
-            if variables(dim.size) & {"q_len", "kv_len"} and value.shape[axis] > size:
-                value = value.narrow(axis, 0, size)
-        return value
+        return cut_down(tensor, value, input_sizes(self.variant, replace(self.problem, q_len=q_len, kv_len=kv_len)))
 
 
 def _nothing_seen(q: torch.Tensor, v: torch.Tensor, q_len: int) -> tuple[torch.Tensor, ...]:

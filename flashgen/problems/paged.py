@@ -11,7 +11,7 @@ import torch
 from flashgen.analysis.packed import is_along_queries
 from flashgen.lang.variables import BATCH, Q_LEN
 from flashgen.problems.calls import Own, draw_own
-from flashgen.problems.elements import part_of
+from flashgen.problems.elements import cut_down
 from flashgen.problems.problem import Problem
 from flashgen.problems.sizes import input_sizes
 from flashgen.runtime.paged import CACHE_DTYPES
@@ -238,7 +238,4 @@ def inputs_of(variant: Variant, batch: Batch, own: Own, b: int) -> dict[str, tor
     for tensor in variant.inputs:
         shape = own.inputs[tensor.name].shape
         sizes |= {dim.binds: size for dim, size in zip(tensor.dims, shape, strict=True) if dim.binds}
-    return {
-        tensor.name: own.inputs[tensor.name][tuple(slice(0, size) for size in part_of(tensor, sizes))]
-        for tensor in variant.inputs
-    }
+    return {tensor.name: cut_down(tensor, own.inputs[tensor.name], sizes) for tensor in variant.inputs}

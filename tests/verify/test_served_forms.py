@@ -8,30 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from served_specs import SPECS
+from served_specs import SPECS, proven
 
-from flashgen.codegen import generate, load_module
 from flashgen.problems.calls import make_inputs
-from flashgen.problems.elements import has_elements
 from flashgen.problems.problem import Problem
 from flashgen.spec import load
-from flashgen.verify.cases import cases_for, gradient_cases_for
-from flashgen.verify.paged_cases import paged_cases_for
-from flashgen.verify.run import run_case
 from flashgen.verify.slopes import counted_apart
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_right_kernels_pass(spec: dict[str, Any], tmp_path: Path) -> None:
-    variant = load({"name": "served", **spec})
-    module = load_module(generate(variant, tmp_path))
-    packed = [
-        case
-        for case in (*cases_for(variant, "quick", False, False), *gradient_cases_for(variant, "quick", False, False))
-        if case.lengths
-    ]
-    cases = [*packed, *paged_cases_for(variant, "quick")]
-    results = [run_case(module, variant, case, "cpu") for case in cases if has_elements(variant, case.problem)]
+    results = proven(spec, tmp_path, "cpu")
     assert len(results) >= 5
     assert [f"{each.name}: {each.detail}" for each in results if not each.ok] == []
 

@@ -13,7 +13,7 @@ from flashgen.spec import load
 from flashgen.verify import cases
 from flashgen.verify.run import prove_call
 from flashgen.verify.soak.case import Case
-from flashgen.verify.soak.verdicts import NOT_FINITE, Finding, finding_of
+from flashgen.verify.soak.verdicts import Finding, finding_or_void
 
 
 def packed_finding(case: Case, call: Call, module: ModuleType, configs: Mapping[str, str]) -> Finding:
@@ -22,10 +22,10 @@ def packed_finding(case: Case, call: Call, module: ModuleType, configs: Mapping[
     planned = case.planned and hasattr(module, "plan")
     findings = []
     for proof in _proofs(case, planned, {kernel: Config.parse(config) for kernel, config in configs.items()}):
-        verdict = prove_call(module, variant, proof, call)
-        if NOT_FINITE in verdict.detail:  # of one sequence, where the batch as a whole had an answer
-            return Finding("void", verdict.detail)
-        findings.append(finding_of(verdict))
+        finding = finding_or_void(prove_call(module, variant, proof, call))
+        if finding.kind == "void":
+            return finding
+        findings.append(finding)
     return max(findings, key=lambda finding: (finding.failed, finding.share))
 
 

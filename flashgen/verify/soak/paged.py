@@ -10,7 +10,7 @@ from flashgen.spec import load
 from flashgen.verify.paged import prove_paged
 from flashgen.verify.paged_cases import PagedCase
 from flashgen.verify.soak.case import Case
-from flashgen.verify.soak.verdicts import NOT_FINITE, Finding, finding_of
+from flashgen.verify.soak.verdicts import Finding, finding_or_void
 
 PAGE = 16
 _CACHES = ("", "", "float8_e4m3fn", "float8_e5m2", "int8")
@@ -28,6 +28,4 @@ def paged_finding(case: Case, call: Call, module: ModuleType, device: str) -> Fi
         batch_invariant=case.deterministic, seed=case.values,
     )  # fmt: skip
     own = Own(dict(call.inputs), dict(call.params))
-    verdict = prove_paged(module, load(dict(case.spec)), proof, device, own)
-    # Of one sequence, where the batch as a whole had an answer.
-    return Finding("void", verdict.detail) if NOT_FINITE in verdict.detail else finding_of(verdict)
+    return finding_or_void(prove_paged(module, load(dict(case.spec)), proof, device, own))

@@ -30,7 +30,7 @@ HUGE_ROUNDING = 0.05
 # Largest values that a 16-bit gradient may have and still say something.
 ROOM = 0.25
 # What verdicts say of a formula.
-NOT_FINITE = "itself is not finite"
+_NOT_FINITE = "itself is not finite"
 # With fewer visible pairs a draw shows little.
 LEAST_VISIBLE = 0.02
 
@@ -191,7 +191,7 @@ def of_gradients(found: Mapping[str, torch.Tensor], truth: Truth, loss: Loss, or
         reference = Dropping(patched.reference, undropped.reference) if oracle.drops else patched.reference
         rounded = as_rounded(reference, variant)
         verdict = judge_gradients(found, truth.call, loss, rounded, case.scale, converted)
-        return Finding("void", verdict.detail) if NOT_FINITE in verdict.detail else finding_of(verdict)
+        return finding_or_void(verdict)
 
     finding = _lucky(judged)
     limit = ROOM * torch.finfo(truth.dtype).max
@@ -226,6 +226,11 @@ def of_reference(module: ModuleType, truth: Truth, case: Case) -> Finding:
     if not bool((same | (lse.double() == truth.lse)).all()):
         return Finding("reference", "lse", math.inf)
     return Finding("passed")
+
+
+def finding_or_void(verdict: Verdict) -> Finding:
+    """The same where the formula may have no answer: of one sequence, or for gradients, though outputs have one."""
+    return Finding("void", verdict.detail) if _NOT_FINITE in verdict.detail else finding_of(verdict)
 
 
 def finding_of(verdict: Verdict) -> Finding:
