@@ -186,12 +186,16 @@ def _malformed(out: torch.Tensor, of_rows: dict[str, torch.Tensor], call: Call) 
 
 
 def _nonsense(truth: _Truth, call: Call) -> str | None:
-    """The formula itself may have no answer: then nothing can be said of the kernel, and nothing passes."""
-    rows = truth.out.isfinite().all(-1) & truth.of_rows["lse"].isfinite()
-    if bool((rows | truth.empty).all()):
-        return None
-    row = tuple((~(rows | truth.empty)).nonzero()[0].tolist())
-    return f"the formula itself is not finite at [batch, head, row] {list(row)}, in float64{what_was_drawn(call)}"
+    """The formula itself may have no answer, or none that float32 holds, in which a kernel computes: then nothing can
+    be said of the kernel, and nothing passes."""
+    lse = truth.of_rows["lse"]
+    there = truth.empty | truth.out.isfinite().all(-1) & lse.isfinite()
+    held = truth.empty | lse.float().isfinite()
+    for rows, precision in ((there, "float64"), (held, "float32")):
+        if not bool(rows.all()):
+            row = (~rows).nonzero()[0].tolist()
+            return f"the formula itself is not finite at [batch, head, row] {row}, in {precision}{what_was_drawn(call)}"
+    return None
 
 
 def what_was_drawn(call: Call) -> str:

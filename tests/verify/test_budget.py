@@ -202,3 +202,15 @@ def test_nothing_passes_where_the_formula_has_no_answer() -> None:
     call = a_call(torch.bfloat16)
     verdict = judge(*honest(call), call, broken)
     assert not verdict.ok and "formula itself is not finite at [batch, head, row] [0, 0, 9]" in verdict.detail
+
+
+def test_nothing_is_said_of_rows_that_float32_cannot_hold() -> None:
+    def beyond(q: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+        out, lse = reference(q, *arguments, **{**keywords, "return_lse": True})
+        lse[0, 1, 7] = 1.2 * torch.finfo(torch.float32).min
+        return (out, lse) if keywords.get("return_lse") else out
+
+    call = a_call(torch.bfloat16)
+    verdict = judge(*honest(call), call, beyond)
+    assert not verdict.ok
+    assert verdict.detail.startswith("the formula itself is not finite at [batch, head, row] [0, 1, 7], in float32")

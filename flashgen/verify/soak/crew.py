@@ -116,15 +116,18 @@ class Soak:
     def of(self, indices: Iterable[int], time_is_up: Callable[[], bool] = lambda: False) -> Iterator[Row | None]:
         """A row for each index, as they come; None for one that would have begun when time was up.
 
-        What ran out of memory beside others is tried again when they are done, alone.
+        What ran out of memory or of time beside others is tried again when they are done, alone. Where there is no time
+        left for that, what was found first stands.
         """
         crowded = []
         for row in self._rows(list(indices), time_is_up):
-            if row is not None and self.jobs > 1 and _OUT_OF_MEMORY.search(row.detail):
-                crowded.append(row.index)
+            if row is not None and self.jobs > 1 and _is_crowded(row):
+                crowded.append(row)
             else:
                 yield row
-        yield from replace(self, jobs=1)._rows(crowded, time_is_up)
+        again = replace(self, jobs=1)._rows([row.index for row in crowded], time_is_up)
+        for first, row in zip(crowded, again, strict=True):
+            yield row or first
 
     def _rows(self, indices: Sequence[int], time_is_up: Callable[[], bool]) -> Iterator[Row | None]:
         return self._spread(indices, lambda index, trier: None if time_is_up() else self.row(index, trier))
@@ -189,6 +192,11 @@ class Soak:
             return "" if time_is_up() or time.monotonic() > end else _of(trier(smaller, lenient=True))
 
         return to_yaml(shrunk(from_yaml(row.small), _signature(row.kind, row.detail), signature, self.steps))
+
+
+def _is_crowded(row: Row) -> bool:
+    """Whether others may be to blame: the memory of a GPU is shared, and compilers share the CPU's time."""
+    return row.kind == "timed out" or _OUT_OF_MEMORY.search(row.detail) is not None
 
 
 def _of(found: dict[str, Any]) -> str:
