@@ -24,6 +24,7 @@ from flashgen.runtime.forward_pass import decoded
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.record_files import RecordWarning
 from flashgen.spec.variant import Variant
+from flashgen.verify.bearable import bearable
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Backward, Case
 from flashgen.verify.gradients import launch_gradients, prove_gradients
@@ -182,6 +183,7 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
 def prove_call(module: ModuleType, variant: Variant, case: Case, dense: Call) -> Verdict:
     """Run one call and judge it; where the case packs its sequences, these are the batch elements of `dense`."""
     given, call = _given(module, variant, case, dense)
+    call = bearable(call, given.reference, case.gain, case.scale)
     if case.backward is not None:
         with _products(variant.allow_tf32):
             return prove_gradients(given, variant, case, case.backward, call)

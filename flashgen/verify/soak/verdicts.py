@@ -13,6 +13,7 @@ import torch
 from flashgen.problems.calls import Call
 from flashgen.problems.dropped import Dropout, Dropping
 from flashgen.spec import load
+from flashgen.verify.bearable import HUGE
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.eager_gradients import Loss
 from flashgen.verify.gradient_budget import judge_gradients
@@ -21,8 +22,6 @@ from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case
 from flashgen.verify.uncancelled import as_rounded
 
-# A row that ends beyond this has scores whose float32 neighbours are far apart: what float32 softmax gives is right.
-HUGE = 1e5
 # Of what a slightly other call loses, beside the factor of the budgets.
 LOSSES = 2
 # What their weights may lose in the backward pass.
