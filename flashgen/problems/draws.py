@@ -90,11 +90,13 @@ def _is_finite(variant: Variant, drawn: Mapping[str, str], everywhere: bool = Fa
 
 def _place(variant: Variant, length: int, draw: random.Random) -> Mapping[str, Value]:
     h = draw.randrange(_SIZES["heads"])
+    # Where distances and positions are 0, as random ones hardly ever are, powers and logarithms have their poles.
+    q = draw.choice((0, length - 1, draw.randrange(length)))
+    k = draw.choice((0, q, draw.randrange(length), draw.randrange(length)))
     return {
         **_SIZES, "q_len": length, "kv_len": length,
         **dict.fromkeys(variant.dim_names, 8), **{p.name: p.value for p in variant.runtime_params},
-        "score": draw.gauss(0.0, 1.0), "b": draw.randrange(_SIZES["batch"]), "h": h, "kv_h": h // 2,
-        "q": draw.randrange(length), "k": draw.randrange(length),
+        "score": draw.gauss(0.0, 1.0), "b": draw.randrange(_SIZES["batch"]), "h": h, "kv_h": h // 2, "q": q, "k": k,
     }  # fmt: skip
 
 

@@ -78,6 +78,14 @@ def test_each_input_is_drawn_as_it_must_be() -> None:
     assert note_of(variant).startswith("r2 was drawn positive, pad was drawn 0 or 1, since the formula is not finite ")
 
 
+@pytest.mark.parametrize("count", [0, 11, 15, 20, 26])
+def test_a_pole_at_distance_0_is_seen_whatever_else_is_drawn(count: int) -> None:
+    others = [f"r{number}" for number in range(count)]
+    read = "".join(f" + {name}[h]" for name in others)
+    score = f"score{read} - slope[h] * abs(q - k) ** power[h]"
+    assert drawn_as(learned(score, *others, "slope", "power")) == {"power": POSITIVE}
+
+
 def test_pairs_that_the_mask_hides_need_no_score() -> None:
     assert drawn_as(learned("score + r[h] * sqrt(q - k)", "r", causal=True)) == {}
 
