@@ -219,5 +219,27 @@ WIDE_DIVISORS: dict[str, dict[str, Any]] = {
     },
 }
 
-_GROUPS = (NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL, PAIRS_OF_A_CALL, QUOTIENTS, WIDE_DIVISORS)
+# What has neither value nor derivative where it is hidden, by the mask or as minus infinity, and a gradient elsewhere.
+UNDEFINED: dict[str, dict[str, Any]] = {
+    "a learned factor of logarithms that hidden pairs do not have": {
+        "inputs": {"r": _tensor("heads", grad=True)},
+        "causal": True,
+        "score": "score + r[h] * log(q - k + 1)",
+    },
+    "a learned table of roots that hidden pairs do not have": {
+        "inputs": _TABLE,
+        "mask": "k < q",
+        "score": "score + rpb[h, (q + k) % 9] * sqrt(q - k)",
+    },
+    "a learned power of no distance": {
+        "inputs": {"power": _tensor("heads", grad=True)},
+        "causal": True,
+        "score": "score - abs(q - k) ** power[h]",
+    },
+}
+
+_GROUPS = (
+    NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL, PAIRS_OF_A_CALL, QUOTIENTS, WIDE_DIVISORS,
+    UNDEFINED,
+)  # fmt: skip
 SPECS = {name: {"name": "hard", **spec} for group in _GROUPS for name, spec in group.items()}

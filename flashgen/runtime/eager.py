@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from flashgen.runtime.dispatch import is_transformed
 from flashgen.runtime.dropout import without_dropped
 
 # formula(score, b, h, kv_h, q, k) -> (score, mask), all broadcasting to [batch, heads, q_len, kv_len].
@@ -38,18 +39,44 @@ def eager_attention(
     h = torch.arange(heads, device=q.device)[None, :, None, None]
     q_position = torch.arange(q_len, device=q.device)[:, None] + (kv_len - q_len if bottom_right else 0)
     k_position = torch.arange(kv_len, device=q.device)[None, :]
-    score, mask = formula(product, b, h, h // group, q_position, k_position)
-    score = score.to(wide).expand(batch, heads, q_len, kv_len)
-    hidden = score == -math.inf if mask is None else ~mask | (score == -math.inf)
-    if score is not product and product.requires_grad:
-        # What is hidden has no gradient, also where the formula's derivative there is infinite or NaN.
-        product.register_hook(lambda gradient: gradient.masked_fill(hidden, 0))
-    score = score.masked_fill(hidden, -math.inf)
+    score, hidden = _scores(formula, product, (b, h, h // group, q_position, k_position))
     sink = None if sinks is None else sinks.to(wide)[None, :, None].expand(batch, heads, q_len)
     weights, lse = _softmax(score, hidden.all(-1), sink)
     out = without_dropped(weights, kept, dropout_p) @ v
     found = (out.to(q.dtype), *((lse,) if return_lse else ()), *((_largest(score),) if return_max else ()))
     return found if len(found) > 1 else found[0]
+
+
+def _scores(
+    formula: Formula, product: torch.Tensor, places: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scores of all pairs, minus infinity of hidden ones, and which these are.
+
+    What is hidden has no gradient, also where the formula's derivative there is infinite or NaN: a distance that is
+    negative, say, has no logarithm. So where others than the product have a gradient the formula is evaluated for
+    visible pairs alone, one after the other. Within transforms of torch.func and torch.compile that cannot be.
+    """
+    learned = not (is_transformed() or torch.compiler.is_compiling()) and _is_learned(formula, product, places)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not learned):
+        score, mask = formula(product, *places)
+    hidden = score == -math.inf if mask is None else ~mask | (score == -math.inf)
+    hidden = hidden.expand(product.shape)
+    if learned:
+        visible = ~hidden
+        seen, _ = formula(product[visible], *(place.expand(product.shape)[visible] for place in places))
+        seen = seen.to(product.dtype).expand(int(visible.sum()))
+        return torch.full_like(product, -math.inf).masked_scatter(visible, seen), hidden
+    if score is not product and product.requires_grad:
+        product.register_hook(lambda gradient: gradient.masked_fill(hidden, 0))
+    return score.to(product.dtype).expand(product.shape).masked_fill(hidden, -math.inf), hidden
+
+
+def _is_learned(formula: Formula, product: torch.Tensor, places: tuple[torch.Tensor, ...]) -> bool:
+    """Whether something else that a score depends on has a gradient: asked of no keys at all."""
+    if not torch.is_grad_enabled():
+        return False
+    score, _ = formula(product.detach()[..., :0], *places[:-1], places[-1][:, :0])
+    return bool(score.requires_grad)
 
 
 def _largest(score: torch.Tensor) -> torch.Tensor:

@@ -136,3 +136,28 @@ def test_a_pair_of_minus_infinity_is_hidden_as_if_masked(sink: bool) -> None:
         assert bool((found[0][:, :, 4] == 0).all())
         results.append((out, lse, *found))
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("lengths", [(5, 5), (1, 1), (3, 8)])
+def test_what_is_hidden_gives_learned_inputs_no_gradient(lengths: tuple[int, int]) -> None:
+    """A logarithm of a distance has none of those that the mask hides, nor where it is minus infinity itself."""
+    q_len, kv_len = lengths
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, 2, n, 4, generator=generator, dtype=torch.float64) for n in (q_len, kv_len, kv_len)]
+    results = []
+    for clamped in (True, False):
+        leaves = [each.clone().requires_grad_() for each in tensors]
+        r, power = torch.tensor([0.5, 2.0]).requires_grad_(), torch.tensor(-0.5).requires_grad_()
+        leaves += [r, power]
+
+        def formula(score, b, h, kv_h, q, k):  # type: ignore[no-untyped-def]
+            distance = (q - k).clamp(1) if clamped else q - k  # noqa: B023
+            shown = (k <= q) & (k != 2) & (q != k) if clamped else (k <= q) & (k != 2)  # noqa: B023
+            return score + r[h] * distance.log() - distance**power, shown  # noqa: B023
+
+        out, lse = eager_attention(*leaves[:3], formula, bottom_right=True, scale=1.0, return_lse=True)  # type: ignore[misc]
+        seen = lse[lse > -math.inf]
+        found = torch.autograd.grad(out.square().sum() + seen.sum(), leaves, materialize_grads=True)
+        results.append((out, lse, *found))
+    assert all(bool(each.isfinite().all()) for each in results[0][2:])
+    torch.testing.assert_close(*results)

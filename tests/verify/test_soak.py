@@ -68,11 +68,24 @@ LENGTHS = ((50, 60), (0, 20), (33, 41))
 PACKED = replace(DOCUMENT, batch=3, lengths=LENGTHS, d_out="transposed")
 # The table has room for a page more than the longest sequence needs.
 PAGED = replace(CAUSAL, batch=3, kv_len=80, lengths=((4, 60), (0, 20), (33, 41)), paged=True, d_out="none")
+# Logarithms that hidden pairs do not have.
+LOGARITHMS = Case(
+    {
+        "name": "logarithms",
+        "causal": True,
+        "inputs": {"r": {"shape": ["heads"], "dtype": "float32", "grad": True}},
+        "score": "score + r[h] * log(q - k + 1)",
+    },
+    1, 2, 1, 40, 40, 16, 16, "float32",
+    recipes={"r": Recipe("normal", 0, 1)},
+)  # fmt: skip
 SHARED = Case(CAUSAL.with_spec(bias="alibi").spec, 3, 4, 2, 40, 70, 16, 24, "bfloat16", shared=True)
 
 
 @pytest.mark.parametrize(
-    "case", [CAUSAL, DOCUMENT, SHARED, PACKED, PAGED], ids=["causal", "document", "shared", "packed", "paged"]
+    "case",
+    [CAUSAL, DOCUMENT, SHARED, PACKED, PAGED, LOGARITHMS],
+    ids=["causal", "document", "shared", "packed", "paged", "logarithms"],
 )
 def test_right_kernels_pass(case: Case) -> None:
     found = trial.attempt(case, "cpu").finding
@@ -89,6 +102,7 @@ def test_right_kernels_pass(case: Case) -> None:
         (DOCUMENT, "state.to(tl.int8)", "(state * 0 + 2).to(tl.int8)", {"schedule"}),
         (DOCUMENT, "state.to(tl.int8)", "tl.where(state == 2, 1, state).to(tl.int8)", {"schedule"}),
         (DOCUMENT, "+ 4].to(score.dtype)", "+ 3].to(score.dtype)", {"reference"}),
+        (DOCUMENT, "+ 4].to(score.dtype)", "+ 4].to(score.dtype).detach()", {"reference"}),
         (DOCUMENT, "tanh(qk * qk_scale, PRECISE) *", "tanh(qk * qk_scale * 1.001, PRECISE) *", {"out", "lse"}),
         (PAGED, "page_of(pages_ptr, tl", "page_of(pages_ptr + 1, tl", {"out", "lse"}),
         (PACKED, "doc_ptr + begin_k", "doc_ptr + 0 * begin_k", {"out", "lse", "d_q", "d_k", "d_v"}),

@@ -40,6 +40,7 @@ from flashgen.verify.soak.verdicts import (
     of_huge_gradients,
     of_outputs,
     of_reference,
+    of_reference_gradients,
 )
 
 # Elements of the largest input that is drawn, a quarter of a GiB in float64.
@@ -157,6 +158,7 @@ def _compared(case: Case, call: Call, module: ModuleType, oracle: Oracle, truth:
         findings.append(of_huge_gradients(huge, truth))
     if found:
         findings.append(of_gradients(found, truth, loss, oracle, case))
+        findings.append(of_reference_gradients(module, truth, loss, oracle, case))
     failed = [finding for finding in findings if finding.failed]
     return failed[0] if failed else max(findings, key=lambda finding: (finding.kind == "void", finding.share))
 

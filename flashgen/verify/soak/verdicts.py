@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +16,7 @@ from flashgen.problems.dropped import Dropout, Dropping
 from flashgen.spec import load
 from flashgen.verify.bearable import HUGE
 from flashgen.verify.budget import Verdict, judge
-from flashgen.verify.eager_gradients import Loss
+from flashgen.verify.eager_gradients import Loss, evaluate, gradients_of, leaves_of
 from flashgen.verify.gradient_budget import judge_gradients
 from flashgen.verify.slopes import counted_apart
 from flashgen.verify.soak.attend import Oracle
@@ -224,6 +225,22 @@ def of_reference(module: ModuleType, truth: Truth, case: Case) -> Finding:
     same = (lse.double() - truth.lse).abs() <= 1e-6 * (1 + truth.lse.abs())
     if not bool((same | (lse.double() == truth.lse)).all()):
         return Finding("reference", "lse", math.inf)
+    return Finding("passed")
+
+
+def of_reference_gradients(module: ModuleType, truth: Truth, loss: Loss, oracle: Oracle, case: Case) -> Finding:
+    """Those of the module's eager reference in float64."""
+    leaves = leaves_of(truth.call, loss, torch.float64)
+    reference = partial(module.reference, **dropout_of(case, truth.call))
+    found, right = (
+        gradients_of(evaluate(each, truth.call, leaves, case.scale), leaves, loss)
+        for each in (reference, oracle.reference)
+    )
+    for name, exact in right.items():
+        size = float(exact.abs().max()) if exact.numel() else 0.0
+        error = float((found[name] - exact).abs().max()) if exact.numel() else 0.0
+        if math.isfinite(size) and not error <= 1e-6 * (size + 1):
+            return Finding("reference", f"d_{name} is off by {error:.2g}, the largest is {size:.2g}", math.inf)
     return Finding("passed")
 
 
