@@ -8,6 +8,7 @@ import torch
 
 from flashgen.problems.calls import Call
 from flashgen.verify.budget import Reference
+from flashgen.verify.eager_gradients import Loss, eager_gradients
 
 # A row that ends beyond this has scores whose float32 neighbours are far apart: of a score of 1e5, 1 part in 128. What
 # the forward pass takes the maximum of, the backward pass computes anew, and exp makes a factor of such a difference.
@@ -16,32 +17,48 @@ HUGE = 1e5
 _STEP = 4.0
 
 
-def bearable(call: Call, reference: Reference, gain: float, scale: float | None = None) -> Call:
-    """The call, whose q was multiplied by `gain`, with as much of it as leaves the rows of scores ordinary.
+def bearable(
+    call: Call, reference: Reference, gain: float, scale: float | None = None, loss: Loss | None = None
+) -> Call:
+    """The call, whose q was multiplied by `gain`, with as much of it as leaves scores ordinary, and float32 finite.
 
-    A score may grow with a power of q k^T, or with its exponential. Rows that are huge without any gain, as those of
-    padding are, may be so with it.
+    A score may grow with a power of q k^T, or with its exponential, and a part of it overflow before it does. What is
+    huge or infinite without any gain, as rows of padding are, may be so with it. With `loss` gradients count too.
     """
     if gain <= 1:
         return call
-    with torch.no_grad():
-        found = _huge(call, reference, scale)
-        if not bool(found.any()):
-            return call
-        spared = ~_huge(_times(call, 1 / gain), reference, scale)
-        less = 1.0
+
+    def faults(less: float) -> torch.Tensor:
+        return _faults(_times(call, less), reference, scale, loss)
+
+    less = 1.0
+    if bool((found := faults(less)).any()):
+        spared = ~faults(1 / gain)
         while bool((found & spared).any()) and gain * less > 1:
             less = max(less / _STEP, 1 / gain)
-            found = _huge(_times(call, less), reference, scale)
+            found = faults(less)
     return _times(call, less)
 
 
 def _times(call: Call, factor: float) -> Call:
-    return replace(call, q=call.q * factor)
+    return call if factor == 1 else replace(call, q=call.q * factor)
 
 
-def _huge(call: Call, reference: Reference, scale: float | None) -> torch.Tensor:
-    """Which rows end beyond HUGE, or where nothing is finite; bool [batch, heads, q_len]."""
-    q, k, v = call.q.double(), call.k.double(), call.v.double()
-    lse = reference(q, k, v, **call.keywords, scale=scale, return_lse=True)[1]
-    return ~(lse.abs() <= HUGE) & (lse != -torch.inf)
+def _faults(call: Call, reference: Reference, scale: float | None, loss: Loss | None) -> torch.Tensor:
+    """Which rows end beyond HUGE, and which elements of the results are not finite in float32; bool, one after another.
+
+    Where nothing is finite in float64 either, a row counts as huge.
+    """
+    with torch.no_grad():
+        lse = _evaluated(call, reference, scale, torch.float64)[1]
+        results = _evaluated(call, reference, scale, torch.float32)[:1]
+    if loss is not None:
+        results = (*results, *eager_gradients(call, loss, reference, scale, torch.float32).values())
+    huge = ~(lse.abs() <= HUGE) & (lse != -torch.inf)
+    return torch.cat([huge.flatten(), *(~each.isfinite().flatten() for each in results)])
+
+
+def _evaluated(call: Call, reference: Reference, scale: float | None, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    q, k, v = call.q.to(dtype), call.k.to(dtype), call.v.to(dtype)
+    found: tuple[torch.Tensor, ...] = reference(q, k, v, **call.keywords, scale=scale, return_lse=True)
+    return found

@@ -27,7 +27,7 @@ from flashgen.spec.variant import Variant
 from flashgen.verify.bearable import bearable
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.cases import Backward, Case
-from flashgen.verify.gradients import launch_gradients, prove_gradients
+from flashgen.verify.gradients import draw_loss, launch_gradients, prove_gradients
 from flashgen.verify.paged import launch_paged, prove_paged
 from flashgen.verify.paged_cases import PagedCase
 from flashgen.verify.poison import poisoned
@@ -183,7 +183,8 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
 def prove_call(module: ModuleType, variant: Variant, case: Case, dense: Call) -> Verdict:
     """Run one call and judge it; where the case packs its sequences, these are the batch elements of `dense`."""
     given, call = _given(module, variant, case, dense)
-    call = bearable(call, given.reference, case.gain, case.scale)
+    loss = draw_loss(variant, case, case.backward, call) if case.backward else None
+    call = bearable(call, given.reference, case.gain, case.scale, loss)
     if case.backward is not None:
         with _products(variant.allow_tf32):
             return prove_gradients(given, variant, case, case.backward, call)

@@ -22,7 +22,13 @@ GAIN = 100.0
 
 @pytest.mark.parametrize(
     "score",
-    ["score ** 4", "exp(score)", "score + exp2(abs(score) / 8)", "-abs(score) ** 3 + score"],
+    [
+        "score ** 4",
+        "exp(score)",
+        "score + exp2(abs(score) / 8)",
+        "-abs(score) ** 3 + score",
+        "score / (1 + exp(-score))",
+    ],
 )
 def test_a_steep_score_is_proven(score: str, tmp_path) -> None:
     variant = load({"name": "steep", "score": score, "mask": "k <= q"})
