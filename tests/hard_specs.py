@@ -219,7 +219,7 @@ WIDE_DIVISORS: dict[str, dict[str, Any]] = {
     },
 }
 
-# What has neither value nor derivative where it is hidden, by the mask or as minus infinity, and a gradient elsewhere.
+# What has no value, or no derivative, where it is hidden, and a gradient elsewhere.
 UNDEFINED: dict[str, dict[str, Any]] = {
     "a learned factor of logarithms that hidden pairs do not have": {
         "inputs": {"r": _tensor("heads", grad=True)},
@@ -235,6 +235,11 @@ UNDEFINED: dict[str, dict[str, Any]] = {
         "inputs": {"power": _tensor("heads", grad=True)},
         "causal": True,
         "score": "score - abs(q - k) ** power[h]",
+    },
+    # Rows that do not exist, in the last tile, have products of 0.
+    "a learned power of a score": {
+        "inputs": {"power": _tensor("heads", grad=True) | {"range": [0.2, 0.9]}},
+        "score": "score * abs(score) ** (power[h] - 1.0)",
     },
 }
 

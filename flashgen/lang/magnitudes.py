@@ -56,6 +56,18 @@ def is_beyond(limit: float, node: Expr) -> bool:
     return isinstance(node, Const) and limit < abs(node.value) < math.inf
 
 
+def is_tame(expr: Expr) -> bool:
+    """Whether it is a finite number for whatever numbers it is made of, but for overflow."""
+    return all(not isinstance(node, Op) or node.type is not Type.FLOAT or _keeps_finite(node) for node in walk(expr))
+
+
+def _keeps_finite(node: Op) -> bool:
+    if node.name == "truediv":
+        divisor = node.args[1]
+        return isinstance(divisor, Const) and divisor.value != 0
+    return node.name in _TAME
+
+
 def is_finite(expr: Expr) -> bool:
     """Whether it is finite in float32: no operation makes it infinite, and nothing that the caller gives may be."""
     operations = all(not isinstance(node, Op) or node.name in _TAME for node in walk(expr))

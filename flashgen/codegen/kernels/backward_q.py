@@ -13,6 +13,7 @@ from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.learned import LearnedView, learned_view
 from flashgen.codegen.limits import loop_limits, scheduled_tiles
 from flashgen.codegen.pairs import Function, named_apart, pairs
+from flashgen.lang.magnitudes import is_tame
 from flashgen.lang.variables import Q_FIRST
 
 
@@ -28,6 +29,7 @@ class BackwardQView(BackwardView):
     longest_first: bool
     clamps_k: bool
     learned: LearnedView | None = None
+    guards_rows: bool = False  # a row beyond the last may have a score that is no number, or infinite
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -96,6 +98,7 @@ def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], fo
         longest_first=facts.longest_first,
         clamps_k=found.clamps_k,
         learned=learned,
+        guards_rows=for_inputs and not is_tame(variant.score),
     )
 
 
