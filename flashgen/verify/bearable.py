@@ -45,17 +45,19 @@ def _times(call: Call, factor: float) -> Call:
 
 
 def _faults(call: Call, reference: Reference, scale: float | None, loss: Loss | None) -> torch.Tensor:
-    """Which rows end beyond HUGE, and which elements of the results are not finite in float32; bool, one after another.
+    """Which rows end beyond HUGE, or in float32 see nothing, and which elements of the results are not finite there;
+    bool, one after another.
 
     Where nothing is finite in float64 either, a row counts as huge.
     """
     with torch.no_grad():
-        lse = _evaluated(call, reference, scale, torch.float64)[1]
-        results = _evaluated(call, reference, scale, torch.float32)[:1]
+        _, lse = _evaluated(call, reference, scale, torch.float64)
+        out, in_float32 = _evaluated(call, reference, scale, torch.float32)
+    results = [out]
     if loss is not None:
-        results = (*results, *eager_gradients(call, loss, reference, scale, torch.float32).values())
-    huge = ~(lse.abs() <= HUGE) & (lse != -torch.inf)
-    return torch.cat([huge.flatten(), *(~each.isfinite().flatten() for each in results)])
+        results += eager_gradients(call, loss, reference, scale, torch.float32).values()
+    wrong = ~(lse.abs() <= HUGE) | (in_float32 == -torch.inf)
+    return torch.cat([(wrong & (lse != -torch.inf)).flatten(), *(~each.isfinite().flatten() for each in results)])
 
 
 def _evaluated(call: Call, reference: Reference, scale: float | None, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:

@@ -92,7 +92,8 @@ def judge(
     if malformed:
         return Verdict(math.inf, 0.0, False, malformed)
     truth = _truth(call, reference, scale, largest is not None)
-    nonsense = _nonsense(truth, call)
+    in_float32 = _eager(call, reference, scale, torch.float32, largest is not None)
+    nonsense = _nonsense(truth, in_float32[1], call)
     if nonsense:
         return Verdict(math.inf, 0.0, False, nonsense)
     full = ~truth.empty if rows is None else rows & ~truth.empty
@@ -116,7 +117,7 @@ def judge(
             verdicts.append(_worst(name, (of_rows[name].double() - true).abs(), absolute, full))
         return max(verdicts, key=lambda verdict: (not verdict.ok, verdict.error / verdict.budget))
 
-    eager = _lost(_eager(call, reference, scale, torch.float32, largest is not None), truth, full)
+    eager = _lost(in_float32, truth, full)
     verdict = beside(eager)
     if verdict.ok:
         return verdict
@@ -185,12 +186,12 @@ def _malformed(out: torch.Tensor, of_rows: dict[str, torch.Tensor], call: Call) 
     return None
 
 
-def _nonsense(truth: _Truth, call: Call) -> str | None:
+def _nonsense(truth: _Truth, lse_in_float32: torch.Tensor, call: Call) -> str | None:
     """The formula itself may have no answer, or none that float32 holds, in which a kernel computes: then nothing can
     be said of the kernel, and nothing passes."""
     lse = truth.of_rows["lse"]
     there = truth.empty | truth.out.isfinite().all(-1) & lse.isfinite()
-    held = truth.empty | lse.float().isfinite()
+    held = truth.empty | lse.float().isfinite() & (lse_in_float32 != -math.inf)
     for rows, precision in ((there, "float64"), (held, "float32")):
         if not bool(rows.all()):
             row = (~rows).nonzero()[0].tolist()

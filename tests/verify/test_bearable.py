@@ -28,6 +28,7 @@ GAIN = 100.0
         "score + exp2(abs(score) / 8)",
         "-abs(score) ** 3 + score",
         "score / (1 + exp(-score))",
+        "log(1 / (1 + exp(-score)))",
     ],
 )
 def test_a_steep_score_is_proven(score: str, tmp_path) -> None:

@@ -204,10 +204,13 @@ def test_nothing_passes_where_the_formula_has_no_answer() -> None:
     assert not verdict.ok and "formula itself is not finite at [batch, head, row] [0, 0, 9]" in verdict.detail
 
 
-def test_nothing_is_said_of_rows_that_float32_cannot_hold() -> None:
+@pytest.mark.parametrize("score", [1.2 * torch.finfo(torch.float32).min, -200.0])
+def test_nothing_is_said_of_rows_that_float32_cannot_hold(score: float) -> None:
+    """Of a score beyond its largest number, nor of one that is minus infinity on the way, as log(sigmoid(x)) may be."""
+
     def beyond(q: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
         out, lse = reference(q, *arguments, **{**keywords, "return_lse": True})
-        lse[0, 1, 7] = 1.2 * torch.finfo(torch.float32).min
+        lse[0, 1, 7] = score if q.dtype == torch.float64 else -math.inf
         return (out, lse) if keywords.get("return_lse") else out
 
     call = a_call(torch.bfloat16)
