@@ -8,10 +8,10 @@ torch.compile takes as any other. Where every query sees the keys between two of
     full            int32 [batch, 1, q_len, 1]  nothing is hidden
     causal          int32 [batch, 1, q_len, 0]  what comes after a query is, where the last query is at the last key
 
-Queries are where a matrix has them, so that a model may take some of them. Any other mask is a bool
-[batch, 1, q_len, kv_len], as for torch's own attention. None says that nothing but `is_causal` hides a key; it stands
-for full and causal in models that know their own is_causal. Models that read their masks themselves, as `reading` says,
-get those of sdpa or of eager attention.
+Queries are where a matrix has them, so that a model may take some of them. Any other mask, and each of three keys or
+fewer, is a bool [batch, 1, q_len, kv_len], as for torch's own attention. None says that nothing but `is_causal` hides a
+key; it stands for full and causal in models that know their own is_causal. Models that read their masks themselves, as
+`reading` says, get those of sdpa or of eager attention.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ MaskFunction = Callable[..., Any]
 _JOINED = and_masks().__code__
 # What a mask of integers says, by how many it has for each query.
 _COLUMNS = ("causal", "full", "rows")
+# Keys of their own make one more.
+_MOST_COLUMNS = len(_COLUMNS)
 # How many distances one step of the search for a row's first and last key tells apart.
 _DIGIT = 64
 # While torch.compile traces, the number of keys may be a symbol: the search is as deep as for any.
@@ -86,13 +88,19 @@ def interface_mask(
         )  # fmt: skip
     padding = _padding(attention_mask, kv_length, kv_offset, device)
     is_bidirectional = mask_function is bidirectional_mask_function
+    # Whatever has as many columns as there are keys is a matrix: integers of a caller's are told from those made here.
+    may_be_integers = kv_length > _MOST_COLUMNS
     if padding is None:
         plain = "full" if is_bidirectional and allow_is_bidirectional_skip else ""
         if allow_is_causal_skip and is_aligned and not use_vmap and not _is_local(local_size, kv_length, kv_offset):
             plain = "causal"
-        if plain:
-            return _plain(plain, batch_size, q_length, device) if reading == ASKS_FOR_ALL else None
-    if use_vmap or not _sees_a_run(mask_function) or _is_to_be_whole(
+        if plain and reading != ASKS_FOR_ALL:
+            return None
+        if plain and may_be_integers:
+            return _plain(plain, batch_size, q_length, device)
+    # A padding mask shorter than the text: its matrix shows to the layer that it does not fit.
+    is_short = is_known and not is_bidirectional and q_offset + q_length > kv_offset + kv_length
+    if not may_be_integers or is_short or use_vmap or not _sees_a_run(mask_function) or _is_to_be_whole(
         mask_function, allow_is_bidirectional_skip if is_bidirectional else allow_is_causal_skip, q_length, is_aligned
     ):  # fmt: skip
         return sdpa_mask(**asked, allow_is_causal_skip=False)
@@ -103,14 +111,19 @@ def interface_mask(
 def form_of(mask: torch.Tensor, q_len: int, kv_len: int) -> str | None:
     """What the integers of a mask say of q_len queries and kv_len keys: of this module's docstring; None for a matrix.
 
-    Raises ModelError for integers of another shape, which a model has made of its mask.
+    Raises ModelError for integers of another shape, which a model has made of its mask, and for a caller's.
     """
-    if mask.dtype != torch.int32 or mask.ndim != 4:
+    if mask.dtype == torch.bool or mask.is_floating_point():
         return None
+    if mask.dtype != torch.int32 or mask.ndim != 4 or mask.shape[-1] == kv_len:
+        raise ModelError(
+            f"attention_mask came to a layer as {mask.dtype} {tuple(mask.shape)}, whose integers could hide keys or be "
+            "added to the scores; expected bools, True where a key is seen, or floats, which are added"
+        )
     length, columns = mask.shape[2:]
-    if columns == 3 and length >= max(q_len, kv_len):
+    if columns == _MOST_COLUMNS and length >= max(q_len, kv_len):
         return "rows_and_keys"
-    if columns < 3 and length == q_len:
+    if columns < _MOST_COLUMNS and length == q_len:
         return _COLUMNS[columns]
     raise ModelError(
         f"attention_mask came to a layer as int32 {tuple(mask.shape)} for {q_len} queries and {kv_len} keys, which no "

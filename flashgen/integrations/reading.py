@@ -2,18 +2,21 @@
 
 Transformers makes a mask once for a model and hands it to each layer. Layers that hand it on to the attention
 interface take a mask of any kind. Others read it as a matrix, to choose keys, to join it with another, or because they
-compute attention themselves; these say that they have no flex_attention, whose masks are no matrices. Where a model has
-no sdpa either, what its layers call `is_causal` need not be true, since no other attention asks for it.
+compute attention themselves; these say that they have no flex_attention, whose masks are no matrices, or bring
+attention functions of their own, since the common ones would not do. Where a model has no sdpa either, what its layers
+call `is_causal` need not be true, since no other attention asks for it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 # It hands masks on, and None says no more than is_causal does.
 HANDS_ON = "hands on"
@@ -25,17 +28,20 @@ READS_FLOATS = "reads floats"
 
 
 def reading_of(config: Any) -> str:
-    """Which of these holds for the models that have a config of this type, the last of them that does."""
+    """Which of these holds for the models that take a config of this type, the last of them that does."""
     return _reading_of(type(config))
 
 
 @torch.compiler.assume_constant_result
 @cache
 def _reading_of(kind: type) -> str:
-    models = [each for each in _below(PreTrainedModel) if each.config_class is kind]
+    known = list(_below(PreTrainedModel))
+    # A config of a user's own class is read by the models of the class below it.
+    below = ([each for each in known if each.config_class is base] for base in kind.__mro__)
+    models = next(filter(None, below), [])
     if any(not each._supports_sdpa and not each._supports_flex_attn for each in models):
         return READS_FLOATS
-    if any(not each._supports_flex_attn and _says(each, "_supports_flex_attn") for each in models):
+    if any(_says_no_flex(each) or _brings_functions(each) for each in models):
         return READS_BOOLS
     return HANDS_ON if all(each._supports_sdpa for each in models) else ASKS_FOR_ALL
 
@@ -46,6 +52,13 @@ def _below(kind: Any) -> Iterator[Any]:
         yield from _below(each)
 
 
-def _says(model: type, flag: str) -> bool:
-    """Whether a model has a flag of its own: by default it is False, also of models that nobody has looked at."""
-    return any(flag in vars(each) for each in model.__mro__ if each is not PreTrainedModel)
+def _says_no_flex(model: Any) -> bool:
+    """Whether a model itself denies it: by default the flag is False, also of models that nobody has looked at."""
+    said = any("_supports_flex_attn" in vars(each) for each in model.__mro__ if each is not PreTrainedModel)
+    return said and not model._supports_flex_attn
+
+
+def _brings_functions(model: type) -> bool:
+    """Whether a model's file has an attention interface of its own, in which some functions are others."""
+    own = getattr(sys.modules.get(model.__module__), "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
+    return own is not ALL_ATTENTION_FUNCTIONS

@@ -116,7 +116,8 @@ def _mask(
         return ("causal" if is_causal and q_len > 1 else "full"), {}
     form = form_of(mask, q_len, kv_len)
     if form is not None:
-        columns = mask.expand(batch, -1, -1, -1)[:, 0].unbind(-1)
+        # As it is made nothing is copied here; `generate` lays a static cache's mask out anew.
+        columns = mask[:, 0].transpose(1, 2).contiguous().expand(batch, -1, -1).unbind(1)
         inputs = {name: column[:, :q_len] for name, column in zip(("first", "last"), columns, strict=False)}
         if form == "rows_and_keys":
             inputs["seen"] = columns[2][:, :kv_len].bool()

@@ -58,6 +58,10 @@ def filled_masks() -> Any:
     return transformers.DogeForCausalLM, transformers.DogeConfig(**decoder(keep_window_size=6))
 
 
+def filled_windows() -> Any:
+    return transformers.DogeForCausalLM, transformers.DogeConfig(**decoder(keep_window_size=6, sliding_window=4))
+
+
 def sliced_masks() -> Any:
     own = decoder(
         global_head_dim=32, sliding_window=4, num_hidden_layers=4, num_kv_shared_layers=2,
@@ -94,10 +98,11 @@ def not_causal_by_its_own_account() -> Any:
     return transformers.PegasusXForConditionalGeneration, config
 
 
-DECODERS = [chosen_keys, more_keys, added_masks, filled_masks, sliced_masks]
+DECODERS = [chosen_keys, more_keys, added_masks, filled_masks, filled_windows, sliced_masks]
 if "allow_is_causal_skip" not in inspect.getsource(inspect.getmodule(transformers.DogeForCausalLM)):
     # Then it forgets causality where no mask is made, with torch's attention too.
     DECODERS.remove(filled_masks)
+    DECODERS.remove(filled_windows)
 PAIRS = [joined_masks, not_causal_by_its_own_account]
 
 
@@ -133,6 +138,15 @@ def test_it_gives_the_same_tokens(made_of: Callable[[], Any]) -> None:
     assert torch.equal(comparing.greedy(made, inputs, 8), expected)
 
 
+@pytest.mark.skipif(filled_masks not in DECODERS, reason="this transformers forgets causality where no mask is made")
+def test_a_model_that_reads_its_mask_does_so_in_a_static_cache() -> None:
+    made, inputs = eager(filled_masks), {"input_ids": WORDS, "attention_mask": torch.ones_like(WORDS)}
+    static = {"cache_implementation": "static", "disable_compile": True}
+    expected = comparing.greedy(made, inputs, 4, **static)
+    made.set_attn_implementation("generated")
+    assert torch.equal(comparing.greedy(made, inputs, 4, **static), expected)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -141,6 +155,8 @@ def test_it_gives_the_same_tokens(made_of: Callable[[], Any]) -> None:
         ("GPT2Config", reading.HANDS_ON),
         ("GptOssConfig", reading.ASKS_FOR_ALL),
         ("DeepseekV32Config", reading.READS_BOOLS),
+        # It has flex_attention, by a function of its own.
+        ("DogeConfig", reading.READS_BOOLS),
         ("GitConfig", reading.READS_FLOATS),
     ],
 )
@@ -149,6 +165,7 @@ def test_models_say_how_they_read_masks(name: str, expected: str) -> None:
     model = getattr(transformers, name.replace("Config", "Model"))
     assert model.config_class is type(config)
     assert reading.reading_of(config) == expected
+    assert reading.reading_of(type("Own", (type(config),), {})()) == expected
 
 
 @pytest.mark.parametrize("name", ["block_indices", "sinks"])

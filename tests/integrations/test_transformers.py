@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers.generation.continuous_batching.model_runner import ModelRunner
 from flashgen.errors import ModelError, UsageError  # noqa: E402
 from flashgen.integrations import comparing, models, tiny  # noqa: E402
 from flashgen.integrations.transformers import register  # noqa: E402
+from flashgen.runtime import arguments  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("registered"),
@@ -41,7 +43,11 @@ def test_a_static_cache_gives_the_same_tokens(name: str) -> None:
     made, inputs = tiny.model(name, SIZE, "eager"), comparing.sample(name, SIZE)
     eager = comparing.greedy(made, inputs, 12)
     made.set_attn_implementation("generated")
-    assert torch.equal(comparing.greedy(made, inputs, 12, cache_implementation="static", disable_compile=True), eager)
+    arguments.say_once.cache_clear()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*it is copied on each call")
+        found = comparing.greedy(made, inputs, 12, cache_implementation="static", disable_compile=True)
+    assert torch.equal(found, eager)
 
 
 def test_padding_between_the_tokens_is_not_read() -> None:
@@ -70,6 +76,39 @@ def test_a_mask_of_other_lengths_is_refused(shape: tuple[int, ...], dtype: torch
     made, words = tiny.model("Llama", SIZE, "generated"), comparing.sample("Llama", SIZE)["input_ids"]
     with pytest.raises(ModelError, match=r"expected \[batch, heads, q_len, kv_len\] of"):
         made(input_ids=words, attention_mask=torch.ones(shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("length", [1, 2, 3, 15])
+def test_a_mask_of_integers_is_refused(length: int, dtype: torch.dtype) -> None:
+    # With so few keys it has the shape of the interface's own.
+    made, words = tiny.model("Llama", SIZE, "generated"), comparing.sample("Llama", SIZE)["input_ids"][:, :length]
+    with pytest.raises(ModelError, match=f"{dtype}.*expected bools"):
+        made(input_ids=words, attention_mask=torch.ones(2, 1, length, length, dtype=dtype).tril())
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_padding_mask_shorter_than_the_text_is_refused(name: str, padded: bool) -> None:
+    made, words = tiny.model(name, SIZE, "generated"), comparing.sample(name, SIZE)["input_ids"]
+    seen = torch.ones(2, 9, dtype=torch.int64)
+    seen[0, :3] = int(not padded)
+    with pytest.raises(ModelError, match=r"\(2, 1, 15, 9\); expected .* \(2, 2, 15, 15\)"):
+        made(input_ids=words, attention_mask=seen, use_cache=False)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", ["Gemma 2", "GPT-OSS"])
+def test_a_text_of_a_few_tokens(name: str, padded: bool) -> None:
+    made = tiny.model(name, SIZE, "eager")
+    for length in (1, 2, 3):
+        inputs = {key: value[:, :length].clone() for key, value in comparing.sample(name, SIZE).items()}
+        inputs["attention_mask"][:] = 1
+        inputs["attention_mask"][1, : length - 1] = int(not padded)
+        made.set_attn_implementation("eager")
+        expected = comparing.results(made, inputs)
+        made.set_attn_implementation("generated")
+        assert all(map(near, comparing.results(made, inputs), expected))
 
 
 def test_torch_compile_makes_one_graph_of_packed_documents() -> None:
