@@ -19,7 +19,8 @@ class Places(Arithmetic):
 
     def _result(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        if func is torch.Tensor.__getitem__ and result.requires_grad:
+        # Without autograd a view of a tensor says that it requires a gradient too.
+        if func is torch.Tensor.__getitem__ and result.grad_fn is not None:
             self._reads.append(result)
         return result
 
