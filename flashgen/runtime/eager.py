@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -38,18 +38,37 @@ def eager_attention(
     h = torch.arange(heads, device=q.device)[None, :, None, None]
     q_position = torch.arange(q_len, device=q.device)[:, None] + (kv_len - q_len if bottom_right else 0)
     k_position = torch.arange(kv_len, device=q.device)[None, :]
-    score, mask = formula(product, b, h, h // group, q_position, k_position)
+    places = [b, h, h // group, q_position, k_position]
+    if not product.numel():
+        # No pair reads anything, of inputs without an element either.
+        places = [each.expand(product.shape) for each in places]
+    score, mask = formula(product, *places)
     score = score.to(wide).expand(batch, heads, q_len, kv_len)
     hidden = score == -math.inf if mask is None else ~mask | (score == -math.inf)
-    if score is not product and product.requires_grad:
-        # What is hidden has no gradient, also where the formula's derivative there is infinite or NaN.
-        product.register_hook(lambda gradient: gradient.masked_fill(hidden, 0))
+    if score.requires_grad and score is not product:
+        score = _without_hidden(score, product, formula, places, hidden)
     score = score.masked_fill(hidden, -math.inf)
     sink = None if sinks is None else sinks.to(wide)[None, :, None].expand(batch, heads, q_len)
     weights, lse = _softmax(score, hidden.all(-1), sink)
     out = without_dropped(weights, kept, dropout_p) @ v
     found = (out.to(q.dtype), *((lse,) if return_lse else ()), *((_largest(score),) if return_max else ()))
     return found if len(found) > 1 else found[0]
+
+
+def _without_hidden(
+    score: torch.Tensor, product: torch.Tensor, formula: Formula, places: Sequence[torch.Tensor], hidden: torch.Tensor
+) -> torch.Tensor:
+    """The same scores where what is hidden has no gradient, also where the formula's derivative is infinite or NaN.
+
+    What comes down to an input of the formula is a sum over pairs: for these it is evaluated again, of the seen alone.
+    """
+    if formula(product.detach(), *places)[0].requires_grad:
+        at = (~hidden).nonzero(as_tuple=True)
+        seen = formula(product[at], *(each.expand(product.shape)[at] for each in places))[0]
+        return product.new_full(product.shape, -math.inf).index_put(at, seen.to(product.dtype).expand(len(at[0])))
+    if product.requires_grad:
+        product.register_hook(lambda gradient: gradient.masked_fill(hidden, 0))
+    return score
 
 
 def _largest(score: torch.Tensor) -> torch.Tensor:

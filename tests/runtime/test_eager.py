@@ -90,6 +90,36 @@ def test_what_is_hidden_has_no_gradient_whatever_its_score() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+def test_what_is_hidden_has_no_part_in_the_gradient_of_an_input() -> None:
+    """That is a sum over pairs, in which 0 times infinity would be NaN."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, 2, 5, DIM, generator=generator, dtype=torch.float64) for _ in range(3)]
+    found = []
+    for floor in (-math.inf, 1):
+        *leaves, rate = (each.clone().requires_grad_() for each in (*tensors, torch.tensor([0.3, -0.7]).double()))
+
+        def farther(score, b, h, kv_h, q, k, rate=rate, floor=floor):  # type: ignore[no-untyped-def]
+            # The last query sees nothing.
+            return score - rate[h] * torch.log((q - k + 1).clamp(min=floor).to(score.dtype)), (k <= q) & (q < 4)
+
+        out, lse = eager_attention(*leaves, farther, bottom_right=True, scale=1.0, return_lse=True)
+        loss = out.square().sum() + lse[:, :, :4].sum()
+        found.append((out, lse, *torch.autograd.grad(loss, [*leaves, rate])))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
+def test_inputs_along_no_keys_are_not_read() -> None:
+    """An index of a query is one too many for them."""
+    q, k = torch.ones(1, 2, 5, DIM), torch.ones(1, 2, 0, DIM)
+    along = torch.ones(1, 0, requires_grad=True)
+    out, lse = eager_attention(
+        q, k, k, lambda score, b, h, kv_h, q, k: (score + along[b, q], along[b, k] > 0), bottom_right=False,
+        scale=None, return_lse=True,
+    )  # fmt: skip
+    assert bool((out == 0).all()) and bool((lse == -math.inf).all())
+    assert torch.autograd.grad(out.sum(), along)[0].shape == (1, 0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("score", [-1e9, 1e9, -3e38])
 def test_weights_add_up_to_one_however_large_the_scores(dtype: torch.dtype, score: float) -> None:
