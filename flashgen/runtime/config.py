@@ -119,7 +119,9 @@ class Config:
         return ", ".join([f"{self.BM}x{self.BN}", f"{self.num_warps} warps", stages, *further])
 
     def __str__(self) -> str:
-        return " ".join([f"{name}={value}" for name, value in self.as_dict().items()])
+        # torch.compile may take a number for a symbol, of which it writes no text.
+        said = [(name, value if isinstance(value, str) else int(value)) for name, value in self.as_dict().items()]
+        return " ".join([f"{name}={value}" for name, value in said])
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"

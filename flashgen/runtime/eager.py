@@ -39,7 +39,11 @@ def eager_attention(
     h = torch.arange(heads, device=q.device)[None, :, None, None]
     q_position = torch.arange(q_len, device=q.device)[:, None] + (kv_len - q_len if bottom_right else 0)
     k_position = torch.arange(kv_len, device=q.device)[None, :]
-    score, hidden = _scores(formula, product, (b, h, h // group, q_position, k_position))
+    places: tuple[torch.Tensor, ...] = (b, h, h // group, q_position, k_position)
+    if not product.numel():
+        # No pair reads anything, of inputs without an element either.
+        places = tuple(each.expand(product.shape) for each in places)
+    score, hidden = _scores(formula, product, places)
     sink = None if sinks is None else sinks.to(wide)[None, :, None].expand(batch, heads, q_len)
     weights, lse = _softmax(score, hidden.all(-1), sink)
     out = without_dropped(weights, kept, dropout_p) @ v
@@ -72,10 +76,10 @@ def _scores(
 
 
 def _is_learned(formula: Formula, product: torch.Tensor, places: tuple[torch.Tensor, ...]) -> bool:
-    """Whether something else that a score depends on has a gradient: asked of no keys at all."""
+    """Whether something else that a score depends on has a gradient: asked of no pair at all."""
     if not torch.is_grad_enabled():
         return False
-    score, _ = formula(product.detach()[..., :0], *places[:-1], places[-1][:, :0])
+    score, _ = formula(*(each[..., :0] for each in (product.detach(), *places)))
     return bool(score.requires_grad)
 
 

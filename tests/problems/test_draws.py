@@ -90,6 +90,12 @@ def test_pairs_that_the_mask_hides_need_no_score() -> None:
     assert drawn_as(learned("score + r[h] * sqrt(q - k)", "r", causal=True)) == {}
 
 
+@pytest.mark.parametrize("mask", ["k % 8 == 7", "(q // 8 + k // 8) % 5 == 3 or k == q"])
+def test_pairs_that_are_rare_and_heads_of_which_one_alone_has_no_score_are_seen(mask: str) -> None:
+    variant = learned("score - r1[h] * abs(q - k) ** r2[h]", "r1", "r2", mask=mask)
+    assert drawn_as(variant) == {"r2": POSITIVE}
+
+
 def test_a_range_is_the_specs_own_choice() -> None:
     inputs = {"r": {"shape": ["heads"], "dtype": "float32", "range": [-2, -1]}}
     variant = load({"name": "mine", "inputs": inputs, "score": "score + log(r[h])"})

@@ -90,6 +90,20 @@ def test_what_is_hidden_has_no_gradient_whatever_its_score() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(("q_len", "kv_len"), [(5, 0), (0, 5), (0, 0)])
+def test_inputs_along_nothing_are_not_read(q_len: int, kv_len: int) -> None:
+    """An index of a query is one too many for an input along no keys."""
+    q, k = torch.ones(1, 2, q_len, DIM), torch.ones(1, 2, kv_len, DIM)
+    along = torch.ones(1, kv_len, requires_grad=True)
+    out, lse = eager_attention(
+        q, k, k, lambda score, b, h, kv_h, q, k: (score + along[b, q], along[b, k] > 0), bottom_right=False,
+        scale=None, return_lse=True,
+    )  # fmt: skip
+    assert out.shape == (1, 2, q_len, DIM)
+    assert bool((out == 0).all()) and bool((lse == -math.inf).all())
+    assert torch.autograd.grad(out.sum(), along, allow_unused=True, materialize_grads=True)[0].shape == along.shape
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("score", [-1e9, 1e9, -3e38])
 def test_weights_add_up_to_one_however_large_the_scores(dtype: torch.dtype, score: float) -> None:

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from flashgen.codegen import generate, load_module
+from flashgen.runtime import Config
 from flashgen.spec import load
 
 # A learned bias, a runtime param, a mask that differs from one batch element to the next.
@@ -86,6 +87,22 @@ def test_lengths_of_one_plan_are_not_compiled_again(planned: ModuleType) -> None
     for index, lengths in enumerate([(40, 50), (41, 57), (33, 64)]):
         with torch._dynamo.config.patch(error_on_recompile=index > 0):
             same(compiled, partial(layer, planned, with_plan=False), drawn(*lengths))
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_a_plan_made_before_is_an_argument_whatever_its_tiles(planned: ModuleType, dynamic: bool | None) -> None:
+    def alone(plan: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        q, k, v, rel, doc = tensors
+        out: torch.Tensor = planned.attention(q, k, v, rel=rel, doc=doc, plan=plan)
+        return out
+
+    torch.compiler.reset()
+    compiled = torch.compile(alone, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for config in (None, CONFIG, Config.parse("BM=16 BN=32 num_warps=4 num_stages=1")):
+        tensors = drawn()
+        q, k, v, rel, doc = tensors
+        plan = planned.plan(q, k, v, rel=rel, doc=doc, config=config)
+        same(partial(compiled, plan), partial(layer, planned, with_plan=False), tensors)
 
 
 def test_a_traced_plan_for_few_queries_over_many_keys(planned: ModuleType) -> None:
