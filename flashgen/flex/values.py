@@ -117,6 +117,9 @@ def type_of(dtype: torch.dtype) -> Type:
 def literal(value: bool | int | float | np.generic) -> Value:
     value = value.item() if isinstance(value, np.generic) else value
     kind = Type.BOOL if isinstance(value, bool) else Type.INT if isinstance(value, int) else Type.FLOAT
+    if value != value:
+        # The language has no word for it.
+        return arithmetic("-", literal(np.inf), literal(np.inf))
     return Value(Literal(NOWHERE, value), kind, kind, frozenset())
 
 

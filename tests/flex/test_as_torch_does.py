@@ -78,6 +78,7 @@ MODS: dict[str, Callable[..., Any]] = {
     "all of one dimension": lambda score, b, h, q, k: score + TABLE[:, k][q] + TABLE[h, :][k],
     "dots": lambda score, b, h, q, k: score + TABLE[..., k][q] + TABLE[h, ...][k] + CUBE[..., k][b, q],
     "all of the middle": lambda score, b, h, q, k: score + CUBE[h, :, k][q] + CUBE[:, q, -1][b],
+    "no number": lambda score, b, h, q, k: torch.where(k > 3, score, float("nan")) + torch.xlogy(k, k + 1.0),
     "collected in place": collected,
     "through another view": through_another_view,
     "copied": copied,
