@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,16 +14,25 @@ _SIZES = frozenset({
     _Tensor.shape.__get__, torch.Tensor.size, torch.Tensor.__len__, torch.Tensor.numel, torch.numel,
     torch.Tensor.nelement,
 })  # fmt: skip
+# What comes out of these is out of torch's hands.
+_VALUES = frozenset({
+    torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__, torch.Tensor.__repr__,
+    torch.Tensor.__format__, torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__, torch.Tensor.data_ptr,
+    torch.Tensor.untyped_storage, torch.Tensor.storage,
+})  # fmt: skip
+_WHOLE = slice(None)
 
 
 class Asking(TorchFunctionMode):
     """Takes note of the tensors whose sizes are asked for: the trace holds for these sizes alone.
 
-    And `x.clamp(0, n)`, where n is a tensor: torch would ask for its value.
+    `leave` is told of those whose values leave torch, as `tolist()` takes them. And in `x.clamp(0, n)` and `x[:, n]`,
+    where n is a tensor, torch would ask for its value.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leave: Callable[[torch.Tensor], None]) -> None:
         super().__init__()
+        self._leave = leave
         # By their ids.
         self.sized: set[int] = set()
 
@@ -30,6 +40,10 @@ class Asking(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _SIZES:
             self.sized.add(id(args[0]))
+        if func in _VALUES:
+            self._leave(args[0])
+        if func is torch.Tensor.__getitem__ and (places := _places(*args)) is not None:
+            return torch.ops.aten.index(args[0], places)
         if func in _CLAMPS and any(isinstance(each, torch.Tensor) for each in [*args[1:], *kwargs.values()]):
             args = (args[0], *map(_as_tensor, args[1:])) if args else ()
             kwargs = {key: _as_tensor(each) for key, each in kwargs.items()}
@@ -38,3 +52,19 @@ class Asking(TorchFunctionMode):
 
 def _as_tensor(limit: Any) -> Any:
     return torch.tensor(limit) if isinstance(limit, int | float) else limit
+
+
+def _places(tensor: torch.Tensor, index: Any) -> list[torch.Tensor | None] | None:
+    """The index of each dimension, None where all of it is taken; None if that is not all that they say."""
+    given = list(index) if isinstance(index, tuple) else [index]
+    if any(each is Ellipsis for each in given):
+        at = next(place for place, each in enumerate(given) if each is Ellipsis)
+        given[at : at + 1] = [_WHOLE] * (tensor.ndim - len(given) + 1)
+    wholes = [isinstance(each, slice) and each == _WHOLE for each in given]
+    numbers = [isinstance(each, torch.Tensor) and not each.ndim and each.dtype != torch.bool for each in given]
+    are_known = all(
+        whole or number or type(each) is int for each, whole, number in zip(given, wholes, numbers, strict=True)
+    )
+    if not are_known or not any(numbers):
+        return None
+    return [None if whole else torch.as_tensor(each) for each, whole in zip(given, wholes, strict=True)]

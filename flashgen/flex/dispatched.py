@@ -7,51 +7,37 @@ one, as `range(n)` and `if n > 2` do, it gets it, and the trace holds for that v
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashgen.flex.bounds import may_be_negative
+from flashgen.flex.memory import Memory
 from flashgen.flex.operations import GROWING, MADE, OPERATIONS, REDUCTIONS, SAME
 from flashgen.flex.values import (
     AXIS,
+    NARROW,
     NOWHERE,
     POSITIONS,
     Elements,
+    Input,
     NotTraced,
+    Number,
     Value,
     arithmetic,
     compare,
-    dimension,
     holds,
     literal,
     name,
     type_of,
     where,
     wrapped,
+    wrapped_number,
 )
 from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Index, Name, Syntax, pieces
-
-
-@dataclass(frozen=True)
-class Input:
-    """A captured tensor under its name; what stands in for it has its shape and no memory."""
-
-    name: str
-    stand_in: torch.Tensor
-    is_learned: bool
-
-
-@dataclass(frozen=True)
-class Number:
-    """A captured number under its name."""
-
-    name: str
-    stand_in: torch.Tensor
-    is_natural: bool
 
 
 class Dispatched(TorchDispatchMode):
@@ -69,14 +55,13 @@ class Dispatched(TorchDispatchMode):
         self.local: dict[int, str] = {}
         self.fixed: set[str] = set()
         self.sized: set[str] = set()
-        # What is in memory that other tensors have too, by ids: views, what they are of, and what is captured.
-        self._shared = {*(id(each.stand_in) for each in inputs), *(id(each.stand_in) for each in numbers)}
+        self._memory = Memory([*(each.stand_in for each in inputs), *(each.stand_in for each in numbers)])
         self._learned = {"score", *(each.name for each in inputs if each.is_learned)}
         self._natural = {*POSITIONS, AXIS, *(each.name for each in numbers if each.is_natural)}
         for each in inputs:
             tensor, kind = each.stand_in, type_of(each.stand_in.dtype)
             self._natural |= {each.name} if tensor.dtype in (torch.bool, torch.uint8) else set()
-            self.know(tensor, self._element(Elements(each.name, tensor.dtype, kind, (None,) * tensor.ndim)))
+            self.know(tensor, self._element(Elements(each.name, tensor.dtype, kind, (None,) * tensor.ndim, each.sizes)))
         for number in numbers:
             self.know(number.stand_in, name(number.name, type_of(number.stand_in.dtype), frozenset([number.name])))
 
@@ -119,7 +104,7 @@ class Dispatched(TorchDispatchMode):
         if namespace not in ("aten", "prims"):
             return self._taken_apart(func, args, kwargs)
         in_place = operation.endswith("_") and not operation.endswith("__")
-        if in_place and id(args[0]) in self._shared:
+        if in_place and self._memory.is_shared(args[0]):
             raise NotTraced(f"{func} on what other tensors share; expected clone() before it")
         operation = operation[:-1] if in_place else operation
         if operation == "detach":
@@ -139,6 +124,7 @@ class Dispatched(TorchDispatchMode):
     def _computed(
         self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any], into: torch.Tensor | None
     ) -> torch.Tensor:
+        args = self._beside_narrow(args)
         values = [self._operand(each) for each in (args[:1] if operation in SAME else args)]
         result = self._run(func, args, kwargs)
         if result.ndim > 1 or (operation in SAME and result.shape != args[0].shape):
@@ -153,9 +139,28 @@ class Dispatched(TorchDispatchMode):
         if into is not None:
             result = into
         elif func._schema.returns[0].alias_info is not None:
-            self._shared |= {id(args[0]), id(result)}
-        self.know(result, meaning)
+            self._memory.join(args[0], result)
+        for each in self._memory.ones(result):
+            self.know(each, meaning)
         return result
+
+    def _beside_narrow(self, args: tuple) -> tuple:
+        """The operands where some are integers of few bits: numbers of Python beside them have no more, and wrap."""
+        dtypes = {each.dtype for each in args if isinstance(each, torch.Tensor)} - {torch.bool, torch.int64}
+        kind = next(iter(dtypes), torch.int64)
+        if len(dtypes) != 1 or kind not in NARROW:
+            return args
+        args = tuple(self._number_of(each) if self._is_captured(each) else each for each in args)
+        if any(isinstance(each, torch.Tensor) and each.dtype == torch.int64 for each in args):
+            return args
+        return tuple(wrapped_number(each, kind) if type(each) is int else each for each in args)
+
+    def _is_captured(self, given: Any) -> bool:
+        """Whether it stands for an integer that is captured, or is made of such alone."""
+        if not isinstance(given, torch.Tensor) or given.dtype != torch.int64:
+            return False
+        meaning = self.meaning(given)
+        return isinstance(meaning, Value) and bool(meaning.numbers)
 
     def _reduced(self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
         """The sum of a row and the like. A number is a row of itself."""
@@ -174,12 +179,15 @@ class Dispatched(TorchDispatchMode):
         return given if given is None or isinstance(given, str) else self.value(given)
 
     def _within(self, operation: str, value: Value, result: torch.Tensor) -> Value:
-        """An integer to torch is one here too, of no more bits: of int ** number the language makes a float."""
-        if type_of(result.dtype) is Type.INT and value.held is Type.FLOAT:
-            value = value.cast(Type.INT)
+        """An integer to torch is one here too, of no more bits: of int ** number the language makes a float. And so a
+        bool: of min(bool, bool) it makes an integer.
+        """
+        kind = type_of(result.dtype)
+        if (kind is Type.INT and value.held is Type.FLOAT) or kind is Type.BOOL:
+            value = value.cast(kind)
         if operation in GROWING:
             value = wrapped(value, result.dtype)
-        return Value(value.syntax, type_of(result.dtype), value.held, value.numbers)
+        return Value(value.syntax, kind, value.held, value.numbers)
 
     def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
         """The real result where it is made of numbers alone, else one of the right dtype and shape."""
@@ -217,6 +225,14 @@ class Dispatched(TorchDispatchMode):
         self.fixed |= value.numbers
         return tensor.item()
 
+    def leave(self, tensor: torch.Tensor) -> None:
+        """What `n.numpy()` and the like ask for: of numbers alone it is known here."""
+        _, meaning = self._known.get(id(tensor), (None, literal(0)))
+        numbers = meaning.numbers if isinstance(meaning, Value) else None
+        if numbers is None:
+            raise NotTraced("values that leave torch, as by tolist() or numpy(); expected torch's own operations")
+        self.fixed |= numbers
+
     def _viewed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
         tensor = args[0]
         result = self._run(func, args, kwargs)
@@ -224,7 +240,7 @@ class Dispatched(TorchDispatchMode):
         assert isinstance(elements, Elements)
         if result.shape != tensor.shape or not holds(result.dtype, tensor.dtype):
             raise NotTraced(f"{func} of a captured tensor; expected it as it is, indexed")
-        self._shared.add(id(result))
+        self._memory.share(result)
         self.know(result, replace(elements, element=result.dtype))
         return result
 
@@ -245,13 +261,13 @@ class Dispatched(TorchDispatchMode):
         result = torch.zeros((), dtype=tensor.dtype).expand(rows[:1] or left)
         taken = elements.at({axis: self._place(elements, axis, each) for axis, each in values.items()})
         if operation == "select":
-            self._shared.add(id(result))
+            self._memory.share(result)
         self.know(result, self._element(taken))
         return result
 
     def _place(self, elements: Elements, axis: int, index: Value) -> Syntax:
         """An index that counts from the start."""
-        size = name(dimension(elements.name, axis, len(elements.indices)), Type.INT)
+        size = name(elements.sizes[axis], Type.INT)
         if isinstance(index.constant, int):
             return arithmetic("-", size, literal(-index.constant)).syntax if index.constant < 0 else index.syntax
         if not may_be_negative(index.syntax, self._natural, self._causal):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import torch
 
-_FOREIGN = (str(Path(torch.__file__).parent), str(Path(__file__).parent), sysconfig.get_paths()["stdlib"])
+_FOREIGN = (
+    *(str(Path(file).parent) for file in (torch.__file__, np.__file__, __file__)),
+    sysconfig.get_paths()["stdlib"],
+)
 
 
 def is_foreign(file: str) -> bool:

@@ -6,6 +6,7 @@ import atexit
 import hashlib
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Mapping
 from functools import cache
@@ -41,7 +42,17 @@ def kept_module(spec: Mapping[str, Any], shelf: str) -> ModuleType:
                 shutil.rmtree(module, ignore_errors=True)
                 generate(variant, folder)
                 _keep(sums, _sum_of(module))
-    return load_module(module)
+    return _loaded(module, digest)
+
+
+def _loaded(module: Path, digest: str) -> ModuleType:
+    """The module under a name of its own: torch.compile finds modules by their names, and mods share theirs."""
+    name = f"flashgen_kept.{module.name}_{digest}"
+    if name not in sys.modules:
+        loaded = load_module(module)
+        loaded.__name__ = name
+        sys.modules[name] = loaded
+    return sys.modules[name]
 
 
 def _is_whole(module: Path, sums: Path) -> bool:

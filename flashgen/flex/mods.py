@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
 from flashgen.errors import Location, ModError
-from flashgen.flex.dispatched import Input, Number
 from flashgen.flex.files import is_foreign
 from flashgen.flex.hidden import conjuncts
 from flashgen.flex.parts import Way, function_of
 from flashgen.flex.rebuilt import Rebuilding
 from flashgen.flex.trace import Traced, trace
-from flashgen.flex.values import AXIS, NotTraced
+from flashgen.flex.values import AXIS, Input, NotTraced, Number, dimension
 from flashgen.lang.syntax import Syntax
 from flashgen.lang.written import written
 from flashgen.spec.names import name_problem
@@ -29,18 +28,25 @@ _Result = TypeVar("_Result")
 @dataclass(frozen=True)
 class Mods:
     """What two mods compute. `places` says which of the captured values each name has, in the order of `capture`;
-    `ways` has for each of these the mod, 0 for the score's, and the way from there. `fixed` are the numbers for whose
-    values alone this holds; `constants` are the other values, with the way to each as in `ways`.
+    `ways` has for each of these the mod, 0 for the score's, and the way from there; `sizes` the names of each tensor's
+    dimensions. `fixed` are the numbers for whose values alone this holds; `constants` are the other values, with the
+    way to each as in `ways`.
     """
 
     score: Traced | None
     mask: Traced | None
     tensors: Mapping[str, torch.Tensor]
     numbers: Mapping[str, int | float]
+    sizes: Mapping[str, tuple[str, ...]]
     places: Mapping[str, int]
     ways: Sequence[tuple[int, Way]]
     fixed: frozenset[str]
     constants: Sequence[tuple[int, Way, Any]]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Those that are taken."""
+        return frozenset({*self.tensors, *self.numbers}.union(*self.sizes.values()))
 
     @property
     def sized(self) -> frozenset[str]:
@@ -60,14 +66,15 @@ def trace_mods(score_mod: Mod | None, mask_mod: Mod | None, names: Collection[st
     for standing.root, mod in enumerate((score_mod, mask_mod)):
         again.append(None if mod is None else _run(mod, partial(rebuilding.mod, mod)))
     score, mask = again
-    inputs, numbers = standing.inputs.values(), standing.numbers.values()
+    sizes, numbers = standing.sizes(), standing.numbers.values()
+    inputs = [replace(each, sizes=sizes[each.name]) for each in standing.inputs.values()]
     traced_mask = None if mask is None else _run(mask_mod, partial(trace, mask, False, inputs, numbers, False))
     causal = traced_mask is not None and any(map(is_causal, conjuncts(traced_mask.result.syntax)))
     traced_score = None if score is None else _run(score_mod, partial(trace, score, True, inputs, numbers, causal))
     traced = [each for each in (traced_score, traced_mask) if each is not None]
     fixed = frozenset(standing.values if numbers_stay else ()).union(*(each.fixed for each in traced))
     return Mods(
-        traced_score, traced_mask, standing.tensors, standing.values, standing.places, standing.ways, fixed,
+        traced_score, traced_mask, standing.tensors, standing.values, sizes, standing.places, standing.ways, fixed,
         standing.constants,
     )  # fmt: skip
 
@@ -129,6 +136,15 @@ class _Standing:
         is_natural = isinstance(value, int) and value >= 0
         self.numbers[slot] = Number(name, _NumberTensor(torch.tensor(value, dtype=kind)), is_natural)
         return value if self._numbers_stay else self.numbers[slot].stand_in
+
+    def sizes(self) -> dict[str, tuple[str, ...]]:
+        """The names of the dimensions of each tensor, which are those of nothing else."""
+        taken, found = {AXIS, *self.tensors, *self.values}, {}
+        for name, tensor in self.tensors.items():
+            wanted = (dimension(name, axis, tensor.ndim) for axis in range(tensor.ndim))
+            found[name] = tuple(free_name(each, taken, is_argument=False) for each in wanted)
+            taken |= {*found[name]}
+        return found
 
     def constant(self, value: Any, way: Way) -> None:
         """Remember what the trace holds for."""

@@ -32,13 +32,13 @@ Operation = Callable[..., Value]
 # Results of the same value, or of the same value in another dtype.
 SAME = frozenset({
     "alias", "detach", "clone", "lift_fresh", "lift_fresh_copy", "view_of", "_to_copy", "to", "convert_element_type",
-    "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "copy", "device_put", "conj",
+    "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "device_put", "conj",
 })  # fmt: skip
 
 # Whose results may be too large for integers of few bits, where their operands are not.
 GROWING = frozenset({
     "add", "sub", "rsub", "mul", "neg", "abs", "pow", "square", "bitwise_not", "bitwise_left_shift", "__lshift__",
-    "dot",
+    "dot", "copy", "fill",
 })  # fmt: skip
 
 # Results whose values follow from no tensor.
@@ -79,7 +79,12 @@ def _power(x: Value, y: Value) -> Value:
             return power
         # A fraction, which is no integer, is 0 to torch.
         return where(compare("<", y, literal(0)), literal(0), power)
-    return arithmetic("**", x, y)
+    power = arithmetic("**", x, y)
+    if highest(x.type, y.type) is not Type.FLOAT and power.held is Type.FLOAT:
+        # The language has it as a float, next to the integer that it is; a fraction is 0 to torch.
+        margin = where(compare("<", power, literal(0)), literal(-0.25), literal(0.25))
+        return arithmetic("+", power, margin).cast(Type.INT)
+    return power
 
 
 def _clamped(x: Value, min: Value | None = None, max: Value | None = None) -> Value:
@@ -157,6 +162,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "clamp_min": lambda x, bound: call("max", x, bound),
     "clamp_max": lambda x, bound: call("min", x, bound),
     "where": where,
+    "copy": lambda into, source, non_blocking=None: source,
+    "fill": lambda into, value: value,
+    "zero": lambda into: literal(0),
     "masked_fill": _filled,
     "logical_not": lambda x: inverted(_truth(x)),
     "bitwise_not": inverted,

@@ -16,7 +16,7 @@ from flashgen.flex.hidden import apart, conjuncts
 from flashgen.flex.lets import named
 from flashgen.flex.mods import Mod, Mods, is_causal, place_of, trace_mods
 from flashgen.flex.parts import Way, name_of
-from flashgen.flex.values import AXIS, NOWHERE, Value, dimension, literal, where
+from flashgen.flex.values import AXIS, NOWHERE, Value, literal, where
 from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Index, Name, Operation, Syntax, pieces
 from flashgen.lang.written import written
@@ -94,7 +94,7 @@ def _attempt(
 
 def _meaning(score_mod: Mod | None, mask_mod: Mod | None, mods: Mods, name: str, many_queries: bool) -> Meaning:
     score, masks = _expressions(mods)
-    lets, (score, *masks) = named([score, *masks], _local(mods), {AXIS, *mods.tensors, *mods.numbers})
+    lets, (score, *masks) = named([score, *masks], _local(mods), {AXIS, *mods.names})
     read = [*lets.values(), score, *masks]
     used = {piece.id for each in read for piece in pieces(each) if isinstance(piece, Name)}
     spec: dict[str, Any] = {"name": name, "description": _description(score_mod, mask_mod), "align": "top_left"}
@@ -103,7 +103,7 @@ def _meaning(score_mod: Mod | None, mask_mod: Mod | None, mods: Mods, name: str,
     params = {each: _param(each, value, mods) for each, value in mods.numbers.items() if each in used}
     indices = _indices(read)
     inputs = {
-        each: _input(each, tensor, indices.get(each, []), many_queries)
+        each: _input(tensor, mods.sizes[each], indices.get(each, []), many_queries)
         for each, tensor in mods.tensors.items()
         if each in indices or (each in used and not tensor.ndim)
     }
@@ -183,12 +183,13 @@ def _indices(read: Collection[Syntax]) -> dict[str, list[tuple[Syntax, ...]]]:
     return found
 
 
-def _input(name: str, tensor: torch.Tensor, indices: list[tuple[Syntax, ...]], many_queries: bool) -> dict[str, Any]:
-    rank = tensor.ndim
-    places = [[each[axis] for each in indices] for axis in range(rank)]
+def _input(
+    tensor: torch.Tensor, sizes: Sequence[str], indices: list[tuple[Syntax, ...]], many_queries: bool
+) -> dict[str, Any]:
+    places = [[each[axis] for each in indices] for axis in range(tensor.ndim)]
     shape = [
-        tensor.shape[axis] if _is_row(each) else _size(name, axis, rank, each, many_queries)
-        for axis, each in enumerate(places)
+        length if _is_row(each) else _size(own, each, many_queries)
+        for length, own, each in zip(tensor.shape, sizes, places, strict=True)
     ]
     dtype = str(tensor.dtype).removeprefix("torch.")
     grad = {"grad": True} if tensor.requires_grad else {}
@@ -200,13 +201,12 @@ def _is_row(indices: list[Syntax]) -> bool:
     return all(isinstance(index, Name) and index.id == AXIS for index in indices)
 
 
-def _size(name: str, axis: int, rank: int, indices: list[Syntax], many_queries: bool) -> str:
+def _size(own: str, indices: list[Syntax], many_queries: bool) -> str:
     """The length of a dimension: that of the positions that index it, or one of its own."""
     named = {index.id if isinstance(index, Name) else "" for index in indices}
     if named == {"q", "k"}:
         return "q_len" if many_queries else "kv_len"
     lengths = {"b": "batch", "h": "heads", "q": "q_len", "k": "kv_len"}
-    own = dimension(name, axis, rank)
     return lengths.get(next(iter(named)), own) if len(named) == 1 else own
 
 

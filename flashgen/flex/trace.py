@@ -18,9 +18,9 @@ import torch
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
 from flashgen.flex.asking import Asking
-from flashgen.flex.dispatched import Dispatched, Input, Number
+from flashgen.flex.dispatched import Dispatched
 from flashgen.flex.local_names import named_locals
-from flashgen.flex.values import POSITIONS, NotTraced, Value, name
+from flashgen.flex.values import POSITIONS, Input, NotTraced, Number, Value, name
 from flashgen.lang.nodes import Type
 
 
@@ -50,7 +50,7 @@ def trace(
     if with_score:
         given.insert(0, torch.zeros((), dtype=torch.float32))
         dispatched.know(given[0], name("score", Type.FLOAT))
-    asking = Asking()
+    asking = Asking(dispatched.leave)
     with (
         torch.no_grad(),
         named_locals(dispatched.learn),

@@ -16,7 +16,7 @@ NOWHERE = Location("")
 POSITIONS = ("b", "h", "q", "k")
 # The index of what goes over a row.
 AXIS = "i"
-_NARROW = (torch.uint8, torch.int8, torch.int16)
+NARROW = (torch.uint8, torch.int8, torch.int16)
 _RANK = {Type.BOOL: 0, Type.INT: 1, Type.FLOAT: 2}
 
 
@@ -57,16 +57,38 @@ class Value:
         return replace(self, type=to)
 
 
+@dataclass(frozen=True)
+class Input:
+    """A captured tensor under its name; what stands in for it has its shape and no memory. `sizes` are the names of its
+    dimensions where they are as long as they happen to be.
+    """
+
+    name: str
+    stand_in: torch.Tensor
+    is_learned: bool
+    sizes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Number:
+    """A captured number under its name."""
+
+    name: str
+    stand_in: torch.Tensor
+    is_natural: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Elements:
     """An input, or what is left of it: `indices` are those of its dimensions, None where there is none yet. `element`
-    is the dtype to torch; `held` the type of the input, which may be lower.
+    is the dtype to torch; `held` the type of the input, which may be lower; `sizes` the names of its dimensions.
     """
 
     name: str
     element: torch.dtype
     held: Type
     indices: tuple[Syntax | None, ...]
+    sizes: tuple[str, ...]
 
     @property
     def free(self) -> tuple[int, ...]:
@@ -79,7 +101,7 @@ class Elements:
 
 
 def dimension(tensor: str, axis: int, rank: int) -> str:
-    """The name of a dimension of an input that is as long as it happens to be."""
+    """What a dimension of an input that is as long as it happens to be is best called."""
     if rank == 1:
         return f"{tensor}_len"
     return f"{tensor}_{('rows', 'cols')[axis]}" if rank == 2 else f"{tensor}_size{axis}"
@@ -95,6 +117,9 @@ def type_of(dtype: torch.dtype) -> Type:
 def literal(value: bool | int | float | np.generic) -> Value:
     value = value.item() if isinstance(value, np.generic) else value
     kind = Type.BOOL if isinstance(value, bool) else Type.INT if isinstance(value, int) else Type.FLOAT
+    if value != value:
+        # The language has no word for it.
+        return arithmetic("-", literal(np.inf), literal(np.inf))
     return Value(Literal(NOWHERE, value), kind, kind, frozenset())
 
 
@@ -160,13 +185,19 @@ def holds(dtype: torch.dtype, other: torch.dtype) -> bool:
 
 def wrapped(x: Value, dtype: torch.dtype) -> Value:
     """What is left of an integer in a dtype of few bits, which may be too few for it."""
-    if dtype not in _NARROW or x.held is Type.BOOL:
+    if dtype not in NARROW or x.held is Type.BOOL:
         return x
     limits = torch.iinfo(dtype)
     mask, least = literal(limits.max - limits.min), literal(-limits.min)
     if not limits.min:
         return bitwise("&", x, mask)
     return arithmetic("-", bitwise("&", arithmetic("+", x, least), mask), least)
+
+
+def wrapped_number(number: int, dtype: torch.dtype) -> int:
+    """A number in a dtype of few bits."""
+    limits = torch.iinfo(dtype)
+    return (number - limits.min) % (1 << limits.bits) + limits.min
 
 
 def compare(symbol: str, x: Value, y: Value) -> Value:

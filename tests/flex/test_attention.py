@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import flex_mods as mods
+import numpy as np
 import pytest
 import torch
 from flex_beside_torch import by_torch
@@ -78,6 +79,7 @@ def test_captured_tensors_have_gradients() -> None:
 def test_powers_of_integers_are_integers() -> None:
     """Also those that would be fractions, as torch has it."""
     compare(lambda score, b, h, q, k: score + 2 ** (1 - h) + 2 ** (q - k).clamp(-3, 2), None, plain())
+    compare(lambda score, b, h, q, k: score + 3 ** (k % 9) % 7 + (-5) ** (k % 6) % 7, None, plain())
 
 
 def test_queries_stand_at_their_own_index_whatever_the_lengths() -> None:
@@ -122,6 +124,18 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def scaled(weight: float, bias: torch.Tensor) -> Callable[..., torch.Tensor]:
     return lambda score, b, h, q, k: score * weight + bias[h]
+
+
+def with_root(number: int) -> Callable[..., torch.Tensor]:
+    return lambda score, b, h, q, k: score * float(np.asarray(number) ** 0.5)
+
+
+def test_a_number_that_left_torch_builds_anew(traces: list[Any]) -> None:
+    q, k, v = plain()
+    for number, count in ((4, 1), (9, 2), (4, 2)):
+        out = flex_attention(q, k, v, with_root(number))
+        torch.testing.assert_close(out.double(), expected(q, k, v, with_root(number), None)[0], rtol=1e-5, atol=1e-5)
+        assert len(traces) == count
 
 
 def test_other_values_of_the_same_kind_build_nothing_anew(traces: list[Any]) -> None:

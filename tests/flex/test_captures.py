@@ -15,6 +15,7 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flex_beside_torch import by_torch
@@ -228,6 +229,7 @@ BY_NUMBERS: dict[str, Callable[..., torch.Tensor]] = {
     "member": lambda score, b, h, q, k: score * (0.5 if count in {1, 7} else 2.0),
     "type": lambda score, b, h, q, k: score * (0.5 if isinstance(count, int) else 2.0),
     "power": lambda score, b, h, q, k: score * 2**-count,
+    "numpy": lambda score, b, h, q, k: score * float(np.sqrt(count)) + float(np.asarray(shift)),
     "tests": lambda score, b, h, q, k: score * ((count > 0) + (count > 1)) + round(shift, 1),
 }
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from flashgen.flex import flex_attention
+from flashgen.flex import flex_attention, kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 slopes, weight = torch.rand(mods.HEADS, device=DEVICE), 2
@@ -61,6 +61,36 @@ def test_it_is_one_operator(name: str) -> None:
     (graph,) = graphs
     called = [node.target for node in graph.graph.nodes if node.op == "call_function"]
     assert sum(isinstance(target, torch._ops.OpOverload) for target in called) == 1
+
+
+def scaled_by_heads() -> Callable[..., torch.Tensor]:
+    def score_mod(score, b, h, q, k):
+        return score * slopes[h]
+
+    return score_mod
+
+
+def scaled_and_moved(factor: float, shift: float) -> Callable[..., torch.Tensor]:
+    def score_mod(score, b, h, q, k):
+        return score * factor + shift * k
+
+    return score_mod
+
+
+def test_mods_of_one_name_are_told_apart() -> None:
+    """Also those whose kernels are there for a second time, as after other code of the same text."""
+    torch._dynamo.reset()
+    layers = [scaled_by_heads(), scaled_and_moved(2.0, 0.5), scaled_by_heads(), scaled_and_moved(3.0, 0.1)]
+
+    def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        for mod in layers:
+            q = flex_attention(q, k, v, mod)
+        return q
+
+    for _ in range(2):
+        assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(*inputs()), model(*inputs()))
+        kernels.forget()
+        torch._dynamo.reset()
 
 
 def test_what_is_captured_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -72,8 +73,8 @@ def cut_off_bias(score, b, h, q, k, bias=torch.zeros(3, requires_grad=True)):  #
     return score + bias.detach()[h]  # here
 
 
-def changes_a_view(score, b, h, q, k):
-    score.view(()).mul_(2)  # here
+def changes_a_view(score, b, h, q, k, tables=torch.zeros(3)):  # noqa: B008
+    tables.select(0, 1).mul_(2)  # here
     return score
 
 
@@ -93,7 +94,17 @@ def catches(score, b, h, q, k):
         return score
 
 
+def leaves_as_a_list(score, b, h, q, k, bias=torch.ones(3)):  # noqa: B008
+    return score + sum(bias.tolist())  # here
+
+
+def leaves_for_numpy(score, b, h, q, k, bias=torch.ones(3)):  # noqa: B008
+    return score + float(np.asarray(bias)[0])  # here
+
+
 CASES = {
+    leaves_as_a_list: r"values that leave torch, as by tolist\(\)",
+    leaves_for_numpy: r"values that leave torch, as by tolist\(\)",
     draws: "a random number of Python or NumPy; expected",
     catches: "cumsum",
     changes_a_view: r"aten.mul_.Tensor on what other tensors share; expected clone\(\) before it",

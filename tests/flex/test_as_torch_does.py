@@ -1,0 +1,97 @@
+"""What torch's operations say of types, of memory and of names, specs of mods say too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from flex_screen import alike, by_spec, by_torch
+
+from flashgen.flex import to_spec
+
+BYTES = torch.tensor([0, 3, 200, 255, 5, 7], dtype=torch.uint8)
+SMALL = torch.tensor([0, 3, -128, 127, -5, 7], dtype=torch.int8)
+TABLE = torch.arange(36.0).reshape(6, 6)
+CUBE = torch.arange(72.0).reshape(2, 6, 6)
+hundred, minus_three = 100, -3
+
+
+def collected(score, b, h, q, k):
+    found = torch.zeros_like(score)
+    for step in range(3):
+        found += q * step
+    return score + found
+
+
+def through_another_view(score, b, h, q, k):
+    twice = score * 2
+    twice.view(()).add_(q)
+    return twice + k
+
+
+def copied(score, b, h, q, k):
+    found = score.clone()
+    found.copy_(q)
+    return found + score.clone().fill_(3) + score.clone().zero_()
+
+
+def taken_apart_in_place(score, b, h, q, k):
+    found = score.clone()
+    torch.nn.functional.leaky_relu_(found, 0.25)
+    return found
+
+
+def table_and_its_length() -> Callable[..., torch.Tensor]:
+    table, table_len = torch.arange(7.0), 5
+    return lambda score, b, h, q, k: score + table[(q - k).clamp(-2, 2)] * table_len
+
+
+def two_tables() -> Callable[..., torch.Tensor]:
+    table, table_len = torch.arange(7.0), torch.arange(4.0)
+    return lambda score, b, h, q, k: score + table[(q - k).clamp(-2, 2)] * table_len[(q - k).clamp(-3, 3)]
+
+
+def variable_called_as_a_length() -> Callable[..., torch.Tensor]:
+    table = torch.arange(7.0)
+
+    def mod(score, b, h, q, k):
+        table_len = (q - k).clamp(-3, 3) * (q + k) // 5
+        return score + table[table_len] * table_len * table_len
+
+    return mod
+
+
+MODS: dict[str, Callable[..., Any]] = {
+    "power of integers": lambda score, b, h, q, k: score + 3 ** (k % 6) % 7 + (-5) ** (k % 5) % 7,
+    "power that is a fraction": lambda score, b, h, q, k: score + (k + 2) ** (1 - q),
+    "inverse of a minimum of tests": lambda score, b, h, q, k: score * ~torch.minimum(q > k, h > 0),
+    "inverse of a maximum of tests": lambda score, b, h, q, k: score * ~torch.maximum(q > k, h > 0),
+    "bytes below 0": lambda score, b, h, q, k: score + (BYTES[k] > -1) + BYTES[k].clamp(min=-1) + BYTES[k] // -3,
+    "where of bytes": lambda score, b, h, q, k: score + torch.where(q > k, BYTES[k], -1),
+    "bytes and a number": lambda score, b, h, q, k: score + (BYTES[k] + hundred) + (hundred - BYTES[k]) / 2,
+    "bytes and a number below 0": lambda score, b, h, q, k: score + BYTES[k] % minus_three + (BYTES[k] > minus_three),
+    "small and a number": lambda score, b, h, q, k: score + SMALL[k] * minus_three - (SMALL[k] + hundred),
+    "small and a large number": lambda score, b, h, q, k: score + (SMALL[k] & 300) + (SMALL[k] < hundred * 3),
+    "all of one dimension": lambda score, b, h, q, k: score + TABLE[:, k][q] + TABLE[h, :][k],
+    "dots": lambda score, b, h, q, k: score + TABLE[..., k][q] + TABLE[h, ...][k] + CUBE[..., k][b, q],
+    "all of the middle": lambda score, b, h, q, k: score + CUBE[h, :, k][q] + CUBE[:, q, -1][b],
+    "no number": lambda score, b, h, q, k: torch.where(k > 3, score, float("nan")) + torch.xlogy(k, k + 1.0),
+    "collected in place": collected,
+    "through another view": through_another_view,
+    "copied": copied,
+    "taken apart in place": taken_apart_in_place,
+    "a table and its length": table_and_its_length(),
+    "two tables": two_tables(),
+    "a variable called as a length": variable_called_as_a_length(),
+}
+
+
+@pytest.mark.parametrize("name", MODS)
+def test_a_spec_says_what_torch_does(name: str) -> None:
+    scores = torch.randint(-24, 25, (2, 2, 5, 6), generator=torch.Generator().manual_seed(1)) / 8
+    places = list(itertools.product(*map(range, scores.shape)))
+    found = by_spec(*to_spec(MODS[name]), scores, places)
+    assert alike(found, by_torch(MODS[name], None, scores).flatten()).all()
