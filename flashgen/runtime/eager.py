@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from flashgen.runtime.dispatch import is_transformed
+from flashgen.runtime.dispatch import PLAIN_TYPES, is_transformed
 from flashgen.runtime.dropout import without_dropped
 
 # formula(score, b, h, kv_h, q, k) -> (score, mask), all broadcasting to [batch, heads, q_len, kv_len].
@@ -58,21 +58,35 @@ def _scores(
 
     What is hidden has no gradient, also where the formula's derivative there is infinite or NaN: a distance that is
     negative, say, has no logarithm. So where others than the product have a gradient the formula is evaluated for
-    visible pairs alone, one after the other. Within transforms of torch.func and torch.compile that cannot be.
+    visible pairs alone, one after the other. Of tensors without values, and within transforms, that cannot be.
     """
-    learned = not (is_transformed() or torch.compiler.is_compiling()) and _is_learned(formula, product, places)
+    learned = _has_values(product) and _is_learned(formula, product, places)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not learned):
         score, mask = formula(product, *places)
     hidden = score == -math.inf if mask is None else ~mask | (score == -math.inf)
     hidden = hidden.expand(product.shape)
     if learned:
-        visible = ~hidden
-        seen, _ = formula(product[visible], *(place.expand(product.shape)[visible] for place in places))
-        seen = seen.to(product.dtype).expand(int(visible.sum()))
-        return torch.full_like(product, -math.inf).masked_scatter(visible, seen), hidden
-    if score is not product and product.requires_grad:
+        if bool(hidden.any()):
+            return _of_visible(formula, product, places, ~hidden), hidden
+        score, _ = formula(product, *places)
+    elif score is not product and product.requires_grad:
         product.register_hook(lambda gradient: gradient.masked_fill(hidden, 0))
     return score.to(product.dtype).expand(product.shape).masked_fill(hidden, -math.inf), hidden
+
+
+def _of_visible(
+    formula: Formula, product: torch.Tensor, places: tuple[torch.Tensor, ...], visible: torch.Tensor
+) -> torch.Tensor:
+    """The scores of visible pairs, each evaluated by itself, and minus infinity."""
+    score, _ = formula(product[visible], *(each.expand(product.shape)[visible] for each in places))
+    score = score.to(product.dtype).expand(int(visible.sum()))
+    return torch.full_like(product, -math.inf).masked_scatter(visible, score)
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    """Whether the values of a tensor can be looked at: not those of meta and fake tensors, nor while torch traces."""
+    real = type(tensor) in PLAIN_TYPES and not tensor.is_meta
+    return real and not is_transformed() and not torch.compiler.is_compiling()
 
 
 def _is_learned(formula: Formula, product: torch.Tensor, places: tuple[torch.Tensor, ...]) -> bool:

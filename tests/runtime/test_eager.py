@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flashgen.runtime import eager_attention
 
@@ -88,6 +90,31 @@ def test_what_is_hidden_has_no_gradient_whatever_its_score() -> None:
         rows.append(score.softmax(-1) @ others[2][:, :, : i + 1])
     expected = torch.autograd.grad(torch.cat(rows, 2).square().sum(), others)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def biased(score, b, h, kv_h, q, k, bias):  # type: ignore[no-untyped-def]
+    return score + bias * torch.log((q - k + 1).to(score.dtype)), k <= q
+
+
+def test_learned_inputs_without_values_and_within_transforms() -> None:
+    """There nothing can depend on which pairs are visible."""
+    q = torch.randn(1, 2, 5, DIM)
+    bias = torch.zeros(())
+
+    def total(bias: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        found = eager_attention(
+            q, q, q, partial(biased, bias=bias), bottom_right=True, scale=1.0, return_lse=True
+        )  # fmt: skip
+        return found[0].sum() + found[1].sum()
+
+    plain = torch.autograd.grad(total(learned := bias.clone().requires_grad_(), q), learned)[0]
+    assert bool(plain.isfinite())
+    assert torch.func.vmap(total, (None, 0))(bias, q[None]).shape == (1,)
+    assert torch.func.grad(total, 1)(bias, q).shape == q.shape
+    assert total(bias.to("meta").requires_grad_(), q.to("meta")).is_meta
+    with FakeTensorMode() as mode:
+        fakes = mode.from_tensor(learned), mode.from_tensor(q)
+        assert torch.autograd.grad(total(*fakes), fakes[0])[0].shape == ()
 
 
 @pytest.mark.parametrize(("q_len", "kv_len"), [(5, 0), (0, 5), (0, 0)])
