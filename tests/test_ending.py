@@ -25,6 +25,16 @@ def sent(*numbers, error=None):
     return main
 
 
+@pytest.fixture(autouse=True)
+def signals_end_processes():
+    """As in a terminal. Behind nohup, and in the background of a script, some are ignored."""
+    ways = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, way) for number, way in ways.items()}
+    yield
+    for number, way in before.items():
+        signal.signal(number, way)
+
+
 @pytest.mark.parametrize(
     ("number", "status", "said"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "hangup")]
 )
