@@ -243,8 +243,11 @@ def _absolute(
         values = (leaves["q"], leaves["k"], leaves["v"], loss.d_out)
         pairs = max(q_len * heads // kv_heads * len(call.q) // len(call.k), kv_len)
         vanishing = least * (1 + pairs * largest * max(float(tensor.abs().max()) for tensor in values))
+        # A gradient in float16 is one beside an input in float16, whatever q is.
+        halves = {name for name in loss.learned if call.inputs[name].dtype == torch.float16}
         return {
-            name: vanishing * (magnitude > 0) + DERIVATIVE * unmodified.get(name, row.max() * (magnitude > 0))
+            name: (vanishing + 2.0**-25 * (name in halves)) * (magnitude > 0)
+            + DERIVATIVE * unmodified.get(name, row.max() * (magnitude > 0))
             for name, magnitude in magnitudes.items()
         }
 

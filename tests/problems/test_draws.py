@@ -86,6 +86,10 @@ def test_a_pole_at_distance_0_is_seen_whatever_else_is_drawn(count: int) -> None
     assert drawn_as(learned(score, *others, "slope", "power")) == {"power": POSITIVE}
 
 
+def test_few_visible_pairs_decide() -> None:
+    assert drawn_as(learned(KERPLE, "r1", "r2", mask="(q * 7 + k * 3) % 60 == 0")) == {"r2": POSITIVE}
+
+
 def test_pairs_that_the_mask_hides_need_no_score() -> None:
     assert drawn_as(learned("score + r[h] * sqrt(q - k)", "r", causal=True)) == {}
 

@@ -18,7 +18,7 @@ from flashgen.problems.packed import PackedModule
 from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
-from flashgen.verify import Case, cases_for, gradient_cases_for, run_case
+from flashgen.verify import Case, cases_for, gradient_cases_for, run_case, run_cases
 
 VARIANTS = Path(__file__).parent.parent.parent / "variants"
 Edit = Callable[[str, torch.Tensor], torch.Tensor]
@@ -176,3 +176,12 @@ def test_every_loss_is_the_cases_own(gallery_module: Callable[[str], ModuleType]
     expanded = draw_loss(variant, case, replace(case.backward, d_out="expanded", lse=False), call)
     assert set(expanded.d_out.stride()) == {0} and expanded.d_lse is None
     assert draw_loss(variant, case, replace(case.backward, d_out="transposed"), call).d_out.stride(-1) != 1
+
+
+def test_a_gradient_in_float16_may_vanish_whatever_q_is(tmp_path: Path) -> None:
+    """Beside a sink weights of scores near -20 are 1e-9, and so is what comes down to the input."""
+    inputs = {"rel": {"shape": ["heads"], "dtype": "float16", "grad": True}}
+    variant = load({"name": "small", "sink": "learned", "inputs": inputs, "score": "score + rel[h] - 20.0"})
+    module = load_module(generate(variant, tmp_path))
+    report = run_cases(module, variant, gradient_cases_for(variant, "quick", False, False), level="quick", device="cpu")
+    assert report.passed, str(report)
