@@ -8,7 +8,7 @@ import torch
 
 from flashgen.problems.calls import Call
 from flashgen.verify.budget import Reference
-from flashgen.verify.eager_gradients import Loss, eager_gradients
+from flashgen.verify.eager_gradients import Loss, eager_gradients, evaluate
 
 # A row that ends beyond this has scores whose float32 neighbours are far apart: of a score of 1e5, 1 part in 128. What
 # the forward pass takes the maximum of, the backward pass computes anew, and exp makes a factor of such a difference.
@@ -60,7 +60,8 @@ def _faults(call: Call, reference: Reference, scale: float | None, loss: Loss | 
     return torch.cat([(wrong & (lse != -torch.inf)).flatten(), *(~each.isfinite().flatten() for each in results)])
 
 
-def _evaluated(call: Call, reference: Reference, scale: float | None, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    q, k, v = call.q.to(dtype), call.k.to(dtype), call.v.to(dtype)
-    found: tuple[torch.Tensor, ...] = reference(q, k, v, **call.keywords, scale=scale, return_lse=True)
-    return found
+def _evaluated(
+    call: Call, reference: Reference, scale: float | None, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    tensors = {"q": call.q.to(dtype), "k": call.k.to(dtype), "v": call.v.to(dtype)}
+    return evaluate(reference, call, tensors, scale)

@@ -5,29 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 from attending import attend, drawn, trainable
-from torch.utils._python_dispatch import TorchDispatchMode
+from watched_calls import Watch, detached
 
 # An operator takes what the inputs and the schedule of its variant ask for: nothing, numbers of heads, a learned table,
 # tensors along keys with a plan. Those of the other variants are as one of these.
 NAMES = ["causal", "alibi", "relative_bias", "document"]
-
-
-class Watch(TorchDispatchMode):
-    """Keeps the calls of our operators."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Any, tuple[Any, ...]]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "flashgen":
-            self.calls.append((func, args))
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -44,7 +30,7 @@ def test_torch_finds_nothing_wrong(gallery_module: Callable[[str], ModuleType], 
     named, derived = (re.sub(r"_\d{1,3}$", "", each.name()) for each in (forward, backward))
     assert (forward, derived) == (module.OPERATOR.overload, f"{named}_backward")
     torch.library.opcheck(forward, taken)
-    torch.library.opcheck(backward, tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in given))
+    torch.library.opcheck(backward, detached(given))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -58,4 +44,4 @@ def test_nor_with_packed_sequences(gallery_module: Callable[[str], ModuleType]) 
     (forward, taken), (backward, given) = watch.calls
     assert forward == module.VARLEN_OPERATOR.overload
     torch.library.opcheck(forward, taken)
-    torch.library.opcheck(backward, tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in given))
+    torch.library.opcheck(backward, detached(given))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from watched_calls import Watch, detached
 
 import flashgen
 from flashgen.codegen.export import export_module
@@ -64,19 +64,6 @@ def results(attention: Any, drawn: Drawn) -> Results:
     return [out.detach(), lse.detach(), *torch.autograd.grad(loss_of(out, lse), list(leaves.values()))]
 
 
-class Watch(TorchDispatchMode):
-    """Keeps the calls of our operators."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Any, tuple[Any, ...]]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "flashgen":
-            self.calls.append((func, args))
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("index", INDICES)
 def test_a_draw_is_the_same_by_every_door(index: int, tmp_path: Path) -> None:
@@ -97,8 +84,7 @@ def test_a_draw_is_the_same_by_every_door(index: int, tmp_path: Path) -> None:
         results(lambda leaves, rest: attend(module, leaves, rest), drawn)
     assert len(watch.calls) == 2
     for overload, arguments in watch.calls:
-        given = tuple(each.detach() if isinstance(each, torch.Tensor) else each for each in arguments)
-        torch.library.opcheck(overload, given, test_utils=("test_schema", "test_faketensor"))
+        torch.library.opcheck(overload, detached(arguments), test_utils=("test_schema", "test_faketensor"))
 
     both = {name: torch.stack([each, each.flip(0)], 1) for name, each in drawn.leaves.items()}
 
