@@ -11,7 +11,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from sqlalchemy.engine import make_url
 from sqlalchemy.event import listen
-from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from flashgen.errors import EnvironmentProblem, UsageError
 
@@ -41,10 +41,13 @@ def _database(url: str) -> RDBStorage:
     """Of hosts that make the tables at the same moment all but one fail, and find them a little later."""
     # A connection that the server has closed meanwhile is opened again.
     options: dict[str, Any] = {"pool_pre_ping": True}
+    meanwhile: tuple[type[Exception], ...] = (IntegrityError, ProgrammingError, StorageInternalError)
     if make_url(url).get_backend_name() == "sqlite":
         options["connect_args"] = {"timeout": LOCK_SECONDS}
+        # What SQLite says of a table that another process has just made; servers say it of a lost connection.
+        meanwhile += (OperationalError,)
     for attempt in range(1, TRIES):
-        with suppress(IntegrityError, ProgrammingError, StorageInternalError):
+        with suppress(*meanwhile):
             return _one_at_a_time(RDBStorage(url, engine_kwargs=options))
         time.sleep(0.5 * attempt)
     return _one_at_a_time(RDBStorage(url, engine_kwargs=options))

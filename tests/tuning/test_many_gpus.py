@@ -13,6 +13,8 @@ from pathlib import Path
 
 import optuna
 import pytest
+from sqlalchemy.engine import Engine
+from sqlalchemy.event import listen, remove
 from test_session import DEVICE, FakeTools, session, workload
 from test_session import LONG as PROBLEM
 from test_study import BEST, SPACE, Fake
@@ -221,6 +223,24 @@ def test_processes_join_one_study_in_a_database(kind, request, tmp_path):
     fake = Fake()
     result = search(SPACE[:48], [fake], place=url, name="shared")
     assert fake.asked == [] and len(result.trials) == 48
+
+
+@pytest.mark.parametrize("table", ["studies", "trials", "version_info", "alembic_version"])
+def test_tables_that_another_process_makes_meanwhile_are_taken(table, tmp_path):
+    url, raced = f"sqlite:///{tmp_path}/study.db", []
+
+    def overtake(_connection, _cursor, statement, *_):
+        if f"CREATE TABLE {table} " in statement and not raced:
+            raced.append(table)
+            optuna.storages.RDBStorage(url)
+
+    listen(Engine, "before_cursor_execute", overtake)
+    try:
+        with opened_storage(url) as storage:
+            assert storage.get_all_studies() == []
+    finally:
+        remove(Engine, "before_cursor_execute", overtake)
+    assert raced == [table]
 
 
 def test_a_session_resumes_from_postgresql(postgres, tmp_path, monkeypatch):
