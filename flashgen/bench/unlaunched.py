@@ -2,8 +2,9 @@
 
     python -m flashgen.bench.unlaunched [--launched] causal alibi
 
-prints microseconds of calls, and of an autograd function that does nothing, which is the least that a call with a
-backward pass costs. In three columns: of calls at addresses seen before, as where memory goes round; of calls at new
+prints microseconds of calls, and of two autograd functions that launch nothing: one that does nothing, and one that
+makes and keeps the tensors that attention does, which is the least that its call with a backward pass can cost. In
+three columns: of calls at addresses seen before, as where memory goes round; of calls at new
 ones, as where results are kept; and the mean of the first calls after one, which is what a simple loop measures, with
 what is done once. Tensors are the CPU's and say that they are a GPU's; no kernel is compiled, and the launcher in C
 that hands arguments to the driver does nothing. With --launched the calls run on a GPU: then the memory of each tensor
@@ -138,6 +139,21 @@ class Nothing(torch.autograd.Function):
         return d_out, d_out, d_out
 
 
+class Kept(torch.autograd.Function):
+    """What makes and keeps the tensors that attention does, without a launch."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, d_out: torch.Tensor, _: object) -> Any:
+        return tuple(map(torch.empty_like, ctx.saved_tensors[:3]))
+
+
 def calls_of(module: ModuleType) -> dict[str, Callable[[], object]]:
     """The calls that are timed: each form of attention of a variant without inputs but those with defaults."""
     q, k, v = (torch.randn(1, 2, 64, 64, dtype=torch.bfloat16) for _ in range(3))
@@ -155,6 +171,7 @@ def calls_of(module: ModuleType) -> dict[str, Callable[[], object]]:
 
     return {
         "nothing, forward+backward": lambda: torch.autograd.grad(Nothing.apply(*leaves), leaves, d_out),
+        "tensors kept, forward+backward": lambda: torch.autograd.grad(Kept.apply(*leaves)[0], leaves, d_out),
         "forward": lambda: module.attention(q, k, v),
         "forward that is recorded": lambda: module.attention(*leaves),
         "forward+backward": lambda: torch.autograd.grad(module.attention(*leaves), leaves, d_out),
