@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from flashgen.flex.apart import Shape, put_together, taken_apart
 from flashgen.flex.captures import Captured, capture
 from flashgen.flex.kept import kept_module
 from flashgen.flex.mods import Mod
@@ -101,7 +102,8 @@ os.register_at_fork(after_in_child=_begin_anew)
 def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> tuple[Kernels, list[Any]]:
     """The kernels of two mods, and the values that these capture now."""
     if torch.compiler.is_compiling():
-        kernels = getattr(_compiled_in, _name_of(score_mod, mask_mod, many_queries))
+        shape, leaves = taken_apart((score_mod, mask_mod))
+        kernels = getattr(_compiled_in, _name_of(many_queries, shape, *leaves))
         mods = score_mod, mask_mod
         values = [follow(mods[root], way) for root, way in kernels.ways]
         # So that it compiles again for others.
@@ -112,8 +114,9 @@ def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool)
 
 
 @torch.compiler.assume_constant_result
-def _name_of(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> str:
+def _name_of(many_queries: bool, shape: Shape, *leaves: Any) -> str:
     """What torch.compile finds kernels by. It asks again where a captured value that it reads is of another kind."""
+    score_mod, mask_mod = put_together(shape, iter(leaves))
     kernels, _ = _found(score_mod, mask_mod, many_queries)
     name = f"kernels_{id(kernels)}"
     setattr(_compiled_in, name, kernels)

@@ -26,7 +26,19 @@ def by_closure(bias: torch.Tensor) -> Callable[..., torch.Tensor]:
     return lambda score, b, h, q, k: score + bias[h]
 
 
+def beside(bias: Any, score: Any, b: Any, h: Any, q: Any, k: Any, more: Any = None) -> Any:
+    return score + bias[h] + (0 if more is None else more["keys"][k])
+
+
+def of_a_list(tables: Any, score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return score + tables[0][h] * tables[1]
+
+
+by_keys = torch.rand(17, device=DEVICE)
 CASES = {
+    "partial of a tensor": functools.partial(beside, slopes),
+    "partial of a tensor by its name": functools.partial(functools.partial(beside, slopes), more={"keys": by_keys}),
+    "partial of a list": functools.partial(of_a_list, [slopes, 0.5]),
     "globals": by_globals,
     "closure": by_closure(torch.rand(mods.HEADS, device=DEVICE)),
     "partial": functools.partial(mods.scaled_by, 0.5),
