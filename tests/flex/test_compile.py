@@ -75,6 +75,24 @@ def test_it_is_one_operator(name: str) -> None:
     assert sum(isinstance(target, torch._ops.OpOverload) for target in called) == 1
 
 
+def test_what_is_made_of_captured_tensors_is_made_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = torch.rand(mods.HEADS, 17, device=DEVICE, requires_grad=True)
+
+    def mod(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return score + table.softmax(-1)[h, k] + table[h].cumsum(0)[q] + torch.tensor([0.5, 1.0, 2.0, 3.0])[h]
+
+    qkv = inputs()
+    attention, graphs = compiled(mod)
+    for _ in range(2):
+        found, wanted = attention(*qkv), flex_attention(*qkv, mod) * 2
+        assert torch.equal(found, wanted)
+        gradients = [torch.autograd.grad(out.sum(), table)[0] for out in (found, wanted)]
+        torch.testing.assert_close(*gradients)
+        with torch.no_grad():
+            table.mul_(3)
+    assert len(graphs) == 1
+
+
 def scaled_by_heads() -> Callable[..., torch.Tensor]:
     def score_mod(score, b, h, q, k):
         return score * slopes[h]
