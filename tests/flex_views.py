@@ -67,6 +67,50 @@ def mapped(score, b, h, q, k):
     return score + torch.vmap(lambda each: each / each.norm())(rows)[h, k]
 
 
+def collected(score, b, h, q, k):
+    total = torch.zeros(LENGTH)
+    for number, layer in enumerate(layers.unbind(0)):
+        total = total + layer.mean(0) * number
+    total += row
+    return score + total[k]
+
+
+def turned_in_place(score, b, h, q, k):
+    return score + rows.clone().t_()[k, h] + rows.clone().unsqueeze_(0)[0, h, q]
+
+
+class Position(torch.nn.Module):
+    """A network gives the bias of each distance; of its modules' own code nothing is read."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.LayerNorm(8), Wide(8, HEADS))
+        self.register_buffer("places", torch.linspace(-1, 1, 4 * length).view(-1, 2))
+        self.center = length
+
+    def forward(self, score, b, h, q, k):
+        return score + self.net(self.places)[q - k + self.center, h]
+
+
+class Wide(torch.nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(torch.tanh(x))
+
+
+class Buckets(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(8, HEADS)
+        self.register_buffer("distance", torch.arange(LENGTH)[None] - torch.arange(LENGTH)[:, None])
+
+    def forward(self, score, b, h, q, k):
+        buckets = self.distance.abs().clamp(max=3) + (self.distance > 0) * 4
+        return score + self.table(buckets).permute(2, 0, 1)[h, q, k]
+
+
+position, buckets = Position(LENGTH), Buckets()
+LEARNED += [*position.parameters(), *buckets.parameters()]
+
 VIEWS: dict[str, Callable[..., Any]] = {
     "t": lambda score, b, h, q, k: score + pairs.t()[q, k],
     "T": lambda score, b, h, q, k: score + pairs.T[q, k],
@@ -122,9 +166,26 @@ DERIVED: dict[str, Callable[..., Any]] = {
     "written to": written_to,
     "read before it is written to": read_before_it_is_written_to,
     "doubled": doubled,
+    "collected": collected,
+    "turned in place": turned_in_place,
+    "from the end": lambda score, b, h, q, k: score + rows.flip(1)[h, -1 - k] + rows.cumsum(1)[h - 1, k - q],
+    "compared": lambda score, b, h, q, k: score + (row[None] > row[:, None]).sum(1)[k] * row[q],
     "mapped": mapped,
     "lengths": lambda score, b, h, q, k: torch.where(k < (counts > 0).sum(-1)[b] + 3, score, -math.inf),
     "counted": lambda score, b, h, q, k: torch.where(counts.cumsum(-1)[b, q] >= counts.cumsum(-1)[b, k], score, -1e9),
+    "a network": position,
+    "an embedding": buckets,
+    "linear at a place": lambda score, b, h, q, k: score + F.linear(right.t()[k], left, slopes)[h],
+    "rounded": lambda score, b, h, q, k: score + rows.bfloat16().float().t()[k, h] + slopes.half().softmax(0)[h],
+    "turned in rotation": lambda score, b, h, q, k: (
+        score + (torch.cat(rows[h].chunk(2)[::-1]) * rows[0].sin())[k] * rows.view(HEADS, 2, LENGTH)[h, 1, q]
+    ),
+    "relative, as of Swin": lambda score, b, h, q, k: (
+        score + by_place[document.view(-1)].view(1, LENGTH, -1).permute(2, 0, 1).contiguous().sigmoid()[h, 0, k]
+    ),
+    "forgotten": lambda score, b, h, q, k: (
+        score + F.logsigmoid(rows).cumsum(-1)[h, q] - rows.sigmoid().cumsum(-1)[h, k]
+    ),
     "made of numbers": lambda score, b, h, q, k: score + torch.tensor([0.1, 0.2, 0.3, 0.4])[h],
     "made of a range": lambda score, b, h, q, k: score + torch.exp2(-torch.arange(1, HEADS + 1) * 8.0 / HEADS)[h] * k,
     "made triangle": lambda score, b, h, q, k: torch.where(

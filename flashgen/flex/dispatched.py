@@ -72,6 +72,12 @@ class Dispatched(TorchDispatchMode):
         origin: Origin | None,
     ) -> Any:  # fmt: skip
         """What comes out of an operation, in the language."""
+        if (
+            into is not None
+            and torch.Tag.inplace_view in func.tags
+            and self._run(func, args, kwargs).shape != into.shape
+        ):
+            raise NotTraced(f"{func}, in place; expected its kind that gives another tensor")
         if (operation == "detach" or not self._tape.has_gradients) and self._have_gradients(args):
             raise NotTraced("detach(), or no_grad(), of what has a gradient; expected it of captured tensors alone")
         if func.namespace == "aten" and operation in ("index", "select"):
@@ -102,7 +108,10 @@ class Dispatched(TorchDispatchMode):
         self, func: Any, args: tuple, kwargs: dict[str, Any], into: torch.Tensor | None, origin: Origin
     ) -> Any:
         """What comes out of an operation on captured values, by torch itself at each call."""
-        result = into if into is not None else self._run(func, args, kwargs)
+        # What changes a shape in place does so to what stands in for the tensor too.
+        is_reshaped = into is not None and torch.Tag.inplace_view in func.tags
+        result: Any = func(*args, **kwargs) if is_reshaped else into
+        result = self._run(func, args, kwargs) if into is None else result
         if isinstance(result, torch.Tensor):
             self._share(func, args, result)
             for each in self._memory.ones(result):
@@ -206,7 +215,7 @@ class Dispatched(TorchDispatchMode):
 
     def _made(self, func: Any, args: tuple, kwargs: dict[str, Any], origin: Origin | None) -> torch.Tensor:
         """What follows from no tensor's values."""
-        tensor = func(*args, **kwargs)
+        tensor = func(*args, **{**kwargs, "device": "cpu"})
         like = [each for each in args if isinstance(each, torch.Tensor)]
         if not like:
             return self._understood(tensor, self._tape.made(func, args, kwargs))
@@ -228,7 +237,9 @@ class Dispatched(TorchDispatchMode):
         """What `range(n)`, `if n > 2` and the like ask for."""
         value = self._known.value(tensor)
         if value.numbers is None:
-            raise NotTraced("a decision by the score, a position or a captured tensor; expected torch.where")
+            raise NotTraced(
+                "a decision by the score, a position or a captured tensor; expected torch.where, or a captured number"
+            )
         self.fixed |= value.numbers
         return tensor.item()
 
@@ -247,7 +258,7 @@ class Dispatched(TorchDispatchMode):
         assert isinstance(elements, Elements)
         if operation in TURNED:
             elements = replace(elements, free=TURNED[operation](elements.free, *args[1:]))
-        elif result.shape != tensor.shape or not holds(result.dtype, tensor.dtype):
+        elif result.shape != tensor.shape or not holds(result.dtype, tensor.dtype) or _rounds(tensor, result):
             raise NotTraced(f"{func} of a captured tensor; expected it as it is, indexed")
         self._share(func, args, result)
         self._known.know(result, replace(elements, element=result.dtype))
@@ -290,6 +301,11 @@ class Dispatched(TorchDispatchMode):
             # By the whole and not by its parts.
             self._known.come_from([result], origin)
         return result
+
+
+def _rounds(tensor: torch.Tensor, result: torch.Tensor) -> bool:
+    """Whether a cast rounds what float32 holds."""
+    return result.dtype != tensor.dtype and result.dtype.is_floating_point and result.dtype.itemsize < 4
 
 
 def _implementation(func: Any) -> Callable[..., Any] | None:

@@ -31,6 +31,8 @@ _BY_STRIDES = frozenset({"as_strided", "set_", "resize", "as_strided_scatter"})
 _END = 2**63 - 1
 _DEEP = 6
 _LETTERS = "ijlmno"
+# Which say nothing of what is computed.
+_OUTWARD = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +272,8 @@ def _name(function: Any) -> str:
 def _said(step: Step, texts: Mapping[int, str]) -> str:
     """A step as one would write it, on results that are written so."""
     first, *rest = [_text(each, texts) for each in step.args]
+    said = {name: each for name, each in step.kwargs.items() if name not in _OUTWARD and each is not None}
+    rest += [f"{name}={_text(each, texts)}" for name, each in said.items()]
     if step.function is operator.getitem:
         return f"{first}[{rest[0]}]"
     if not isinstance(step.args[0], Result):
