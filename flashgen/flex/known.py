@@ -95,7 +95,8 @@ class Known:
         if not isinstance(given, torch.Tensor):
             return literal(given)
         if id(given) not in self._known:
-            raise NotTraced("a tensor that is neither in its closure, its globals nor its defaults")
+            what = "a tensor that is neither in its closure, its globals nor its defaults"
+            raise NotTraced(f"{what}; where a module of one's own is called, expected module.forward(...)")
         return self._known[id(given)][1] or self.elements_of(given)
 
     def elements_of(self, tensor: torch.Tensor) -> Value | Elements:
