@@ -45,6 +45,14 @@ class ExpressionError(SpecError):
     """An expression of a spec does not parse or does not type-check."""
 
 
+class UnreadError(SpecError):
+    """A spec has an input or a runtime param, its `name`, of which nothing is left in what is computed."""
+
+    def __init__(self, location: Location, found: str, expected: str, name: str) -> None:
+        self.name = name
+        super().__init__(location, found, expected)
+
+
 class ModError(FlashgenError, ValueError):
     """A mod of FlexAttention does what the language does not have. `location` is the line of the mod."""
 

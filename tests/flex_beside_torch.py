@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from flex_mods import APPROXIMATE_TANH, BATCH, HEADS, LENGTH, Mod
@@ -15,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from flashgen.codegen import generate, load_module
 from flashgen.flex import flex_attention, to_spec
+from flashgen.flex.captures import capture
 from flashgen.flex.text import yaml_of
 from flashgen.problems.calls import Call
 from flashgen.spec import load
@@ -34,8 +36,8 @@ def wrongs(mod: Mod, folder: Path, head_dim: int, dtype: torch.dtype, device: st
 
     q, k, v = (drawn().requires_grad_() for _ in range(3))
     d_out = drawn()
-    _, tensors, _ = to_spec(mod.score, mod.mask)
-    captured = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+    read = [each for each in capture(mod.score, mod.mask).values if isinstance(each, torch.Tensor)]
+    captured = {f"captured {number}": tensor for number, tensor in enumerate(read) if tensor.requires_grad}
     found = []
     for way, attend in _ways(mod, folder, device).items():
         out, lse = attend(q, k, v)
@@ -84,6 +86,10 @@ class Plain(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
+# torch's own has a gradient for single elements alone.
+INDEXED = patch("torch._dynamo._trace_wrapped_higher_order_op.mod_index", torch.ops.aten.index.Tensor)
+
+
 def by_torch(score: Callable[..., Any] | None, mask: Callable[..., Any] | None) -> Callable[..., Any]:
     """torch's eager FlexAttention, in the dtype of what it is given, differentiable on a CPU too."""
     seen = of_torch.noop_mask if mask is None else lambda *at: mask(*at).bool()
@@ -94,7 +100,7 @@ def by_torch(score: Callable[..., Any] | None, mask: Callable[..., Any] | None) 
     ) -> Any:
         whole = (q.shape[2], k.shape[2], *[None] * 10, seen)
         # What mods make themselves is made where q is.
-        with torch.device(q.device), Plain():
+        with torch.device(q.device), Plain(), INDEXED:
             out, lse, _ = math_attention(q, k, v, modified, whole, q.shape[3] ** -0.5 if scale is None else scale, {})
         # A row that sees nothing passes no gradient on; through a logarithm of 0 it would be no number.
         lse = torch.where(lse == -math.inf, lse.detach(), lse) * math.log(2)

@@ -252,6 +252,36 @@ class Writer:
         ways.append(f"{name}[..., {places[-1]}]" + "".join(f"[{place}]" for place in places[:-1]))
         if rest:
             ways += [f"{name}[{first}][{rest}]", f"{name}[:, {rest}][{first}]"]
+        if self._random.random() < 0.25:
+            return self._viewed(name, kind, places, shape)
+        return self._random.choice(ways)
+
+    def _viewed(self, name: str, kind: str, places: tuple[str, ...], shape: tuple[int, ...]) -> str:
+        """An element of what torch makes of a captured tensor."""
+        every, last = ", ".join(places), len(shape) - 1
+        order = self._random.sample(range(len(shape)), len(shape))
+        ways = [
+            f"{name}.permute({', '.join(map(str, order))})[{', '.join(places[each] for each in order)}]",
+            f"{name}.transpose(0, -1)[{', '.join([places[-1], *places[1:-1], places[0]][: len(shape)])}]",
+            f"{name}[None][0, {every}]", f"{name}.unsqueeze(-1)[{every}, 0]", f"{name}.flip({last})[{every}]",
+            f"{name}.roll(1, 0)[{every}]", f"torch.stack([{name}, {name}.flip(0)])[1, {every}]",
+            f"torch.cat([{name}, {name}], {last})[{every}]", f"{name}.unbind(0)[0][{', '.join(places[1:]) or '...'}]",
+            f"{name}[:{shape[0]}][{every}]", f"torch.cat([{name}, {name}])[{shape[0]}:][{every}]",
+            f"{name}.repeat({', '.join(['2'] * len(shape))})[{every}]", f"{name}.clone()[{every}]",
+            f"{name}.chunk(1)[0][{every}]", f"torch.where({name} == {name}, {name}, {name}.flip(0))[{every}]",
+        ]  # fmt: skip
+        if last:
+            rest = ", ".join(places[1:])
+            ways += [f"{name}[{places[0]}].flip(-1)[{rest}]", f"{name}[{places[0]}, :][None][0, {rest}]"]
+            ways += [f"({name}[{places[0]}] {symbol} {name}[{places[0]}])[{rest}]" for symbol in ("==", "!=")] * (
+                kind == "bool"
+            )
+            ways.append(f"{name}.transpose(0, 1).flatten(0, 1)[{self._random.randrange(shape[0] * shape[1])}]" + (
+                f"[{', '.join(places[2:])}]" if last > 1 else ""
+            ))  # fmt: skip
+        if kind != "bool":
+            ways += [f"{name}.cumsum(0)[{every}]", f"({name} + {name}.amax())[{every}]", f"{name}.abs().sum(0)"]
+            ways[-1:] = [f"{ways[-1]}[{', '.join(places[1:])}]"] if last else []
         return self._random.choice(ways)
 
     def _place(self) -> tuple[str, int]:

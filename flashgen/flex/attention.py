@@ -63,7 +63,8 @@ def flex_attention(
     kv_len = key.shape[2]
     mask_mod = None if block_mask is None else _mask_mod(block_mask, q_len, kv_len)
     kernels, values = kernels_for(score_mod, mask_mod, q_len > kv_len)
-    arguments = kernels.arguments(values, (batch, heads, q_len, kv_len))
+    query = kernels.beside(query, values)
+    arguments = kernels.arguments(values, (batch, heads, q_len, kv_len), query.device)
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
     wants_max = return_aux is not None and getattr(return_aux, "max_scores", False)
     if kernel_options:

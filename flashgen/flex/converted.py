@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from flashgen.errors import UsageError
 from flashgen.flex.kernels import variant_name
-from flashgen.flex.spec import to_spec
+from flashgen.flex.spec import meaning
 from flashgen.flex.text import yaml_of
-from flashgen.printable import on_one_line
+from flashgen.printable import in_short, on_one_line
 
+_LONG = 200
 _COMMENTS = {
     "align": "FlexAttention counts queries from 0, also where there are fewer than keys; a decoder has bottom_right.",
     "params": "Numbers that the mod reads: arguments of attention(), with their values of today.",
@@ -30,9 +32,16 @@ def converted(mod: str, mask: str | None = None) -> str:
     first = _found(mod)
     score, masks = (None, [first]) if _is_mask(first) else (first, [])
     masks += [_found_mask(mask)] if mask is not None else []
-    spec, *_ = to_spec(score, _all_of(masks), name=variant_name(first))
+    found = meaning(score, _all_of(masks), variant_name(first), many_queries=False)
     head = on_one_line(f"{mod}{f', with the mask {mask}' if mask else ''}")
-    return yaml_of(spec, _COMMENTS, head=f"By flashgen convert, from {head}.")
+    comments = {**_COMMENTS, **({"inputs": _said(found.derived)} if found.derived else {})}
+    return yaml_of(found.spec, comments, head=f"By flashgen convert, from {head}.")
+
+
+def _said(derived: Mapping[str, str]) -> str:
+    """How inputs come of what is captured."""
+    lines = (f"  {name}: {in_short(text, _LONG)}" for name, text in derived.items())
+    return "\n# ".join(["Made by torch of what the mod captures, and to be passed as it is then:", *lines])
 
 
 def _is_mask(mod: Any) -> bool:

@@ -12,114 +12,123 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from flashgen.flex.bounds import may_be_negative
+from flashgen.flex.known import Known
 from flashgen.flex.memory import Memory
-from flashgen.flex.operations import GROWING, MADE, OPERATIONS, REDUCTIONS, SAME
+from flashgen.flex.operations import GROWING, MADE, OPERATIONS, REDUCTIONS, SAME, TURNED
+from flashgen.flex.tape import Origin
 from flashgen.flex.values import (
     AXIS,
     NARROW,
-    NOWHERE,
-    POSITIONS,
     Elements,
-    Input,
     NotTraced,
-    Number,
     Value,
-    arithmetic,
-    compare,
     holds,
     literal,
     name,
     type_of,
-    where,
     wrapped,
     wrapped_number,
 )
 from flashgen.lang.nodes import Type
-from flashgen.lang.syntax import Index, Name, Syntax, pieces
 
 
 class Dispatched(TorchDispatchMode):
-    """Takes note of what each operation computes.
+    """Takes note of what each operation computes. `fixed` are the numbers whose values the mod asked for."""
 
-    `local` has the names of the mod's variables, by the ids of the expressions in them; `fixed` are the numbers whose
-    values the mod asked for, `sized` the inputs over whose elements it went.
-    """
-
-    def __init__(self, inputs: Collection[Input], numbers: Collection[Number], causal: bool) -> None:
+    def __init__(self, known: Known, captured: Collection[torch.Tensor]) -> None:
         super().__init__()
-        self._causal = causal
-        # The tensors are kept, lest others take their ids.
-        self._known: dict[int, tuple[torch.Tensor, Value | Elements]] = {}
-        self.local: dict[int, str] = {}
+        self._known, self._tape = known, known.tape
+        self._memory = Memory(captured)
         self.fixed: set[str] = set()
-        self.sized: set[str] = set()
-        self._memory = Memory([*(each.stand_in for each in inputs), *(each.stand_in for each in numbers)])
-        self._learned = {"score", *(each.name for each in inputs if each.is_learned)}
-        self._natural = {*POSITIONS, AXIS, *(each.name for each in numbers if each.is_natural)}
-        for each in inputs:
-            tensor, kind = each.stand_in, type_of(each.stand_in.dtype)
-            self._natural |= {each.name} if tensor.dtype in (torch.bool, torch.uint8) else set()
-            self.know(tensor, self._element(Elements(each.name, tensor.dtype, kind, (None,) * tensor.ndim, each.sizes)))
-        for number in numbers:
-            self.know(number.stand_in, name(number.name, type_of(number.stand_in.dtype), frozenset([number.name])))
-
-    def know(self, tensor: torch.Tensor, meaning: Value | Elements) -> None:
-        self._known[id(tensor)] = tensor, meaning
-
-    def learn(self, variable: str, tensor: torch.Tensor) -> None:
-        """What a variable of the mod is called."""
-        known = self._known.get(id(tensor))
-        if known is not None and isinstance(known[1], Value):
-            self.local.setdefault(id(known[1].syntax), variable)
-
-    def meaning(self, given: Any) -> Value | Elements:
-        if not isinstance(given, torch.Tensor):
-            return literal(given)
-        if id(given) not in self._known:
-            raise NotTraced("a tensor that is neither in its closure, its globals nor its defaults")
-        return self._known[id(given)][1]
-
-    def value(self, given: Any) -> Value:
-        """The number that a tensor stands for; of a row of numbers the one at the place AXIS."""
-        meaning = self.meaning(given)
-        if not isinstance(meaning, Elements):
-            return meaning
-        if len(meaning.free) > 1:
-            left, rank = len(meaning.free), len(meaning.indices)
-            raise NotTraced(f"{meaning.name} with {left} of {rank} dimensions left, where numbers are needed")
-        self.sized.add(meaning.name)
-        whole = self._element(meaning.at({meaning.free[0]: name(AXIS, Type.INT).syntax}))
-        assert isinstance(whole, Value)
-        return whole
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         namespace, _, operation = func._schema.name.partition("::")
         if namespace == "aten" and operation == "_local_scalar_dense":
             return self._number_of(args[0])
-        if namespace == "aten" and operation in ("index", "select"):
-            return self._indexed(operation, *args)
-        if namespace not in ("aten", "prims"):
-            return self._taken_apart(func, args, kwargs)
         in_place = operation.endswith("_") and not operation.endswith("__")
         if in_place and self._memory.is_shared(args[0]):
-            raise NotTraced(f"{func} on what other tensors share; expected clone() before it")
-        operation = operation[:-1] if in_place else operation
-        if operation == "detach":
-            self._check_detached(args[0])
+            raise NotTraced(
+                f"{func} on what other tensors share, as views do; expected clone() before it, or torch.where"
+            )
+        # Of a write it is asked before: it is made of what was there.
+        may_be_done_again = in_place or not func._schema.is_mutable
+        origin = self._tape.done(func, args, kwargs, self._known.origin) if may_be_done_again else None
+        into = args[0] if in_place else None
+        try:
+            result = self._traced(func, operation[:-1] if in_place else operation, args, kwargs, into, origin)
+        except NotTraced:
+            if origin is None:
+                raise
+            return self._derived(func, args, kwargs, into, origin)
+        if isinstance(result, torch.Tensor) and (into is not None or self._known.origin(result) is None):
+            self._known.come_from(self._memory.ones(result), origin)
+        return result
+
+    def _traced(
+        self, func: Any, operation: str, args: tuple, kwargs: dict[str, Any], into: torch.Tensor | None,
+        origin: Origin | None,
+    ) -> Any:  # fmt: skip
+        """What comes out of an operation, in the language."""
+        if (
+            into is not None
+            and torch.Tag.inplace_view in func.tags
+            and self._run(func, args, kwargs).shape != into.shape
+        ):
+            raise NotTraced(f"{func}, in place; expected its kind that gives another tensor")
+        if (operation == "detach" or not self._tape.has_gradients) and self._have_gradients(args):
+            raise NotTraced("detach(), or no_grad(), of what has a gradient; expected it of captured tensors alone")
+        if func.namespace == "aten" and operation in ("index", "select"):
+            return self._indexed(operation, *args)
+        if func.namespace not in ("aten", "prims"):
+            return self._taken_apart(func, args, kwargs, origin)
         if operation in MADE:
-            return self._made(func(*args, **kwargs), func)
-        if operation in ("lift_fresh", "lift_fresh_copy") and id(args[0]) not in self._known:
-            return self._made(args[0].cpu(), func)
+            return self._made(func, args, kwargs, origin)
+        if operation in ("lift_fresh", "lift_fresh_copy") and args[0] not in self._known:
+            return self._understood(args[0].cpu(), self._tape.constant(args[0].cpu()))
         if operation in REDUCTIONS:
             return self._reduced(operation, func, args, kwargs)
-        if operation not in SAME and operation not in OPERATIONS:
-            return self._taken_apart(func, args, kwargs)
-        if operation in SAME and isinstance(self.meaning(args[0]), Elements):
-            return self._viewed(func, args, kwargs)
-        return self._computed(operation, func, args, kwargs, args[0] if in_place else None)
+        is_view = operation in SAME or operation in TURNED
+        if is_view and isinstance(self._known.meaning(args[0]), Elements):
+            return self._viewed(operation, func, args, kwargs)
+        if operation in SAME or operation in OPERATIONS:
+            return self._computed(operation, func, args, kwargs, into)
+        # What goes over many elements is better done once for all pairs.
+        if origin is not None and torch.Tag.pointwise not in func.tags:
+            raise NotTraced(f"{func} of captured values")
+        return self._taken_apart(func, args, kwargs, origin)
+
+    def _have_gradients(self, args: tuple) -> bool:
+        tensors = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
+        return any(each in self._known and self._known.has_gradient(each) for each in tensors)
+
+    def _derived(
+        self, func: Any, args: tuple, kwargs: dict[str, Any], into: torch.Tensor | None, origin: Origin
+    ) -> Any:
+        """What comes out of an operation on captured values, by torch itself at each call."""
+        # What changes a shape in place does so to what stands in for the tensor too.
+        is_reshaped = into is not None and torch.Tag.inplace_view in func.tags
+        result: Any = func(*args, **kwargs) if is_reshaped else into
+        result = self._run(func, args, kwargs) if into is None else result
+        if isinstance(result, torch.Tensor):
+            self._share(func, args, result)
+            for each in self._memory.ones(result):
+                self._known.know(each, None, origin)
+            return result
+        # How many there are in a list depends on sizes.
+        self._known.sized |= self._tape.captured_by(origin) if isinstance(result, list) else frozenset()
+        for number, each in enumerate(result):
+            self._share(func, args, each)
+            self._known.know(each, None, self._tape.part(origin, number))
+        return result
+
+    def _share(self, func: Any, args: tuple, result: torch.Tensor) -> None:
+        """A view and what it is of are one in memory."""
+        if func._schema.returns[0].alias_info is not None and result is not args[0]:
+            self._memory.share(result)
+            self._memory.share(args[0])
 
     def _computed(
         self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any], into: torch.Tensor | None
@@ -141,7 +150,7 @@ class Dispatched(TorchDispatchMode):
         elif func._schema.returns[0].alias_info is not None:
             self._memory.join(args[0], result)
         for each in self._memory.ones(result):
-            self.know(each, meaning)
+            self._known.know(each, meaning)
         return result
 
     def _beside_narrow(self, args: tuple) -> tuple:
@@ -159,7 +168,7 @@ class Dispatched(TorchDispatchMode):
         """Whether it stands for an integer that is captured, or is made of such alone."""
         if not isinstance(given, torch.Tensor) or given.dtype != torch.int64:
             return False
-        meaning = self.meaning(given)
+        meaning = self._known.meaning(given)
         return isinstance(meaning, Value) and bool(meaning.numbers)
 
     def _reduced(self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
@@ -167,16 +176,16 @@ class Dispatched(TorchDispatchMode):
         row, result = args[0], self._run(func, args, kwargs)
         if result.ndim or row.ndim > 1:
             raise NotTraced(f"{func} of {row.ndim} dimensions that leaves {result.ndim}; expected a row, and a number")
-        values = [self.value(each) for each in args if isinstance(each, torch.Tensor)]
+        values = [self._known.value(each) for each in args if isinstance(each, torch.Tensor)]
         if (dtype := kwargs.get("dtype")) is not None:
             values = [each.cast(type_of(dtype)) for each in values]
         length = row.shape[0] if row.ndim else None
-        self.know(result, self._within(operation, REDUCTIONS[operation](length, *values), result))
+        self._known.know(result, self._within(operation, REDUCTIONS[operation](length, *values), result))
         return result
 
     def _operand(self, given: Any) -> Any:
         """An operand; None and words, as a rounding mode, are what they are."""
-        return given if given is None or isinstance(given, str) else self.value(given)
+        return given if given is None or isinstance(given, str) else self._known.value(given)
 
     def _within(self, operation: str, value: Value, result: torch.Tensor) -> Value:
         """An integer to torch is one here too, of no more bits: of int ** number the language makes a float. And so a
@@ -189,121 +198,114 @@ class Dispatched(TorchDispatchMode):
             value = wrapped(value, result.dtype)
         return Value(value.syntax, kind, value.held, value.numbers)
 
-    def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The real result where it is made of numbers alone, else one of the right dtype and shape."""
-        tensors = [each for each in args if isinstance(each, torch.Tensor)]
-        meanings = [self.meaning(each) for each in tensors]
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         kwargs = {key: each for key, each in kwargs.items() if key != "device"}
-        if all(isinstance(each, Value) and each.numbers is not None for each in meanings):
+        if all(map(self._known.is_of_numbers, tensors)):
             return func(*args, **kwargs)
-        like = [torch.empty_like(each, device="meta") if isinstance(each, torch.Tensor) else each for each in args]
-        result = func(*like, **kwargs)
-        return torch.zeros((), dtype=result.dtype).expand(result.shape)
+        args, kwargs = tree_map_only(torch.Tensor, lambda each: torch.empty_like(each, device="meta"), (args, kwargs))
+        try:
+            result = func(*args, **kwargs)
+        except NotImplementedError as error:
+            raise NotTraced(
+                f"{func}, whose shape depends on values; expected a captured tensor that was made outside"
+            ) from error
+        return tree_map_only(torch.Tensor, lambda each: torch.zeros((), dtype=each.dtype).expand(each.shape), result)
 
-    def _check_detached(self, tensor: torch.Tensor) -> None:
-        """What is cut off has no gradient to torch; here it would have one."""
-        meaning = self.meaning(tensor)
-        read = {meaning.name} if isinstance(meaning, Elements) else _read_in(meaning.syntax)
-        if not self._learned.isdisjoint(read):
-            raise NotTraced("detach() of what has a gradient; expected a captured tensor that was detached outside")
+    def _made(self, func: Any, args: tuple, kwargs: dict[str, Any], origin: Origin | None) -> torch.Tensor:
+        """What follows from no tensor's values."""
+        tensor = func(*args, **{**kwargs, "device": "cpu"})
+        like = [each for each in args if isinstance(each, torch.Tensor)]
+        if not like:
+            return self._understood(tensor, self._tape.made(func, args, kwargs))
+        self._known.sized |= self._known.captured_by(id(like[0]))
+        return self._understood(tensor, origin or self._tape.constant(tensor))
 
-    def _made(self, tensor: torch.Tensor, func: Any) -> torch.Tensor:
+    def _understood(self, tensor: torch.Tensor, origin: Origin) -> torch.Tensor:
+        """A number, or a row of places; whatever else is an input."""
+        meaning = None
         # A row of one is that one, whatever rows of other lengths it meets.
         if tensor.ndim < 2 and tensor.numel() == 1:
-            self.know(tensor, literal(tensor.item()))
+            meaning = literal(tensor.item())
         elif torch.equal(tensor, torch.arange(tensor.numel())):
-            self.know(tensor, name(AXIS, Type.INT))
-        else:
-            raise NotTraced(f"{func}, which makes {tensor.ndim} dimensions; expected a number, or arange from 0")
+            meaning = name(AXIS, Type.INT)
+        self._known.know(tensor, meaning, origin)
         return tensor
 
     def _number_of(self, tensor: torch.Tensor) -> bool | int | float:
         """What `range(n)`, `if n > 2` and the like ask for."""
-        value = self.value(tensor)
+        value = self._known.value(tensor)
         if value.numbers is None:
-            raise NotTraced("a decision by the score, a position or a captured tensor; expected torch.where")
+            raise NotTraced(
+                "a decision by the score, a position or a captured tensor; expected torch.where, or a captured number"
+            )
         self.fixed |= value.numbers
         return tensor.item()
 
     def leave(self, tensor: torch.Tensor) -> None:
         """What `n.numpy()` and the like ask for: of numbers alone it is known here."""
-        _, meaning = self._known.get(id(tensor), (None, literal(0)))
-        numbers = meaning.numbers if isinstance(meaning, Value) else None
-        if numbers is None:
+        if tensor not in self._known:
+            return
+        if not self._known.is_of_numbers(tensor):
             raise NotTraced("values that leave torch, as by tolist() or numpy(); expected torch's own operations")
-        self.fixed |= numbers
+        self.fixed |= self._known.value(tensor).numbers or frozenset()
 
-    def _viewed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    def _viewed(self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
         tensor = args[0]
         result = self._run(func, args, kwargs)
-        elements = self.meaning(tensor)
+        elements = self._known.meaning(tensor)
         assert isinstance(elements, Elements)
-        if result.shape != tensor.shape or not holds(result.dtype, tensor.dtype):
+        if operation in TURNED:
+            elements = replace(elements, free=TURNED[operation](elements.free, *args[1:]))
+        elif result.shape != tensor.shape or not holds(result.dtype, tensor.dtype) or _rounds(tensor, result):
             raise NotTraced(f"{func} of a captured tensor; expected it as it is, indexed")
-        self._memory.share(result)
-        self.know(result, replace(elements, element=result.dtype))
+        self._share(func, args, result)
+        self._known.know(result, replace(elements, element=result.dtype))
         return result
 
     def _indexed(self, operation: str, tensor: torch.Tensor, *rest: Any) -> torch.Tensor:
-        elements = self.meaning(tensor)
+        elements = self._known.meaning(tensor)
         indices = [*[None] * (rest[0] % tensor.ndim), rest[1]] if operation == "select" else rest[0]
+        if not isinstance(elements, Elements) and self._known.origin(tensor) is not None and tensor.ndim:
+            elements = self._known.elements_of(tensor)
         if not isinstance(elements, Elements):
             raise NotTraced("an index of what is no captured tensor")
-        given = dict(zip(elements.free, indices, strict=False))
-        values = {axis: self.value(each) for axis, each in given.items() if each is not None}
+        values = {number: self._known.value(each) for number, each in enumerate(indices) if each is not None}
         if any(each.type is not Type.INT for each in values.values()):
             raise NotTraced("an index that is no integer")
-        left = [size for axis, size in zip(elements.free, tensor.shape, strict=True) if axis not in values]
+        left = [size for number, size in enumerate(tensor.shape) if number not in values]
         rows = [each.shape[0] for each in indices if isinstance(each, torch.Tensor) and each.ndim]
         if rows and left:
             raise NotTraced(f"{elements.name} at a row of indices with {len(left)} dimensions left; expected none")
-        self.sized |= {elements.name} if rows else set()
+        self._known.sized |= {elements.name} if rows else set()
         result = torch.zeros((), dtype=tensor.dtype).expand(rows[:1] or left)
-        taken = elements.at({axis: self._place(elements, axis, each) for axis, each in values.items()})
+        taken = elements.at({number: self._known.place(elements, number, each) for number, each in values.items()})
         if operation == "select":
             self._memory.share(result)
-        self.know(result, self._element(taken))
+            self._memory.share(tensor)
+        self._known.know(result, self._known.element(taken), None if rows else self._known.whence(tensor, indices))
         return result
 
-    def _place(self, elements: Elements, axis: int, index: Value) -> Syntax:
-        """An index that counts from the start."""
-        size = name(elements.sizes[axis], Type.INT)
-        if isinstance(index.constant, int):
-            return arithmetic("-", size, literal(-index.constant)).syntax if index.constant < 0 else index.syntax
-        if not may_be_negative(index.syntax, self._natural, self._causal):
-            return index.syntax
-        read = {piece.id for piece in pieces(index.syntax) if isinstance(piece, Name)}
-        if not {"q", "k"} <= read:
-            return arithmetic("%", index, size).syntax
-        # For each pair a remainder would be slow.
-        return where(compare("<", index, literal(0)), arithmetic("+", index, size), index).syntax
-
-    def _element(self, elements: Elements) -> Value | Elements:
-        if elements.free:
-            return elements
-        kind = type_of(elements.element)
-        if not elements.indices:
-            return replace(name(elements.name, kind), held=elements.held)
-        indices = tuple(each for each in elements.indices if each is not None)
-        height = 1 + max(each.height for each in indices)
-        return Value(Index(NOWHERE, elements.name, indices, height=height), kind, elements.held)
-
-    def _taken_apart(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _taken_apart(self, func: Any, args: tuple, kwargs: dict[str, Any], origin: Origin | None) -> Any:
         """What torch, or who registered the operation, says that it is made of."""
         whole = torch._decomp.decomposition_table.get(func) or _implementation(func)
         if whole is None:
             raise NotTraced(f"{func}, which the language of specs does not have")
         try:
             with self:
-                return whole(*args, **kwargs)
+                result = whole(*args, **kwargs)
         except NotTraced as error:
             raise NotTraced(error.reason, within=str(func)) from None
+        if isinstance(result, torch.Tensor) and origin is not None:
+            # By the whole and not by its parts.
+            self._known.come_from([result], origin)
+        return result
 
 
-def _read_in(syntax: Syntax) -> set[str]:
-    """The names and inputs that an expression reads."""
-    read = {each.id for each in pieces(syntax) if isinstance(each, Name)}
-    return read | {each.input for each in pieces(syntax) if isinstance(each, Index)}
+def _rounds(tensor: torch.Tensor, result: torch.Tensor) -> bool:
+    """Whether a cast rounds what float32 holds."""
+    return result.dtype != tensor.dtype and result.dtype.is_floating_point and result.dtype.itemsize < 4
 
 
 def _implementation(func: Any) -> Callable[..., Any] | None:

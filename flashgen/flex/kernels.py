@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
+from flashgen.flex.apart import Shape, put_together, taken_apart
 from flashgen.flex.captures import Captured, capture
+from flashgen.flex.derived import Derivation
 from flashgen.flex.kept import kept_module
 from flashgen.flex.mods import Mod
 from flashgen.flex.parts import Way, name_of
@@ -27,8 +29,8 @@ _COMPARED = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A captured tensor: its name, its place among the captured values, and the dimensions of a known length, as pairs
-    of axis and place among the sizes of a call.
+    """A tensor: its name, its place among the captured values and what is made of them, and the dimensions of a known
+    length, as pairs of axis and place among the sizes of a call.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Kernels:
 
     It holds for the values of `fixed` numbers and the shapes of `sized` tensors alone, both by their places. `ways` are
     those from the mods to the values, `constants` those to values that are the same in all mods that it serves.
+    `derivation` makes other tensors of the values; of those that are `unread` the gradients are zeros.
     """
 
     attention: Callable[..., Any]
@@ -58,6 +61,8 @@ class Kernels:
     sized: tuple[tuple[int, torch.Size], ...]
     ways: tuple[tuple[int, Way], ...]
     constants: tuple[tuple[int, Way, Any], ...]
+    derivation: Derivation
+    unread: tuple[int, ...]
 
     def serves(self, values: Sequence[Any]) -> bool:
         """Whether it holds for these captured values."""
@@ -66,12 +71,21 @@ class Kernels:
         is_same = all(values[place] == value for place, value in self.fixed)
         return is_same and all(values[place].shape == shape for place, shape in self.sized)
 
-    def arguments(self, values: Sequence[Any], sizes: Sequence[int]) -> dict[str, Any]:
+    def arguments(self, values: Sequence[Any], sizes: Sequence[int], device: torch.device) -> dict[str, Any]:
         """The keyword arguments of a call."""
+        if self.derivation.results:
+            values = [*values, *self.derivation.of(values, device)]
         found = {name: values[place] for name, place in self.numbers}
         for tensor in self.tensors:
             found[tensor.name] = tensor.of(values[tensor.place], sizes)
         return found
+
+    def beside(self, query: torch.Tensor, values: Sequence[Any]) -> torch.Tensor:
+        """The queries, behind which autograd finds what is unread."""
+        for place in self.unread:
+            # The sum of nothing.
+            query = query + values[place].expand(0, *values[place].shape).sum().to(query.dtype)
+        return query
 
 
 @dataclass
@@ -101,7 +115,8 @@ os.register_at_fork(after_in_child=_begin_anew)
 def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> tuple[Kernels, list[Any]]:
     """The kernels of two mods, and the values that these capture now."""
     if torch.compiler.is_compiling():
-        kernels = getattr(_compiled_in, _name_of(score_mod, mask_mod, many_queries))
+        shape, leaves = taken_apart((score_mod, mask_mod))
+        kernels = getattr(_compiled_in, _name_of(many_queries, shape, *leaves))
         mods = score_mod, mask_mod
         values = [follow(mods[root], way) for root, way in kernels.ways]
         # So that it compiles again for others.
@@ -112,8 +127,9 @@ def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool)
 
 
 @torch.compiler.assume_constant_result
-def _name_of(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> str:
+def _name_of(many_queries: bool, shape: Shape, *leaves: Any) -> str:
     """What torch.compile finds kernels by. It asks again where a captured value that it reads is of another kind."""
+    score_mod, mask_mod = put_together(shape, iter(leaves))
     kernels, _ = _found(score_mod, mask_mod, many_queries)
     name = f"kernels_{id(kernels)}"
     setattr(_compiled_in, name, kernels)
@@ -169,7 +185,17 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
     sized = tuple((place, found.values[place].shape) for place in traced.sized)
     # What torch.compile can compare; a NaN is equal to nothing.
     constants = tuple(each for each in traced.constants if isinstance(each[2], _COMPARED) and each[2] == each[2])
-    return Kernels(module.attention, tensors, numbers, fixed, sized, tuple(traced.ways), constants)
+    return Kernels(
+        module.attention,
+        tensors,
+        numbers,
+        fixed,
+        sized,
+        tuple(traced.ways),
+        constants,
+        traced.derivation,
+        traced.unread,
+    )
 
 
 def _for_any(spec: Mapping[str, Any], numbers: Collection[str]) -> dict[str, Any]:

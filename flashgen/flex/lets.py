@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 
-from flashgen.flex.mods import free_name
+from flashgen.flex.alike import Alike, each_once, with_parts
+from flashgen.flex.names import free_name
 from flashgen.flex.values import AXIS, NOWHERE
-from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax, parts, pieces
+from flashgen.lang.syntax import Call, Chain, Index, Literal, Name, Operation, Syntax, parts, pieces
 
 # A part of so many names and numbers, read again, is shorter by a name even if its author gave it none.
 _LONG = 4
@@ -20,43 +20,15 @@ def named(
     roots: Sequence[Syntax], local: Mapping[int, str], taken: Collection[str]
 ) -> tuple[dict[str, Syntax], list[Syntax]]:
     """The lets, in order, and the roots that read them. `local` has the mod's own names by the ids of expressions."""
-    equal = _Equal(roots)
-    roots = [equal.of(root) for root in roots]
+    alike = Alike()
+    roots = [alike.of(root) for root in roots]
     named_by_mod: dict[int, str] = {}
     for key, name in local.items():
-        if key in equal.same:
-            named_by_mod.setdefault(id(equal.same[key]), name)
+        if (same := alike.known(key)) is not None:
+            named_by_mod.setdefault(id(same), name)
     naming = _Naming(roots, named_by_mod, taken)
     found = [naming.within(root) for root in roots]
     return naming.lets, found
-
-
-class _Equal:
-    """Of expressions that say the same, one."""
-
-    def __init__(self, roots: Sequence[Syntax]) -> None:
-        # The one that stands for each, by the id of each.
-        self.same: dict[int, Syntax] = {}
-        known: dict[Hashable, Syntax] = {}
-        for each in _each_once(roots):
-            inner = [self.same[id(part)] for part in parts(each)]
-            key = (type(each), _own(each), *map(id, inner))
-            self.same[id(each)] = known.setdefault(key, _with_parts(each, inner))
-
-    def of(self, syntax: Syntax) -> Syntax:
-        return self.same[id(syntax)]
-
-
-def _own(syntax: Syntax) -> Hashable:
-    """What an expression is besides its parts."""
-    match syntax:
-        case Literal(value=value):
-            return repr(value)
-        case Name(id=name) | Call(function=name) | Index(input=name) | Operation(symbol=name):
-            return name
-        case Chain(symbols=symbols):
-            return symbols
-    return None
 
 
 class _Naming:
@@ -71,7 +43,7 @@ class _Naming:
         self._is_open: dict[int, bool] = {}
         self._sums: dict[int, bool] = {}
         self._apart: set[int] = set()
-        for each in _each_once(roots):
+        for each in each_once(roots):
             # As written out, with what is shared in each place.
             self._sizes[id(each)] = sum(self._sizes[id(part)] for part in parts(each)) or 1
             self._is_open[id(each)] = _is_axis(each) or any(self._is_open[id(part)] for part in parts(each))
@@ -87,13 +59,13 @@ class _Naming:
         self._names_help = sum(self._sizes[id(root)] for root in roots) > _VERY_LONG
 
     def within(self, root: Syntax) -> Syntax:
-        for each in _each_once([root]):
+        for each in each_once([root]):
             if id(each) not in self._new:
                 self._new[id(each)] = self._named(each)
         return self._new[id(root)]
 
     def _named(self, syntax: Syntax) -> Syntax:
-        new = _with_parts(syntax, [self._new[id(part)] for part in parts(syntax)])
+        new = with_parts(syntax, [self._new[id(part)] for part in parts(syntax)])
         if self._is_open[id(syntax)]:
             return new
         readers = self._readers.get(id(syntax), 0) + (id(syntax) in self._own)
@@ -131,36 +103,3 @@ def _is_short(syntax: Syntax) -> bool:
         return True
     one = isinstance(syntax, Index) or (isinstance(syntax, Operation) and len(syntax.operands) == 1)
     return one and all(isinstance(part, Name | Literal) for part in parts(syntax))
-
-
-def _each_once(roots: Sequence[Syntax]) -> Iterator[Syntax]:
-    """Every part, once, operands before what reads them."""
-    seen: set[int] = set()
-    stack = [(root, False) for root in reversed(roots)]
-    while stack:
-        syntax, ready = stack.pop()
-        if ready:
-            yield syntax
-        elif id(syntax) not in seen:
-            seen.add(id(syntax))
-            stack.append((syntax, True))
-            stack.extend((part, False) for part in reversed(parts(syntax)))
-
-
-def _with_parts(syntax: Syntax, new: Sequence[Syntax]) -> Syntax:
-    if all(one is other for one, other in zip(new, parts(syntax), strict=True)):
-        return syntax
-    heights = [part.height for part in new]
-    match syntax:
-        case Operation(operands=(_, _)) if not isinstance(new[1], Operation):
-            # A sum of many terms is long, not deep.
-            return replace(syntax, operands=tuple(new), height=max(heights[0], 1 + heights[1]))
-        case Operation() | Chain():
-            return replace(syntax, operands=tuple(new), height=1 + max(heights))
-        case Conditional():
-            return replace(syntax, then=new[0], test=new[1], otherwise=new[2], height=1 + max(heights))
-        case Call():
-            return replace(syntax, arguments=tuple(new), height=1 + max(heights))
-        case Index():
-            return replace(syntax, indices=tuple(new), height=1 + max(heights))
-    return syntax

@@ -11,15 +11,17 @@ from typing import Any, TypeVar
 import torch
 
 from flashgen.errors import Location, ModError
+from flashgen.flex.derived import Derivation
+from flashgen.flex.deriving import Deriving
 from flashgen.flex.files import is_foreign
 from flashgen.flex.hidden import conjuncts
+from flashgen.flex.names import free_name
 from flashgen.flex.parts import Way, function_of
 from flashgen.flex.rebuilt import Rebuilding
 from flashgen.flex.trace import Traced, trace
 from flashgen.flex.values import AXIS, Input, NotTraced, Number, dimension
 from flashgen.lang.syntax import Syntax
 from flashgen.lang.written import written
-from flashgen.spec.names import name_problem
 
 Mod = Callable[..., torch.Tensor]
 _Result = TypeVar("_Result")
@@ -42,16 +44,38 @@ class Mods:
     ways: Sequence[tuple[int, Way]]
     fixed: frozenset[str]
     constants: Sequence[tuple[int, Way, Any]]
+    deriving: Deriving
+
+    @property
+    def captured(self) -> dict[str, Any]:
+        """The tensors and numbers by their names."""
+        return {**self.tensors, **self.numbers}
+
+    def learned_by(self, inputs: Collection[str]) -> tuple[int, ...]:
+        """The places of captured tensors with gradients that these inputs are, or come from."""
+        tape, origins = self.deriving.tape, self.deriving.origins
+        behind = frozenset(inputs).union(*(tape.captured_by(origins[name]) for name in origins.keys() & inputs))
+        return tuple(
+            sorted(self.places[name] for name in behind & self.tensors.keys() if self.tensors[name].requires_grad)
+        )
 
     @property
     def names(self) -> frozenset[str]:
         """Those that are taken."""
-        return frozenset({*self.tensors, *self.numbers}.union(*self.sizes.values()))
+        derived = [(each.name, *each.sizes) for each in self.deriving.inputs.values()]
+        return frozenset({*self.tensors, *self.numbers}.union(*self.sizes.values(), *derived))
 
-    @property
-    def sized(self) -> frozenset[str]:
-        """The tensors whose sizes the mods asked for."""
-        return frozenset().union(*(each.sized for each in (self.score, self.mask) if each is not None))
+    def sized(self, derived: Collection[str]) -> frozenset[str]:
+        """The tensors for whose sizes alone this holds, with these derived inputs."""
+        asked = frozenset().union(*(each.sized for each in (self.score, self.mask) if each is not None))
+        tape, origins = self.deriving.tape, self.deriving.origins
+        behind = [tape.captured_by(origins[name]) for name in asked & origins.keys()]
+        found = asked.union(tape.sized_by([origins[name] for name in derived]), *behind)
+        return found & self.tensors.keys()
+
+    def derivation(self, derived: Sequence[str]) -> Derivation:
+        """What makes these derived inputs of captured values."""
+        return self.deriving.tape.derivation([self.deriving.origins[name] for name in derived], self.places)
 
 
 def trace_mods(score_mod: Mod | None, mask_mod: Mod | None, names: Collection[str], numbers_stay: bool) -> Mods:
@@ -68,14 +92,19 @@ def trace_mods(score_mod: Mod | None, mask_mod: Mod | None, names: Collection[st
     score, mask = again
     sizes, numbers = standing.sizes(), standing.numbers.values()
     inputs = [replace(each, sizes=sizes[each.name]) for each in standing.inputs.values()]
-    traced_mask = None if mask is None else _run(mask_mod, partial(trace, mask, False, inputs, numbers, False))
+    deriving = Deriving(inputs, standing.values)
+    traced_mask = (
+        None if mask is None else _run(mask_mod, partial(trace, mask, False, inputs, numbers, False, deriving))
+    )
     causal = traced_mask is not None and any(map(is_causal, conjuncts(traced_mask.result.syntax)))
-    traced_score = None if score is None else _run(score_mod, partial(trace, score, True, inputs, numbers, causal))
+    traced_score = (
+        None if score is None else _run(score_mod, partial(trace, score, True, inputs, numbers, causal, deriving))
+    )
     traced = [each for each in (traced_score, traced_mask) if each is not None]
     fixed = frozenset(standing.values if numbers_stay else ()).union(*(each.fixed for each in traced))
     return Mods(
         traced_score, traced_mask, standing.tensors, standing.values, sizes, standing.places, standing.ways, fixed,
-        standing.constants,
+        standing.constants, deriving,
     )  # fmt: skip
 
 
@@ -168,13 +197,3 @@ _NumberTensor: Any = type(
         **{f"__{name}__": _left_to_tensors(f"__{name}__") for name in ("lt", "le", "gt", "ge", "eq", "ne")},
     },
 )
-
-
-def free_name(wanted: str, taken: Collection[str], is_argument: bool = True) -> str:
-    """A name that a spec may give, as near to the wanted one as can be."""
-    base = "".join(each if each.isascii() and each.isalnum() else "_" for each in wanted).strip("_")[:48] or "value"
-    base = base if base[0].isalpha() else f"value_{base}"
-    if name_problem(base, is_argument) is not None:
-        base += "_"
-    names = [base, *(f"{base.rstrip('_')}_{number}" for number in range(2, 2 + len(taken)))]
-    return next(name for name in [*names, f"{base}_more"] if name not in taken)

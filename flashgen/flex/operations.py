@@ -35,6 +35,28 @@ SAME = frozenset({
     "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "device_put", "conj",
 })  # fmt: skip
 
+Axes = tuple[int | None, ...]
+
+
+def _swapped(axes: Axes, one: int, other: int) -> Axes:
+    order = list(axes)
+    order[one], order[other] = order[other], order[one]
+    return tuple(order)
+
+
+def _with_new(axes: Axes, place: int) -> Axes:
+    place %= len(axes) + 1
+    return (*axes[:place], None, *axes[place:])
+
+
+# The same elements with their dimensions in another order, or with new ones of size 1.
+TURNED: Mapping[str, Callable[..., Axes]] = {
+    "t": lambda axes: axes[::-1],
+    "transpose": _swapped,
+    "permute": lambda axes, order: tuple(axes[each] for each in order),
+    "unsqueeze": _with_new,
+}
+
 # Whose results may be too large for integers of few bits, where their operands are not.
 GROWING = frozenset({
     "add", "sub", "rsub", "mul", "neg", "abs", "pow", "square", "bitwise_not", "bitwise_left_shift", "__lshift__",

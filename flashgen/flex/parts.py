@@ -177,19 +177,15 @@ def read_names(code: types.CodeType) -> tuple[str, ...]:
     return known[1]
 
 
-_LISTS = (
-    torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential, torch.nn.ParameterList, torch.nn.ParameterDict,
-)  # fmt: skip
-
-
 def _attributes(owner: Any, names: Collection[str]) -> Iterator[Part]:
     """The attributes of an object that code with these names may read; methods are bound."""
     own = attributes_of(owner) or {}
     is_module = isinstance(owner, torch.nn.Module)
     homes = [own, *(own[each] for each in ("_modules", "_buffers", "_parameters") if is_module)]
-    if isinstance(owner, _LISTS):
-        # What code reads by places, these have under names.
-        names = dict.fromkeys([*names, *(name for home in homes[1:] for name in home)])
+    if is_module and any(_is_torchs(kind) for kind in type(owner).__mro__):
+        # Its code is torch's, which is not read through: it may read all that it has.
+        public = (name for home in homes for name in home if not name.startswith("_"))
+        names = dict.fromkeys([*names, *public])
     classes = own_classes(type(owner))
     for name in names:
         home = next((home for home in homes if name in home), None)
@@ -203,6 +199,11 @@ def _attributes(owner: Any, names: Collection[str]) -> Iterator[Part]:
         yield from (Part(name, each, ("special", name)) for name, each in specials(type(owner)))
         if not {"type", "__class__"}.isdisjoint(names):
             yield Part("", type(owner), ("attribute", "__class__"), as_is=True)
+
+
+def _is_torchs(kind: type) -> bool:
+    """Whether it is a kind of module of torch's own."""
+    return kind is not torch.nn.Module and kind.__module__.partition(".")[0] == "torch"
 
 
 def _inherited(owner: Any, member: ClassPart) -> Part:

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
-from flashgen.errors import ModError, SpecError
+from flashgen.errors import ModError, SpecError, UnreadError
 from flashgen.flex.agreement import agree
+from flashgen.flex.alike import replaced
 from flashgen.flex.captures import capture
+from flashgen.flex.derived import Derivation
 from flashgen.flex.hidden import apart, conjuncts
 from flashgen.flex.lets import named
 from flashgen.flex.mods import Mod, Mods, is_causal, place_of, trace_mods
@@ -29,6 +31,10 @@ class Meaning:
     """A spec, and whence its arguments come: `tensors` and `numbers` are the captured values by their names in it,
     `places` what is where among the values that `capture` finds, `ways` how to get there, `fixed` the numbers that the
     spec holds for, `sized` the tensors for whose sizes it does, `constants` other values that it holds for, as in Mods.
+
+    `derived` are inputs that are made of captured values, by name, and how, as one would write it; `derivation` makes
+    them, and has their places behind those of captured values. Among the tensors they are as they come out now.
+    `unread` are captured tensors of whose elements nothing is left: their gradients are zeros.
     """
 
     spec: dict[str, Any]
@@ -39,6 +45,9 @@ class Meaning:
     fixed: tuple[int, ...]
     sized: tuple[int, ...]
     constants: Sequence[tuple[int, Way, Any]]
+    derived: Mapping[str, str]
+    derivation: Derivation
+    unread: tuple[int, ...]
 
 
 def to_spec(
@@ -48,7 +57,8 @@ def to_spec(
 
     score_mod(score, b, h, q_idx, kv_idx) and mask_mod(b, h, q_idx, kv_idx) are those of torch's flex_attention; None
     leaves the scores as they are, or hides nothing. Tensors are inputs, with gradients where they require them; finite
-    numbers are runtime params, unless a mod decides by them. `many_queries`: there may be more queries than keys.
+    numbers are runtime params, unless a mod decides by them. What torch makes of captured tensors alone, as
+    `bias.t()`, is an input too: the tensor is what comes out now. `many_queries`: there may be more queries than keys.
     Raises ModError, a ValueError that names the line of the mod, for what the language does not have.
     """
     found = meaning(score_mod, mask_mod, name, many_queries)
@@ -70,9 +80,16 @@ def meaning(
         if isinstance(special, ModError):
             raise special
         return special[0]
-    if isinstance(special, ModError) or agree(general[1], special[1]):
+    if isinstance(special, ModError) or (agree(general[1], special[1]) and _make_the_same(general[0], special[0])):
         return general[0]
     return special[0]
+
+
+def _make_the_same(one: Meaning, other: Meaning) -> bool:
+    """Whether the tensors that are made of captured values are the same in both, as these are now."""
+    return one.derived.keys() == other.derived.keys() and all(
+        torch.allclose(one.tensors[name].double(), other.tensors[name].double(), equal_nan=True) for name in one.derived
+    )
 
 
 def _attempt(
@@ -86,15 +103,25 @@ def _attempt(
     """What the mods mean with tensors, or themselves, in the place of numbers; or why they mean nothing."""
     try:
         mods = trace_mods(score_mod, mask_mod, names, numbers_stay)
-        found = _meaning(score_mod, mask_mod, mods, name, many_queries)
-        return found, _checked(found.spec, score_mod or mask_mod)
+        unread: set[str] = set()
+        while True:
+            found = _meaning(score_mod, mask_mod, mods, name, many_queries, unread)
+            try:
+                return found, load(found.spec)
+            except UnreadError as error:
+                unread.add(error.name)
     except ModError as error:
         return error
+    except SpecError as error:
+        return ModError(place_of(score_mod or mask_mod), f"its spec is not accepted: {error}")
 
 
-def _meaning(score_mod: Mod | None, mask_mod: Mod | None, mods: Mods, name: str, many_queries: bool) -> Meaning:
+def _meaning(
+    score_mod: Mod | None, mask_mod: Mod | None, mods: Mods, name: str, many_queries: bool, unread: Collection[str]
+) -> Meaning:
     score, masks = _expressions(mods)
-    lets, (score, *masks) = named([score, *masks], _local(mods), {AXIS, *mods.names})
+    roots = _without(unread, [score, *masks], mods)
+    lets, (score, *masks) = named(roots, _local(mods), {AXIS, *mods.names})
     read = [*lets.values(), score, *masks]
     used = {piece.id for each in read for piece in pieces(each) if isinstance(piece, Name)}
     spec: dict[str, Any] = {"name": name, "description": _description(score_mod, mask_mod), "align": "top_left"}
@@ -102,10 +129,15 @@ def _meaning(score_mod: Mod | None, mask_mod: Mod | None, mods: Mods, name: str,
         spec["causal"] = True
     params = {each: _param(each, value, mods) for each, value in mods.numbers.items() if each in used}
     indices = _indices(read)
+    derived = [each for each in mods.deriving.inputs if each in indices or each in used]
+    derivation = mods.derivation(derived)
+    tensors = {**mods.tensors, **dict(zip(derived, _derived(derivation, mods), strict=True))}
+    tensors = {
+        each: tensor for each, tensor in tensors.items() if each in indices or (each in used and not tensor.ndim)
+    }
+    sizes = {**mods.sizes, **{each.name: each.sizes for each in mods.deriving.inputs.values()}}
     inputs = {
-        each: _input(tensor, mods.sizes[each], indices.get(each, []), many_queries)
-        for each, tensor in mods.tensors.items()
-        if each in indices or (each in used and not tensor.ndim)
+        each: _input(tensor, sizes[each], indices.get(each, []), many_queries) for each, tensor in tensors.items()
     }
     rest = [mask for mask in masks if not is_causal(mask)]
     spec |= {
@@ -120,9 +152,39 @@ def _meaning(score_mod: Mod | None, mask_mod: Mod | None, mods: Mods, name: str,
         if each
     }
     numbers = {each: value for each, value in mods.numbers.items() if each in params and each not in mods.fixed}
-    fixed, sized = (tuple(sorted(mods.places[each] for each in names)) for names in (mods.fixed, mods.sized))
-    tensors = {each: mods.tensors[each] for each in inputs}
-    return Meaning(spec, tensors, numbers, mods.places, mods.ways, fixed, sized, mods.constants)
+    fixed, sized = (tuple(sorted(mods.places[each] for each in names)) for names in (mods.fixed, mods.sized(derived)))
+    places = {**mods.places, **{each: len(mods.ways) + number for number, each in enumerate(derived)}}
+    texts = {each: mods.deriving.text(each) for each in derived}
+    return Meaning(
+        spec, tensors, numbers, places, mods.ways, fixed, sized, mods.constants, texts, derivation,
+        mods.learned_by(unread),
+    )  # fmt: skip
+
+
+def _derived(derivation: Derivation, mods: Mods) -> list[torch.Tensor]:
+    """The derived inputs as captured values have them now."""
+    values = [mods.captured[name] for name in mods.places]
+    device = next((each.device for each in mods.tensors.values()), torch.device("cpu"))
+    with torch.enable_grad():
+        return derivation.of(values, device)
+
+
+def _without(unread: Collection[str], roots: list[Syntax], mods: Mods) -> list[Syntax]:
+    """The expressions with anything in the place of what nothing is left of."""
+
+    def other(syntax: Syntax) -> Syntax | None:
+        read = syntax.input if isinstance(syntax, Index) else syntax.id if isinstance(syntax, Name) else ""
+        return _one(read, mods) if read in unread else None
+
+    return replaced(roots, other) if unread else roots
+
+
+def _one(name: str, mods: Mods) -> Syntax:
+    """A number of the type that an input's elements have, or a param."""
+    inputs = mods.deriving.inputs
+    dtype = inputs[name].stand_in.dtype if name in inputs else torch.as_tensor(mods.captured[name]).dtype
+    one = torch.ones((), dtype=dtype).item()
+    return literal(one).syntax
 
 
 def _description(*mods: Any) -> str:
@@ -208,11 +270,3 @@ def _size(own: str, indices: list[Syntax], many_queries: bool) -> str:
         return "q_len" if many_queries else "kv_len"
     lengths = {"b": "batch", "h": "heads", "q": "q_len", "k": "kv_len"}
     return lengths.get(next(iter(named)), own) if len(named) == 1 else own
-
-
-def _checked(spec: dict[str, Any], mod: Any) -> Variant:
-    """The spec as it is read. What is wrong with it is said of the mod."""
-    try:
-        return load(spec)
-    except SpecError as error:
-        raise ModError(place_of(mod), f"its spec is not accepted: {error}") from error

@@ -18,7 +18,9 @@ import torch
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
 from flashgen.flex.asking import Asking
+from flashgen.flex.deriving import Deriving
 from flashgen.flex.dispatched import Dispatched
+from flashgen.flex.known import Known
 from flashgen.flex.local_names import named_locals
 from flashgen.flex.values import POSITIONS, Input, NotTraced, Number, Value, name
 from flashgen.lang.nodes import Type
@@ -37,23 +39,27 @@ class Traced:
 
 
 def trace(
-    mod: Callable[..., Any], with_score: bool, inputs: Collection[Input], numbers: Collection[Number], causal: bool
-) -> Traced:
+    mod: Callable[..., Any], with_score: bool, inputs: Collection[Input], numbers: Collection[Number], causal: bool,
+    deriving: Deriving,
+) -> Traced:  # fmt: skip
     """Run a mod on what stands for its arguments. `causal`: only keys up to the query's own position count.
 
     Raises NotTraced from the place in the mod, or what the mod raises.
     """
-    dispatched = Dispatched(inputs, numbers, causal)
+    known = Known(inputs, numbers, causal, deriving)
+    dispatched = Dispatched(known, [*(each.stand_in for each in inputs), *(each.stand_in for each in numbers)])
     given = [torch.zeros((), dtype=torch.int32) for _ in POSITIONS]
     for position, tensor in zip(POSITIONS, given, strict=True):
-        dispatched.know(tensor, name(position, Type.INT))
+        known.know(tensor, name(position, Type.INT))
     if with_score:
         given.insert(0, torch.zeros((), dtype=torch.float32))
-        dispatched.know(given[0], name("score", Type.FLOAT))
-    asking = Asking(dispatched.leave)
+        known.know(given[0], name("score", Type.FLOAT))
+    asking = Asking(dispatched.leave, known.tape.turn)
     with (
-        torch.no_grad(),
-        named_locals(dispatched.learn),
+        # What a mod itself turns off or on is part of it, and what its caller does is not.
+        torch.enable_grad(),
+        torch._C._DisableAutocast(),
+        named_locals(known.learn),
         TransformGetItemToIndex(),
         asking,
         dispatched,
@@ -65,9 +71,9 @@ def trace(
             raise NotTraced(f"its result is {what}; expected a number for each pair, as a tensor")
         if isinstance(returned, torch.Tensor) and returned.ndim:
             raise NotTraced(f"its result has {returned.ndim} dimensions; expected a number for each pair")
-        result = dispatched.value(returned)
-    sized = frozenset(each.name for each in inputs if id(each.stand_in) in asking.sized)
-    return Traced(result, dispatched.local, frozenset(dispatched.fixed), sized | dispatched.sized)
+        result = known.value(returned)
+    sized = known.sized.union(*map(known.captured_by, asking.sized))
+    return Traced(result, known.local, frozenset(dispatched.fixed), frozenset(sized))
 
 
 @contextmanager

@@ -80,8 +80,10 @@ class Number:
 
 @dataclass(frozen=True, eq=False)
 class Elements:
-    """An input, or what is left of it: `indices` are those of its dimensions, None where there is none yet. `element`
-    is the dtype to torch; `held` the type of the input, which may be lower; `sizes` the names of its dimensions.
+    """An input, or what is left of it: `indices` are those of its dimensions, None where there is none yet. `free` are
+    the dimensions that are left, in the order in which torch has them now, None for one of size 1 that is no dimension
+    of the input. `element` is the dtype to torch; `held` the type of the input, which may be lower; `sizes` the names
+    of its dimensions.
     """
 
     name: str
@@ -89,15 +91,20 @@ class Elements:
     held: Type
     indices: tuple[Syntax | None, ...]
     sizes: tuple[str, ...]
+    free: tuple[int | None, ...]
 
-    @property
-    def free(self) -> tuple[int, ...]:
-        """The dimensions without an index."""
-        return tuple(axis for axis, index in enumerate(self.indices) if index is None)
+    @classmethod
+    def whole(cls, name: str, dtype: torch.dtype, sizes: tuple[str, ...]) -> Elements:
+        """All of an input."""
+        rank = len(sizes)
+        return cls(name, dtype, type_of(dtype), (None,) * rank, sizes, tuple(range(rank)))
 
     def at(self, places: Mapping[int, Syntax]) -> Elements:
-        """What is left at these places, by dimension."""
-        return replace(self, indices=tuple(places.get(axis, index) for axis, index in enumerate(self.indices)))
+        """What is left at these places, by their number among the dimensions that are left."""
+        taken = {self.free[number]: place for number, place in places.items()}
+        indices = tuple(taken.get(axis, index) for axis, index in enumerate(self.indices))
+        free = tuple(axis for number, axis in enumerate(self.free) if number not in places)
+        return replace(self, indices=indices, free=free)
 
 
 def dimension(tensor: str, axis: int, rank: int) -> str:

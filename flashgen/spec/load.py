@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flashgen.errors import ExpressionError, SpecError
+from flashgen.errors import ExpressionError, SpecError, UnreadError
 from flashgen.lang.check import Scope, meaning
 from flashgen.lang.doubts import doubts
 from flashgen.lang.fold import fold
@@ -33,8 +33,8 @@ MAX_SIZING = 12
 def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
     """Read and check a spec: the path of a YAML file, or the same as a mapping.
 
-    Raises UsageError where there is no such file, SpecError where the spec is malformed, and ExpressionError, a
-    SpecError, where one of its expressions is.
+    Raises UsageError where there is no such file, SpecError where the spec is malformed, and of its kinds
+    ExpressionError where one of its expressions is, UnreadError where nothing is left of an input or a runtime param.
     """
     document = read(source)
     spec = parse(document)
@@ -189,12 +189,13 @@ def _refuse_unused(document: Document, variant: Variant) -> None:
             path: KeyPath = ("inputs", tensor.name)
             found = f"the input {tensor.name!r}, which neither score nor mask reads"
             read_as = f"{tensor.name}[...]" if tensor.dims else tensor.name
-            raise SpecError(document.key(path), found, f"an expression with {read_as}, or no such input")
+            raise UnreadError(document.key(path), found, f"an expression with {read_as}, or no such input", tensor.name)
     named = variables(variant.score, variant.mask, *sizes)
     for param in variant.runtime_params:
         if param.name not in named:
             found = f"the runtime param {param.name!r}, which nothing reads"
-            raise SpecError(document.key(("params", param.name)), found, "an expression with it, or no such param")
+            expected = "an expression with it, or no such param"
+            raise UnreadError(document.key(("params", param.name)), found, expected, param.name)
 
 
 def _refuse_learned_by_turn(document: Document, score: Expr, learned: list[str]) -> None:

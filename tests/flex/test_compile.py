@@ -26,7 +26,19 @@ def by_closure(bias: torch.Tensor) -> Callable[..., torch.Tensor]:
     return lambda score, b, h, q, k: score + bias[h]
 
 
+def beside(bias: Any, score: Any, b: Any, h: Any, q: Any, k: Any, more: Any = None) -> Any:
+    return score + bias[h] + (0 if more is None else more["keys"][k])
+
+
+def of_a_list(tables: Any, score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return score + tables[0][h] * tables[1]
+
+
+by_keys = torch.rand(17, device=DEVICE)
 CASES = {
+    "partial of a tensor": functools.partial(beside, slopes),
+    "partial of a tensor by its name": functools.partial(functools.partial(beside, slopes), more={"keys": by_keys}),
+    "partial of a list": functools.partial(of_a_list, [slopes, 0.5]),
     "globals": by_globals,
     "closure": by_closure(torch.rand(mods.HEADS, device=DEVICE)),
     "partial": functools.partial(mods.scaled_by, 0.5),
@@ -61,6 +73,24 @@ def test_it_is_one_operator(name: str) -> None:
     (graph,) = graphs
     called = [node.target for node in graph.graph.nodes if node.op == "call_function"]
     assert sum(isinstance(target, torch._ops.OpOverload) for target in called) == 1
+
+
+def test_what_is_made_of_captured_tensors_is_made_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = torch.rand(mods.HEADS, 17, device=DEVICE, requires_grad=True)
+
+    def mod(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return score + table.softmax(-1)[h, k] + table[h].cumsum(0)[q] + torch.tensor([0.5, 1.0, 2.0, 3.0])[h]
+
+    qkv = inputs()
+    attention, graphs = compiled(mod)
+    for _ in range(2):
+        found, wanted = attention(*qkv), flex_attention(*qkv, mod) * 2
+        assert torch.equal(found, wanted)
+        gradients = [torch.autograd.grad(out.sum(), table)[0] for out in (found, wanted)]
+        torch.testing.assert_close(*gradients)
+        with torch.no_grad():
+            table.mul_(3)
+    assert len(graphs) == 1
 
 
 def scaled_by_heads() -> Callable[..., torch.Tensor]:

@@ -18,8 +18,6 @@ from flashgen.flex.spec import meaning
 
 MODS, GROUPS = 100, 5
 REFUSED = (
-    # What is written so that nothing of a tensor is left, as `table[k] % 1`.
-    "which neither score nor mask reads",
     # What is no table: the sum of two rows.
     "an index of what is no captured tensor",
     # What torch refuses too, but under vmap.
@@ -81,11 +79,10 @@ def wrongs(code: CodeType, seed: int) -> str | None:
         return ""
     other = namespace(code, numbers=numbers)
     before, now = capture(*mods), capture(other["score_mod"], other["mask_mod"])
+    values = [*now.values, *found.derivation.of(now.values, torch.device("cpu"))]
     if before.key != now.key or any(before.values[place] != now.values[place] for place in found.fixed):
         return ""
-    tensors, params = (
-        {name: now.values[found.places[name]] for name in names} for names in (found.tensors, found.numbers)
-    )
+    tensors, params = ({name: values[found.places[name]] for name in names} for names in (found.tensors, found.numbers))
     return difference(by_spec(found.spec, tensors, params, scores, places), wanted, places)
 
 

@@ -41,10 +41,6 @@ def whole_tables(score, b, h, q, k, tables=torch.zeros(3, 4, 5)):  # noqa: B008
     return score + tables[h]  # here
 
 
-def vectors(score, b, h, q, k):
-    return score + torch.tensor([1, 2, 3])[q]  # here
-
-
 def fails(score, b, h, q, k):
     raise RuntimeError("no such thing")  # here
 
@@ -69,8 +65,35 @@ def cut_off(score, b, h, q, k):
     return score.detach() + score  # here
 
 
+def cut_off_by_no_grad(score, b, h, q, k):
+    with torch.no_grad():
+        return score * 2  # here
+
+
 def cut_off_bias(score, b, h, q, k, bias=torch.zeros(3, requires_grad=True)):  # noqa: B008
-    return score + bias.detach()[h]  # here
+    return score + (bias[h] * q).detach()  # here
+
+
+def places_that_values_decide(score, b, h, q, k, bias=torch.zeros(3)):  # noqa: B008
+    return score + bias[bias.nonzero()[0]]  # here
+
+
+def complex_elements(score, b, h, q, k, bias=torch.zeros(3)):  # noqa: B008
+    return score + torch.fft.fft(bias)[k].real  # here
+
+
+def random_elements(score, b, h, q, k, bias=torch.zeros(3)):  # noqa: B008
+    return score + torch.rand_like(bias)[k]  # here
+
+
+def changes_an_element(score, b, h, q, k, bias=torch.zeros(3)):  # noqa: B008
+    bias = bias.clone()
+    bias[0] = 1  # here
+    return score + bias[k]
+
+
+def pairs_of_rows(score, b, h, q, k, bias=torch.zeros(3, 4)):  # noqa: B008
+    return score + (bias[q] - bias[k].flip(0))[h]  # here
 
 
 def changes_a_view(score, b, h, q, k, tables=torch.zeros(3)):  # noqa: B008
@@ -107,19 +130,24 @@ CASES = {
     leaves_for_numpy: r"values that leave torch, as by tolist\(\)",
     draws: "a random number of Python or NumPy; expected",
     catches: "cumsum",
-    changes_a_view: r"aten.mul_.Tensor on what other tensors share; expected clone\(\) before it",
+    changes_a_view: r"aten.mul_.Tensor on what other tensors share, as views do; expected clone\(\)",
     changes_a_tensor: "aten.add_.Tensor on what other tensors share",
     returns_nothing: "its result is None; expected a number for each pair",
     returns_text: "its result is a str; expected",
     returns_two: "its result is a tuple; expected",
     cut_off: "detach",
     cut_off_bias: "detach",
+    cut_off_by_no_grad: r"no_grad\(\), of what has a gradient",
+    places_that_values_decide: "aten.nonzero.default, whose shape depends on values; expected",
+    complex_elements: r"bias.fft_r2c\(.*, which is complex",
+    random_elements: "aten.rand_like",
+    changes_an_element: "aten.copy_.default on what other tensors share, as views do; expected",
+    pairs_of_rows: "an index of what is no captured tensor",
     decides: "torch.where",
     unknown_function: "bessel_i0",
     calls_inner: "cumsum",
     whole_rows: "its result has 1 dimensions",
     whole_tables: "tables with 2 of 3 dimensions left",
-    vectors: "lift_fresh",
     fails: "RuntimeError: no such thing",
     by_floats: "index",
 }
