@@ -1,4 +1,5 @@
-"""Continuous batching of transformers: the queries of many requests in one row, over the keys of their caches."""
+"""Many sequences in one row: documents that are trained on without padding, and the requests of continuous batching,
+over the keys of their caches."""
 
 from __future__ import annotations
 
@@ -10,6 +11,9 @@ from typing import Any
 import torch
 from transformers.generation.continuous_batching import ContinuousBatchingManager, PagedAttentionCache
 
+from flashgen.errors import ModelError
+from flashgen.integrations.reading import READS_BOOLS, READS_FLOATS, reading_of
+
 _admitted: set[str] = set()
 # Before 5.20 the cache is told where to read and write by arguments of their own.
 _UPDATE_TAKES_ALL = "kwargs" in signature(PagedAttentionCache.update).parameters
@@ -19,7 +23,8 @@ def admit(name: str) -> None:
     """Let `generate_batch` take a model whose attention has this name.
 
     transformers asks for the name in a list of its own and has no door for another; its paged interface itself needs
-    nothing more. Models with other attention are treated as before.
+    nothing more. Models with other attention are treated as before. Models that read their masks are a ModelError when
+    they come: transformers makes those of all requests at once for names of its own alone.
     """
     if not _admitted:
         _open()
@@ -31,8 +36,16 @@ def _open() -> None:
 
     @wraps(choose)
     def chosen(self: Any, model: Any, *args: Any, **kwargs: Any) -> None:
-        if model.config._attn_implementation not in _admitted:
+        # Of a composite model the part that generates is batched, with the attention of its own.
+        config = model.config.get_text_config()
+        if config._attn_implementation not in _admitted:
             choose(self, model, *args, **kwargs)
+            return
+        if reading_of(config) in (READS_BOOLS, READS_FLOATS):
+            raise ModelError(
+                f"models of {type(config).__name__} read their masks, and where requests are batched continuously "
+                "transformers makes none but for attention 'sdpa' and 'eager'; expected one of the two"
+            )
 
     ContinuousBatchingManager.switch_to_cb_friendly_attn = chosen  # type: ignore[method-assign]
 
@@ -55,17 +68,32 @@ def keys_of_requests(
         write_index=paged["write_index"],
     )  # fmt: skip
     if isinstance(paged["cu_seq_lens_k"], Mapping):
-        slides = paged.get("sliding_window") is not None
+        slides = window_of(module, paged) is not None
         paged["cu_seq_lens_k"] = paged["cu_seq_lens_k"]["sliding_attention" if slides else "full_attention"]
     return key.transpose(0, 1)[None], value.transpose(0, 1)[None]
 
 
-def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool) -> torch.Tensor:
+def window_of(module: torch.nn.Module, paged: Mapping[str, Any]) -> int | None:
+    """How many keys a query of a layer sees at most; None for all.
+
+    paged: the layer's arguments. Some models tell their windows to masks alone; their configs have them, by which
+    transformers lays out the caches.
+    """
+    told: int | None = paged.get("sliding_window")
+    if told is not None:
+        return told
+    config = module.config
+    kinds = getattr(config, "layer_types", None)
+    slides = kinds is None or kinds[module.layer_idx] == "sliding_attention"
+    return getattr(config, "sliding_window", None) if slides else None
+
+
+def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool, window: int | None) -> torch.Tensor:
     """The keys that each query sees, as a mask of rows int32 [1, 1, q_len, 2].
 
     paged: a layer's arguments as keys_of_requests leaves them, cu_seq_lens_q and cu_seq_lens_k int32
-    [requests + 1]; the last query of a request is at its last key; `sliding_window` keys at most. A query behind the
-    last request sees none.
+    [requests + 1]; the last query of a request is at its last key; `window` keys at most. A query behind the last
+    request sees none.
     """
     starts_q, starts_k = paged["cu_seq_lens_q"].long(), paged["cu_seq_lens_k"].long()
     token = torch.arange(q_len, device=starts_q.device)
@@ -74,7 +102,29 @@ def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool) -> torch.
     request = request.clamp(0, starts_q.shape[0] - 2)
     first, stop = starts_k[request], starts_k[request + 1]
     last = stop - (starts_q[request + 1] - token) if is_causal else stop - 1
-    window = paged.get("sliding_window")
     if window is not None:
         first = first.maximum(last - window + 1)
     return torch.stack((first, torch.where(inside, last, first - 1)))[None, None].int().transpose(2, 3)
+
+
+def within_documents(
+    mask: torch.Tensor | None, query: torch.Tensor, packed: Mapping[str, Any], is_causal: bool
+) -> torch.Tensor | None:
+    """A layer's mask, within the documents of one row where the caller gives their ends.
+
+    packed: the layer's arguments, cu_seq_lens_q and cu_seq_lens_k among them where ends are given. Where position_ids
+    say the same the mask may know already. A mask that is neither rows nor plain is the caller's, and says all.
+    """
+    if any(packed.get(name) is None for name in ("cu_seq_lens_q", "cu_seq_lens_k")):
+        return mask
+    is_callers = mask is not None and (mask.dtype != torch.int32 or mask.shape[-1] > 2)
+    if is_callers or packed["cu_seq_lens_q"].shape[0] <= 2:
+        return mask
+    if query.shape[0] != 1:
+        raise ModelError(
+            f"cu_seq_lens_q came with {query.shape[0]} sequences; expected one, in which documents follow each other"
+        )
+    rows = packed_rows(query.shape[2], packed, is_causal, None)
+    if mask is None or mask.shape[-1] < 2:
+        return rows
+    return torch.cat((mask[..., :1].maximum(rows[..., :1]), mask[..., 1:].minimum(rows[..., 1:])), -1)

@@ -10,7 +10,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.generation.continuous_batching import PagedAttentionCache
 
 from flashgen.errors import ModelError, UsageError
-from flashgen.integrations.batching import admit, keys_of_requests, packed_rows
+from flashgen.integrations.batching import admit, keys_of_requests, packed_rows, window_of, within_documents
 from flashgen.integrations.masks import form_of, interface_mask
 from flashgen.integrations.variants import attention_of
 
@@ -62,7 +62,9 @@ def generated_attention(
         # Newer versions of transformers do this before they call the interface.
         key, value = keys_of_requests(cache, module, key, value, others)
     if "read_index" in others:
-        attention_mask = packed_rows(query.shape[2], others, is_causal)
+        attention_mask = packed_rows(query.shape[2], others, is_causal, window_of(module, others))
+    else:
+        attention_mask = within_documents(attention_mask, query, others, is_causal)
     if indices is not None:
         attention_mask = _among(attention_mask, indices, key.shape[2])
     form, inputs = _mask(attention_mask, query, key, is_causal)
