@@ -55,8 +55,8 @@ class EagerWriter:
     """Writes one node after another, operands first.
 
     Of an index without axes PyTorch looks at the value, which a tensor of a trace does not have, and it reads the
-    element where there is no pair, too. So with `may_lack` such an index is spread over the batch: a tensor always, a number
-    where the dimension may have no element.
+    element where there is no pair, too. So with `may_lack` such an index is spread over the batch: a tensor always, a
+    number where the dimension may have no element.
     """
 
     def __init__(self, guard: Guard, wraps: Wraps, raises: bool, may_lack: MayLack | None = None) -> None:
