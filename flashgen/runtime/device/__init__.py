@@ -3,7 +3,3 @@ a folder by its name.
 
 A generated file imports those that it calls. Importing the modules here needs no Gluon.
 """
-
-from flashgen.runtime.shared import share
-
-share()
