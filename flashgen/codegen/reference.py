@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import facts_of
+from flashgen.emit.eager_signs import POSITIVE_SIZES
 from flashgen.emit.torch import emit
-from flashgen.lang.nodes import TRUE, Expr, Gather, Type, inputs, variables
+from flashgen.lang.nodes import TRUE, Expr, Gather, Index, Type, inputs, variables
 from flashgen.lang.vocabulary import VARYING
 from flashgen.spec.variant import Input, Variant
 
@@ -31,9 +32,14 @@ def reference_view(variant: Variant) -> Reference:
     def guard(node: Gather, axis: int) -> tuple[bool, bool]:
         return ranges.guard(node, axis, dims[node.input][axis].size)
 
+    def may_lack(node: Gather, axis: int) -> bool:
+        index, size = node.indices[axis], dims[node.input][axis].size
+        counts = isinstance(index, Index) and index.length is size
+        return not counts and not variables(size) <= POSITIVE_SIZES
+
     roots: list[Expr] = [variant.score] + ([] if variant.mask is TRUE else [variant.mask])
     taken = {*dims, *SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names}
-    emission = emit(roots, variant.lets, guard, taken, wraps=ranges.may_wrap)
+    emission = emit(roots, variant.lets, guard, taken, wraps=ranges.may_wrap, may_lack=may_lack)
     score, *masks = (_as_tensor(text, root) for text, root in zip(emission.results, roots, strict=True))
     return Reference(
         _setup(variant, {*variables(*roots), *emission.reads}),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 
-from flashgen.emit.eager_nodes import is_nonzero
+from flashgen.emit.eager_signs import is_nonzero
 from flashgen.lang.long import long_parts
 from flashgen.lang.nodes import Expr, Gather, Index, Op, Reduction, Type, Var, walk
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from flashgen.emit.eager_signs import is_nonzero, is_positive
 from flashgen.lang.fold import nothing
 from flashgen.lang.infix import Text, binary, call, conditional, element, keyword, method, number, prefix, read
 from flashgen.lang.magnitudes import LARGEST_FLOAT32
@@ -29,10 +30,12 @@ from flashgen.lang.vocabulary import VARYING
 
 # Whether an index along an axis may fall below 0, and whether it may pass the last element.
 Guard = Callable[[Gather, int], tuple[bool, bool]]
+# Whether the dimension that an axis indexes may have no element.
+MayLack = Callable[[Gather, int], bool]
 # Whether an integer may pass 64 bits.
 Wraps = Callable[[Expr], bool]
 
-_POSITIVE_SIZES = frozenset({"batch", "heads", "kv_heads", "head_dim"})
+_BATCH = read("b")
 _SCORE_DTYPE = read("score.dtype")
 # Functions of floats on which Python's own may raise, for some argument.
 _MAY_RAISE = FLOAT_FUNCTIONS - {"tanh", "sigmoid"} | {"truediv", "floordiv", "mod", "pow", "floor"}
@@ -49,11 +52,19 @@ def literal(value: bool | int | float) -> Text:
 
 
 class EagerWriter:
-    """Writes one node after another, operands first."""
+    """Writes one node after another, operands first.
 
-    def __init__(self, guard: Guard, wraps: Wraps, raises: bool) -> None:
+    Of an index without axes PyTorch looks at the value, which a tensor of a trace does not have, and it reads the
+    element where there is no pair, too. So with `may_lack` such an index is spread over the batch: a tensor always, a
+    number where the dimension may have no element.
+    """
+
+    def __init__(self, guard: Guard, wraps: Wraps, raises: bool, may_lack: MayLack | None = None) -> None:
         self._guard, self._wraps, self._raises = guard, wraps, raises
+        self._may_lack = may_lack
         self._tensors: set[Expr] = set()
+        # Those that have axes.
+        self._spacious: set[Expr] = set()
         # Operands as they are before a cast that PyTorch would make by itself.
         self._uncast: dict[Expr, Text] = {}
         # The x and low of max(x, low), for the min around it that makes a clamp of it.
@@ -65,6 +76,8 @@ class EagerWriter:
         self.texts[node] = read(name)
         self._uncast.pop(node, None)
         self._raised.pop(node, None)
+        if isinstance(node, Reduction):
+            self._find_axes(node)
 
     def start(self, node: Reduction) -> Text:
         """A reduction of no terms; it is a tensor."""
@@ -79,7 +92,13 @@ class EagerWriter:
         if is_leaf or any(child in self._tensors for child in node.children) or self._may_raise(node):
             self._tensors.add(node)
         self.texts[node] = self._text(node)
+        self._find_axes(node)
         return self.texts[node]
+
+    def _find_axes(self, node: Expr) -> None:
+        varies = isinstance(node, Var) and node.name in VARYING
+        if varies or any(child in self._spacious for child in node.children):
+            self._spacious.add(node)
 
     def _may_raise(self, node: Expr) -> bool:
         """Whether a scalar operation is left to tensors, since Python's own may raise."""
@@ -118,12 +137,23 @@ class EagerWriter:
         text, last = self.texts[index], binary("-", read(f"{node.input}.shape[{axis}]"), number(1))
         if index not in self._tensors:
             text = call("max", text, "0") if low else text
-            return call("min", text, last) if high else text
-        if low and high:
+            text = call("min", text, last) if high else text
+        else:
+            text = self._clamped(text, last if high else None, low)
+        if index in self._spacious or self._may_lack is None:
+            return text
+        if index not in self._tensors and not self._may_lack(node, axis):
+            return text
+        self._spacious.add(node)
+        is_number = index not in self._tensors
+        return call(read("torch.full_like"), _BATCH, text) if is_number else method(text, "expand_as", _BATCH)
+
+    def _clamped(self, text: Text, last: Text | None, low: bool) -> Text:
+        if low and last is not None:
             return method(text, "clamp", "0", last)
-        if low or high:
-            return method(text, "clamp", "min=0" if low else keyword("max", last))
-        return text
+        if last is not None:
+            return method(text, "clamp", keyword("max", last))
+        return method(text, "clamp", "min=0") if low else text
 
     def _scalar(self, node: Op) -> Text:
         """An operation on Python scalars alone."""
@@ -269,21 +299,3 @@ class EagerWriter:
             tensor, low = self._raised[node.args[0]]
             return method(tensor, "clamp", low, bound)
         return method(tensor, "clamp", keyword(_SIDE[node.name], bound))
-
-
-def is_nonzero(node: Expr) -> bool:
-    """Whether an integer is surely not 0."""
-    if isinstance(node, Const):
-        return node.value != 0
-    if isinstance(node, Op) and node.name == "max":
-        return any(isinstance(x, Const) and x.value > 0 for x in node.args)
-    return isinstance(node, Var) and node.name in _POSITIVE_SIZES
-
-
-def is_positive(node: Expr) -> bool:
-    """Whether a scalar is surely above 0."""
-    if isinstance(node, Const):
-        return node.value > 0
-    if isinstance(node, Op) and node.name in ("to_float", "sqrt"):
-        return is_positive(node.args[0])
-    return isinstance(node, Var) and node.name in _POSITIVE_SIZES

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from flashgen.emit.eager import EagerStatements
 from flashgen.emit.eager_names import eager_names
-from flashgen.emit.eager_nodes import EagerWriter, Guard, Wraps
+from flashgen.emit.eager_nodes import EagerWriter, Guard, MayLack, Wraps
 from flashgen.emit.fragments import Fragment
 from flashgen.lang.nodes import Expr, walk
 
@@ -18,6 +18,7 @@ def emit(
     taken: Collection[str] = (),
     inlined: bool = False,
     wraps: Wraps = lambda node: False,
+    may_lack: MayLack | None = None,
 ) -> Fragment:
     """PyTorch statements that compute `roots`.
 
@@ -27,9 +28,10 @@ def emit(
     if that is among the names in `taken`; what else is used repeatedly gets a short name of its own, unless
     `inlined`: then they read scalars alone, as sizes do, and one that divides by zero or leaves the domain of a
     function raises. Indices are clamped where `guard` says that they may leave the tensor, on both sides without it;
-    `wraps` says which integers may pass 64 bits.
+    `wraps` says which integers may pass 64 bits. With `may_lack`, which says whether a dimension may
+    have no element, nothing is read where there is no pair, and a trace looks at no value of an index.
     """
-    writer = EagerWriter(guard or (lambda node, axis: (True, True)), wraps, raises=inlined)
+    writer = EagerWriter(guard or (lambda node, axis: (True, True)), wraps, inlined, may_lack)
     statements = EagerStatements(writer, {} if inlined else eager_names(roots, lets, taken))
     used = set(walk(*roots))
     lines = statements.write(walk(*(node for _, node in lets if node in used), *roots), frozenset())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from flashgen.codegen import uses_schedule
@@ -10,11 +12,11 @@ from flashgen.codegen.pairwise import SIZES, Pairwise, make
 from flashgen.errors import UsageError
 from flashgen.explain.configs import Used, used_configs
 from flashgen.explain.describe import Explanation, describe
+from flashgen.explain.inputs import Inputs
 from flashgen.explain.picture import Panel
 from flashgen.explain.scores import ScorePanel, look_at
 from flashgen.explain.tiles import count
 from flashgen.lang.nodes import Expr, inputs
-from flashgen.problems.calls import make_inputs
 from flashgen.problems.elements import empty_dims
 from flashgen.problems.problem import Problem
 from flashgen.spec.variant import Variant
@@ -53,7 +55,7 @@ def explain(variant: Variant, out: Path, length: int | None = None, seed: int = 
 
 def picture_of(variant: Variant, length: int, seed: int = 0, BM: int = TILE_Q, BN: int = TILE_KV) -> Panel:
     """Evaluate the mask on every pair of a problem with random inputs, cell by cell and tile by tile."""
-    mask = _pairwise(variant, variant.mask, length, seed).mask
+    mask = _pairwise(variant, variant.mask, length, seed)(0).mask
     cell = -(-length // CELLS)
     return Panel(variant.name, count(mask, length, length, cell, cell), count(mask, length, length, BM, BN))
 
@@ -63,12 +65,12 @@ def score_picture_of(variant: Variant, panel: Panel, seed: int = 0) -> ScorePane
 
     `seed` draws the inputs, the same as for the panel.
     """
-    score = _pairwise(variant, variant.score, panel.cells.q_len, seed).score
-    return look_at(variant.name, score, panel.cells, variant.tune_shapes[0].heads)
+    of_head = _pairwise(variant, variant.score, panel.cells.q_len, seed)
+    return look_at(variant.name, lambda head: of_head(head).score, panel.cells, variant.tune_shapes[0].heads)
 
 
-def _pairwise(variant: Variant, shown: Expr, length: int, seed: int) -> Pairwise:
-    """The variant's two functions for a problem of this length with random inputs, for the one that is shown.
+def _pairwise(variant: Variant, shown: Expr, length: int, seed: int) -> Callable[[int], Pairwise]:
+    """By head, the variant's two functions for a problem of this length with random inputs, for the one that is shown.
 
     UsageError where what it reads has no element at this length.
     """
@@ -81,5 +83,6 @@ def _pairwise(variant: Variant, shown: Expr, length: int, seed: int) -> Pairwise
                 f"the input {tensor.name} has no element at {length} queries and keys, by its dimension {empty.text}; "
                 "expected a length at which it comes to 1 or more"
             )
-    call = make_inputs(variant, problem, seed=seed)
-    return make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)
+    drawn = Inputs(variant, problem, seed)
+    sizes = {name: getattr(problem, name) for name in SIZES}
+    return cache(lambda head: make(variant, sizes, drawn.of(shown, head)))

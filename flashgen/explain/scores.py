@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Score = Callable[["Tensor", "Tensor", "Tensor", "Tensor", "Tensor"], "Tensor"]
+# The function for one head, whose inputs suit that one alone.
+ScoreOf = Callable[[int], Score]
 
 # Heads and pairs to look at, points of a curve.
 HEADS, PAIRS, POINTS = 4, 3, 129
@@ -75,18 +77,20 @@ class ScorePanel:
         return (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
 
 
-def look_at(title: str, score: Score, cells: TileMap, heads: int) -> ScorePanel:
+def look_at(title: str, score_of: ScoreOf, cells: TileMap, heads: int) -> ScorePanel:
     """Evaluate a score modification at the middle of every cell that has a visible pair, for a few of the heads."""
     chosen = sorted({round(i * (heads - 1) / (HEADS - 1)) for i in range(HEADS)})
-    return ScorePanel(title, cells.q_len, cells.kv_len, _added(score, cells, chosen), _bends(score, cells, chosen))
+    return ScorePanel(
+        title, cells.q_len, cells.kv_len, _added(score_of, cells, chosen), _bends(score_of, cells, chosen)
+    )
 
 
-def _added(score: Score, cells: TileMap, heads: list[int]) -> tuple[Added, ...]:
+def _added(score_of: ScoreOf, cells: TileMap, heads: list[int]) -> tuple[Added, ...]:
     q, k = (
         np.minimum(np.arange(n) * size + size // 2, length - 1)
         for n, size, length in zip(cells.counts.shape, (cells.BM, cells.BN), (cells.q_len, cells.kv_len), strict=True)
     )
-    values = _evaluate(score, np.zeros(()), heads, q[:, None], k[None, :])
+    values = _evaluate(score_of, np.zeros(()), heads, q[:, None], k[None, :])
     values = np.where(cells.none, np.nan, values)
     if not np.nan_to_num(values).any():
         return ()
@@ -94,16 +98,16 @@ def _added(score: Score, cells: TileMap, heads: list[int]) -> tuple[Added, ...]:
     return (Added(None, values[0]),) if alike else tuple(map(Added, heads, values))
 
 
-def _bends(score: Score, cells: TileMap, heads: list[int]) -> tuple[Bend, ...]:
+def _bends(score_of: ScoreOf, cells: TileMap, heads: list[int]) -> tuple[Bend, ...]:
     pairs = _pairs(cells)
     q, k = (np.array(each)[:, None] for each in zip(*pairs, strict=True))
     reach = LEAST_REACH
-    while reach < GREATEST_REACH and not _departs(score, heads, q, k, reach):
+    while reach < GREATEST_REACH and not _departs(score_of, heads, q, k, reach):
         reach *= 2
     if reach == GREATEST_REACH:
         reach = LEAST_REACH
     raw = np.linspace(-reach, reach, POINTS)
-    changed = _evaluate(score, raw, heads, q, k)
+    changed = _evaluate(score_of, raw, heads, q, k)
     added = changed - raw
     if not (np.ptp(np.nan_to_num(added), axis=-1) > ROUNDING * reach).any():
         return ()
@@ -116,9 +120,9 @@ def _bends(score: Score, cells: TileMap, heads: list[int]) -> tuple[Bend, ...]:
     return tuple(Bend(head, pairs[middle], raw, each[middle]) for head, each in zip(heads, changed, strict=True))
 
 
-def _departs(score: Score, heads: list[int], q: np.ndarray, k: np.ndarray, reach: int) -> bool:
+def _departs(score_of: ScoreOf, heads: list[int], q: np.ndarray, k: np.ndarray, reach: int) -> bool:
     """Whether at each pair a score of this size comes out by half of it, or more, away from the line through 0."""
-    changed = _evaluate(score, np.array([-reach, 0.0, reach]), heads, q, k)
+    changed = _evaluate(score_of, np.array([-reach, 0.0, reach]), heads, q, k)
     away = np.abs(changed - changed[..., 1:2] - np.array([-reach, 0.0, reach]))
     return bool((away > reach / 2).any(axis=-1).all())
 
@@ -135,14 +139,12 @@ def _pairs(cells: TileMap) -> list[tuple[int, int]]:
     return [(q, k) for k in dict.fromkeys(keys)]
 
 
-def _evaluate(score: Score, raw: np.ndarray, heads: list[int], q: np.ndarray, k: np.ndarray) -> np.ndarray:
+def _evaluate(score_of: ScoreOf, raw: np.ndarray, heads: list[int], q: np.ndarray, k: np.ndarray) -> np.ndarray:
     """The modified scores [heads, ...] of the first batch element, over what raw, q and k broadcast to; NaN: hidden."""
     import torch
 
-    shape = (len(heads), *np.broadcast_shapes(raw.shape, q.shape, k.shape))
-    head = torch.tensor(heads).reshape(-1, *[1] * (len(shape) - 1))
-    values = score(
-        torch.tensor(raw, dtype=torch.float32), torch.tensor(0), head, torch.from_numpy(q), torch.from_numpy(k)
-    )
-    found = values.expand(shape).double().numpy()
+    shape = np.broadcast_shapes(raw.shape, q.shape, k.shape)
+    scores, places = torch.tensor(raw, dtype=torch.float32), (torch.from_numpy(q), torch.from_numpy(k))
+    values = [score_of(head)(scores, torch.tensor(0), torch.tensor(head), *places).expand(shape) for head in heads]
+    found = torch.stack(values).double().numpy()
     return np.where(np.isfinite(found), found, np.nan)

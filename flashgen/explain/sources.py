@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import glob
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -134,7 +134,7 @@ def _miss(source: str, key: Key, folders: list[Path], default: Callable[[Bucket]
         default=None,
     )
     tables = [table_path(folder, key.gpu) for folder in folders]
-    damaged = [path for table in tables if os.path.exists(path := Path(f"{table}.damaged"))]
+    damaged = sorted(path for table in tables for path in table.parent.glob(f"{glob.escape(table.name)}.*damaged"))
     text = f"no record of it in {tables[0]}" if source not in TOLERATED else f"no record of {_reach(source, key)}"
     if damaged:
         text += f" ({damaged[0].name} is damaged and was set aside)"

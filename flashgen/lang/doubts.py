@@ -1,21 +1,30 @@
-"""What parses but may not be what was meant: bitwise operators that take a comparison's operand from it."""
+"""What parses but may not be what was meant: bitwise operators that take a comparison's operand from it, and indices
+that count from the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flashgen.lang.syntax import Chain, Operation, Syntax, pieces
+from flashgen.lang.syntax import Chain, Index, Literal, Operation, Syntax, pieces
 from flashgen.lang.written import written
 
 BITWISE = frozenset({"&", "|", "^"})
 
 
 def doubts(syntax: Syntax) -> Iterator[str]:
-    """A sentence with its place for each comparison that has one of `&`, `|`, `^` in an operand without parentheses.
+    """A sentence with its place for each comparison that has one of `&`, `|`, `^` in an operand without parentheses,
+    and for each negative number as an index.
 
-    These bind tighter than comparisons, as in Python: `k <= q & k > q - 5` is `k <= (q & k) > q - 5`.
+    The former bind tighter than comparisons, as in Python: `k <= q & k > q - 5` is `k <= (q & k) > q - 5`.
     """
     for piece in pieces(syntax):
+        if isinstance(piece, Index):
+            for index in piece.indices:
+                if isinstance(index, Operation) and index.symbol == "-" and _is_positive(*index.operands):
+                    yield (
+                        f"{index.at}: the index '{written(index)}' of '{piece.input}' reads the element at 0, the "
+                        "nearest that there is; the last of a dimension n is at 'n - 1'"
+                    )
         if isinstance(piece, Chain):
             operator = next((o for o in piece.operands if _is_open(o)), None)
             if isinstance(operator, Operation):
@@ -24,6 +33,11 @@ def doubts(syntax: Syntax) -> Iterator[str]:
                     f"'{_as_read(piece)}'; where tests are meant write '{_as_tests(piece)}', "
                     "else parentheses as in the former"
                 )
+
+
+def _is_positive(operand: Syntax, *others: Syntax) -> bool:
+    """Whether this is a number above 0, and nothing else."""
+    return not others and isinstance(operand, Literal) and operand.value > 0
 
 
 def _is_open(operand: Syntax) -> bool:

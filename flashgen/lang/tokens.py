@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from flashgen.errors import ExpressionError, Location
-from flashgen.lang.vocabulary import expected_attribute
+from flashgen.lang.vocabulary import KEYWORDS, expected_attribute
 
 # The place of the character at an index of a text, or at its end.
 Where: TypeAlias = Callable[[int], Location]
@@ -128,9 +128,8 @@ def _token(kind: str, text: str, at: Location) -> Token:
         if text in _WORD_OPERATORS:
             return Token("symbol", text, at)
         if keyword.iskeyword(text):
-            raise ExpressionError(
-                at, f"the Python keyword '{text}'", "a name, a number, or one of and, or, not, if, else"
-            )
+            instead = KEYWORDS.get(text, "a name, a number, or one of and, or, not, if, else")
+            raise ExpressionError(at, f"the Python keyword '{text}'", instead)
     return Token(kind, text, at)
 
 

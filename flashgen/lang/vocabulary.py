@@ -50,13 +50,13 @@ _ALSO: Mapping[tuple[str, ...], str] = {
     ("batch",): "B Z bsz batch_size nbatch num_seqs",
     ("head_dim",): "D d_head head_size dim d_k headdim",
     ("score",): "scores s qk attn attn_score attn_scores att logit logits sim similarity dots attn_weight "
-                "attention_score",
+                "attention_score scale sm_scale softmax_scale",
 }  # fmt: skip
 _NAMES = {foreign: own for own, words in _ALSO.items() for foreign in words.split()}
 
 _OPERATORS = {
     "&": "logical_and bitwise_and and_ and_masks all_of", "|": "logical_or bitwise_or or_ or_masks any_of",
-    "^": "logical_xor bitwise_xor", "~": "logical_not bitwise_not invert not_",
+    "^": "logical_xor bitwise_xor xor", "~": "logical_not bitwise_not invert not_",
     "+": "add plus", "-": "sub subtract minus", "*": "mul multiply times", "/": "div divide true_divide truediv",
     "//": "floor_divide floordiv cdiv idiv", "%": "remainder fmod mod modulo", "**": "pow power",
     "==": "eq equal", "!=": "ne not_equal", "<": "lt less", "<=": "le less_equal", ">": "gt greater",
@@ -78,7 +78,20 @@ _CALLS: Mapping[str, str] = {
     "reciprocal": "'1 / x'",
     "expm1": "'exp(x) - 1'",
     "log10": "'log(x) / log(10)'",
-    "softplus": "'log(1 + exp(x))'",
+    # Of a large x exp is infinite in float32.
+    "softplus": "'max(x, 0) + log1p(exp(-abs(x)))'",
+    **dict.fromkeys(("logsigmoid", "log_sigmoid"), "'min(x, 0) - log1p(exp(-abs(x)))'"),
+    **dict.fromkeys(("silu", "swish"), "'x * sigmoid(x)'"),
+    "gelu": "'x * (1 + erf(x / sqrt(2))) / 2'",
+    "leaky_relu": "'max(x, 0.01 * x)'",
+    "sinh": "'(exp(x) - exp(-x)) / 2'",
+    "cosh": "'(exp(x) + exp(-x)) / 2'",
+    **dict.fromkeys(
+        ("atan", "atan2", "arctan", "arctan2", "asin", "arcsin", "acos", "arccos", "atanh", "arctanh"),
+        "another function: there is no inverse of 'sin', 'cos', 'tan' and 'tanh'",
+    ),
+    "mean": "'sum(i, n, term) / n'",
+    "isin": "'(x == a) | (x == b)', or of a table 'any(i, n, x == table[i])'",
     "relu": "'max(x, 0)'",
     "round": "'floor(x + 0.5)'",
     "trunc": "'floor(x)' for x >= 0",
@@ -87,6 +100,12 @@ _CALLS: Mapping[str, str] = {
     "float": "'x' itself: numbers are promoted",
     "bool": "a comparison, such as 'x != 0'",
     "len": "a size, such as 'kv_len'",
+}
+# What to write instead of keywords of Python that the language does not have.
+KEYWORDS: Mapping[str, str] = {
+    "in": "'(x == a) | (x == b)', or of a table 'any(i, n, x == table[i])'",
+    "is": "'=='",
+    "for": "'any(i, n, test)', 'all(i, n, test)' or 'sum(i, n, term)'",
 }
 _CONSTANTS: Mapping[str, str] = {"pi": "'3.141592653589793'", "e": "'2.718281828459045'"}
 _MODULES = frozenset({

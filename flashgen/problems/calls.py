@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +49,7 @@ class Call:
 
 def make_inputs(
     variant: Variant, problem: Problem, device: str | torch.device = "cpu", seed: int = 0, layout: str = "bhsd",
-    params: dict[str, bool | int | float] | None = None,
+    params: dict[str, bool | int | float] | None = None, apart: Collection[str] = (),
 ) -> Call:  # fmt: skip
     """Draw the arguments of one call; the same seed on the same device gives the same values.
 
@@ -58,7 +59,7 @@ def make_inputs(
     and the spec's samples: floats are normal with deviation 0.5 (slopes fall about geometrically over the heads), or
     positive where the formula asks for it; bools are true by half; ints that index a dimension stay in its range, ints
     compared with a position lie in [0, kv_len], others in [0, 8). Ints laid out along positions, or along a named
-    dimension, ascend: packed documents, offsets.
+    dimension, ascend: packed documents, offsets. Inputs that are named in `apart` are left to the caller.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"layout is {layout!r}; expected one of {', '.join(LAYOUTS)}")
@@ -73,20 +74,21 @@ def make_inputs(
     q = normal(problem.heads, problem.q_len, problem.head_dim)
     k = normal(problem.kv_heads, problem.kv_len, problem.head_dim)
     v = normal(problem.kv_heads, problem.kv_len, problem.v_head_dim)
-    own = draw_own(variant, problem, generator, seed, params)
+    own = draw_own(variant, problem, generator, seed, params, apart)
     return Call(q, k, v, own.inputs, own.params)
 
 
 def draw_own(
     variant: Variant, problem: Problem, generator: torch.Generator, seed: int = 0,
-    params: dict[str, bool | int | float] | None = None,
+    params: dict[str, bool | int | float] | None = None, apart: Collection[str] = (),
 ) -> Own:  # fmt: skip
-    """The inputs and params alone, as `make_inputs` draws them."""
+    """The inputs and params alone, as `make_inputs` draws them; not those that are `apart`."""
     values = {p.name: p.value for p in variant.runtime_params} | (params or {})
     sizes = input_sizes(variant, problem, seed, values)
     roles = Roles(variant)
     kinds = drawn_as(variant)
-    inputs = {i.name: sample(i, roles, sizes, generator, kinds.get(i.name, "")) for i in variant.inputs}
+    drawn = [i for i in variant.inputs if i.name not in apart]
+    inputs = {i.name: sample(i, roles, sizes, generator, kinds.get(i.name, "")) for i in drawn}
     return Own(inputs, values)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
 from functools import lru_cache
 from itertools import combinations, product
 
@@ -27,6 +28,8 @@ _LARGEST = 3.4028234663852886e38
 _LENGTHS = (1, 40, 1000, 8192)
 # Places that the mask shows, and how many are tried to find so many.
 _PLACES, _TRIES = 50, 1000
+# Shares of places that are less than this apart are so by chance.
+_NOISE = 0.1
 # The share of places where the key stands at the query's position.
 _NEAR = 0.25
 _SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 64, "v_head_dim": 64}
@@ -37,20 +40,25 @@ def drawn_as(variant: Variant) -> Mapping[str, str]:
     """POSITIVE or SWITCH for names of inputs; nothing where values around 0 will do, or no others are better."""
     read = inputs(variant.score)
     free = [t for t in variant.inputs if t.name in read and t.range is None and t.default is None and t.dtype != "bool"]
-    if not free or _is_finite(variant, {}):
+    if not free or _share_lost(variant, {}, _Ends.HIDDEN) is not None:
         return {}
+    choices = list(_choices(free))
     # Minus infinity hides a pair, as a mask does; what never gives it is the better choice.
-    for everywhere in (True, False):
-        for chosen in _choices(free):
-            if _is_finite(variant, chosen, everywhere):
+    for borne in (_Ends.FINITE, _Ends.HIDDEN):
+        for chosen in choices:
+            if _share_lost(variant, chosen, borne) is not None:
                 return chosen
-    return {}
+    # Where two masks meet, each of the least number of float32, their sum is minus infinity too.
+    shares = [(_share_lost(variant, chosen, _Ends.BELOW), chosen) for chosen in ({}, *choices)]
+    known = [(share, chosen) for share, chosen in shares if share is not None]
+    least = min((share for share, _ in known), default=0.0)
+    return next((chosen for share, chosen in known if share <= least + _NOISE), {})
 
 
 def _choices(free: Sequence[Input]) -> Iterator[Mapping[str, str]]:
-    """Of one input, of two, of all."""
+    """Of one input, of two, of three, of all."""
     kinds = {t.name: (POSITIVE, SWITCH) if "float" in t.dtype else (SWITCH,) for t in free}
-    for count in (1, 2):
+    for count in (1, 2, 3):
         for kind in product((POSITIVE, SWITCH), repeat=count):
             for names in combinations(kinds, count):
                 if all(each in kinds[name] for name, each in zip(names, kind, strict=True)):
@@ -77,10 +85,26 @@ def note_of(variant: Variant) -> str:
     )
 
 
-def _is_finite(variant: Variant, drawn: Mapping[str, str], everywhere: bool = False) -> bool:
-    """Whether the score is so in float32 at random places that the mask shows, or unless `everywhere` -inf."""
+class _Ends(IntEnum):
+    """What a score is: finite in float32, minus infinity, less than float32 holds, something that hides nothing."""
+
+    FINITE, HIDDEN, BELOW, WRONG = range(4)
+
+    @classmethod
+    def of(cls, value: Value) -> _Ends:
+        if value == -math.inf:
+            return cls.HIDDEN
+        if abs(value) <= _LARGEST:
+            return cls.FINITE
+        return cls.BELOW if value < 0 else cls.WRONG
+
+
+def _share_lost(variant: Variant, drawn: Mapping[str, str], borne: _Ends) -> float | None:
+    """At which share of random places that the mask shows the score is not finite; None where one ends worse than is
+    borne."""
     score, mask = evaluator(variant.score), evaluator(variant.mask)
     draw = random.Random(0)
+    ends: list[_Ends] = []
     for length in _LENGTHS:
         seen = 0
         for _ in range(_TRIES):
@@ -89,12 +113,12 @@ def _is_finite(variant: Variant, drawn: Mapping[str, str], everywhere: bool = Fa
             place = _place(variant, length, draw)
             if not mask(place, tensors):  # type: ignore[arg-type]
                 continue
-            value = score(place, tensors)  # type: ignore[arg-type]
-            if (everywhere or value != -math.inf) and not abs(value) <= _LARGEST:
-                return False
+            ends.append(_Ends.of(score(place, tensors)))  # type: ignore[arg-type]
+            if ends[-1] > borne:
+                return None
             if (seen := seen + 1) == _PLACES:
                 break
-    return True
+    return sum(end is not _Ends.FINITE for end in ends) / max(len(ends), 1)
 
 
 def _place(variant: Variant, length: int, draw: random.Random) -> Mapping[str, Value]:

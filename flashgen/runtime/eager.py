@@ -22,10 +22,10 @@ def eager_attention(
     """softmax(score over visible keys) @ v, the whole score matrix in memory.
 
     Shapes as attention() takes them; k and v of batch 1 serve every batch element. All of it runs in float32, or in
-    float64 where q is: only out is rounded to the dtype of q. A pair whose score comes out as minus infinity is hidden,
-    as if masked. A row that sees no key gives 0, a log-sum-exp and a largest score of minus infinity and no gradients.
-    With `kept`, bool [batch, heads, q_len, kv_len], the weights of other pairs are dropped, and these are scaled by
-    1 / (1 - dropout_p).
+    float64 where q is: only out is rounded to the dtype of q. A pair whose score comes out as minus infinity, in
+    float32, is hidden, as if masked. A row that sees no key gives 0, a log-sum-exp and a largest score of minus
+    infinity and no gradients. With `kept`, bool [batch, heads, q_len, kv_len], the weights of other pairs are dropped,
+    and these are scaled by 1 / (1 - dropout_p).
     """
     batch, heads, q_len, head_dim = q.shape
     kv_heads, kv_len = k.shape[1:3]
@@ -63,7 +63,9 @@ def _scores(
     learned = _has_values(product) and _is_learned(formula, product, places)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not learned):
         score, mask = formula(product, *places)
-    hidden = score == -math.inf if mask is None else ~mask | (score == -math.inf)
+    # Also where it is computed in float64: two masks of float32's least number hide what they both hide.
+    lost = score.detach().float() == -math.inf
+    hidden = lost if mask is None else ~mask | lost
     hidden = hidden.expand(product.shape)
     if learned:
         if bool(hidden.any()):

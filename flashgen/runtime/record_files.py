@@ -12,7 +12,9 @@ import os
 import stat
 import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -135,21 +137,37 @@ def _placed(records: tuple[Record, ...], path: Path) -> tuple[Record, ...]:
 
 def _set_aside(path: Path, file: BinaryIO, error: Exception) -> bool:
     """Move what was read from `path` out of the way, and say so. False where another file has taken its place."""
-    outcome = "they are skipped"
+    outcome, mark = "they are skipped", path
     if isinstance(path, Path):
-        aside = path.with_name(path.name + ".damaged")
         try:
-            os.replace(path, aside)
-            if not os.path.samestat(os.fstat(file.fileno()), os.stat(aside)):
-                _put_back(aside, path)
-                return False
-            outcome = f"the file was set aside as {aside.name}"
+            with new_aside(path) as aside:
+                os.replace(path, aside)
+                if not os.path.samestat(os.fstat(file.fileno()), os.stat(aside)):
+                    _put_back(aside, path)
+                    return False
+            outcome, mark = f"the file was set aside as {aside.name}", aside
         except FileNotFoundError:
             return False
         except OSError:
             outcome = "the file could not be set aside and is skipped"
-    warn_once(("damaged", str(path)), f"the tuned records {path} cannot be read ({str(error)[:300]}); {outcome}")
+    warn_once(("damaged", str(mark)), f"the tuned records {path} cannot be read ({str(error)[:300]}); {outcome}")
     return True
+
+
+@contextmanager
+def new_aside(path: Path) -> Iterator[Path]:
+    """An empty file beside one that is damaged, to take its content: no other has this name, nor gets it meanwhile."""
+    for number in count(1):
+        aside = path.with_name(f"{path.name}.{f'{number}.' if number > 1 else ''}damaged")
+        with suppress(FileExistsError):
+            os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            break
+    try:
+        yield aside
+    except OSError:
+        with suppress(OSError):
+            os.unlink(aside)
+        raise
 
 
 def _put_back(aside: Path, path: Path) -> None:

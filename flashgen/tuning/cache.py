@@ -215,7 +215,7 @@ def _leftovers(root: Path) -> list[Path]:
 
     Locks stay, empty as they are: where one is deleted that a writer holds, the next takes another and both write.
     """
-    found = [*root.glob("*/*.json.damaged"), *root.glob("*/*/*.json*"), *studies_folder().rglob("*.log*")]
+    found = [*root.glob("*/*.json.*damaged"), *root.glob("*/*/*.json*"), *studies_folder().rglob("*.log*")]
     return [path for path in found if path.is_file() and path.suffix != ".lock"]
 
 

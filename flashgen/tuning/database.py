@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,8 @@ from flashgen.errors import EnvironmentProblem, UsageError
 TRIES = 4
 # How long one process waits for what another one writes to a file.
 LOCK_SECONDS = 60.0
+# How long a server may take to answer, where neither the URL nor PostgreSQL's own variable says: drivers wait minutes.
+ANSWER_SECONDS = 10
 
 
 def open_database(place: str) -> RDBStorage:
@@ -42,7 +45,12 @@ def _database(url: str) -> RDBStorage:
     # A connection that the server has closed meanwhile is opened again.
     options: dict[str, Any] = {"pool_pre_ping": True}
     meanwhile: tuple[type[Exception], ...] = (IntegrityError, ProgrammingError, StorageInternalError)
-    if make_url(url).get_backend_name() == "sqlite":
+    asked = make_url(url)
+    if asked.drivername.startswith("postgresql+psycopg") and not (
+        "connect_timeout" in asked.query or os.environ.get("PGCONNECT_TIMEOUT")
+    ):
+        options["connect_args"] = {"connect_timeout": ANSWER_SECONDS}
+    if asked.get_backend_name() == "sqlite":
         options["connect_args"] = {"timeout": LOCK_SECONDS}
         # What SQLite says of a table that another process has just made; servers say it of a lost connection.
         meanwhile += (OperationalError,)

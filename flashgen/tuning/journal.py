@@ -22,7 +22,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
 from flashgen.errors import EnvironmentProblem
-from flashgen.runtime.record_files import RecordWarning
+from flashgen.runtime.record_files import RecordWarning, new_aside
 from flashgen.tuning.entries import is_entry
 
 # A trial takes some five thousand.
@@ -108,11 +108,14 @@ def _mend(path: Path) -> None:
         lines = lines[: bisect_left(range(1, len(lines)), True, key=lambda count: not _replays(lines[:count]))]
     sound = sum(map(len, lines))
     if sound < len(content):
-        path.with_name(path.name + ".damaged").write_bytes(content)
+        with new_aside(path) as aside:
+            aside.write_bytes(content)
         with path.open("r+b") as file:
             file.truncate(sound)
         warnings.warn(
-            f"the study {path} is damaged at byte {sound}; what comes after was set aside", RecordWarning, stacklevel=3
+            f"the study {path} is damaged at byte {sound} and was cut there; the whole of it is kept as {aside.name}",
+            RecordWarning,
+            stacklevel=3,
         )
 
 

@@ -242,7 +242,8 @@ def _underflow(call: Call, kept: float) -> float:
 
 
 def _worst(what: str, error: torch.Tensor, budget: torch.Tensor, rows: torch.Tensor) -> Verdict:
-    return worst_of(f"{what} at [batch, head, row]", error, budget, torch.where(rows, error / budget, 0.0))
+    share, error = torch.where(rows, error / budget, 0.0), torch.where(rows, error, 0.0)
+    return worst_of(f"{what} at [batch, head, row]", error, budget, share)
 
 
 def worst_of(where: str, error: torch.Tensor, budget: torch.Tensor, share: torch.Tensor) -> Verdict:

@@ -104,7 +104,7 @@ ERRORS = [
     ("1e999", None, "3:8: the number 1e999, beyond double precision; expected a finite number"),
     ("9223372036854775808", None, "3:8: the integer 9223372036854775808, beyond 64 bits; expected at most 92233"),
     ("lambda", None, "3:8: the Python keyword 'lambda'; expected a name, a number, or one of and, or, not, if, else"),
-    ("q is k", None, "3:10: the Python keyword 'is'; expected a name, a number, or one of and, or, not, if, else"),
+    ("q is k", None, "3:10: the Python keyword 'is'; expected '=='"),
     ("q if flag", None, "3:17: unexpected end of the expression; expected 'else': a conditional is 'a if test else b'"),
     ("q + not flag", None, "3:12: unexpected 'not'; expected parentheses around 'not ...' here, as in Python"),
     ("scores", None, "3:8: the unknown name 'scores'; expected 'score'"),

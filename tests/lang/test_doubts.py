@@ -55,3 +55,15 @@ def test_many_tests_without_parentheses() -> None:
     assert " & ".join(f"({test})" for test in tests) in said
     (said,) = doubts(parse(" & ".join(["k <= q", *["a"] * 1900]), AT))
     assert " & ".join(["(k <= q)", *["a"] * 1900]) in said
+
+
+@pytest.mark.parametrize(("text", "column", "index"), [("x[-1]", 3, "-1"), ("score + rel[h, -W[-2]]", 19, "-2")])
+def test_an_index_that_counts_from_the_end(text: str, column: int, index: str) -> None:
+    (said,) = doubts(parse(text, AT))
+    assert said.startswith(f"v.yaml:{AT.line}:{(AT.column or 1) + column - 1}: the index '{index}' of ")
+    assert said.endswith(" reads the element at 0, the nearest that there is; the last of a dimension n is at 'n - 1'")
+
+
+@pytest.mark.parametrize("text", ["x[n - 1]", "x[-k]", "x[-0]", "clamp(q - k, -1, 1)", "x[-1 + h]"])
+def test_other_indices_are_no_doubt(text: str) -> None:
+    assert list(doubts(parse(text, AT))) == []

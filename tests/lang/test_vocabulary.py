@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from flashgen.errors import ExpressionError, Location
 from flashgen.lang.check import Scope, TensorType, expression
+from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import Type, var
 from flashgen.lang.vocabulary import FUNCTIONS, MEANINGS, near
 
@@ -41,8 +43,19 @@ MESSAGES = {
     "1 + jnp.exp(score)": "5: 'jnp.exp'; expected 'exp', without 'jnp.'",
     "math.log(2)": "1: 'math.log'; expected 'log', without 'math.'",
     "np.minimum(q, k)": "1: 'np.minimum'; expected 'min', without 'np.'",
-    "torch.nn.functional.softplus(score)": "1: 'torch.nn.functional.softplus'; expected 'log(1 + exp(x))', without "
-                                           "'torch.nn.functional.'",
+    "torch.nn.functional.softplus(score)": "1: 'torch.nn.functional.softplus'; expected 'max(x, 0) + "
+                                           "log1p(exp(-abs(x)))', without 'torch.nn.functional.'",
+    "F.silu(score)": "1: 'F.silu'; expected 'x * sigmoid(x)', without 'F.'",
+    "score * scale": "9: the unknown name 'scale'; expected 'score', the scaled dot product",
+    "xor(q < k, k < q)": "1: the unknown function 'xor'; expected the operator '^'",
+    "isin(q, k)": "1: the unknown function 'isin'; expected '(x == a) | (x == b)', or of a table 'any(i, n, x == "
+                  "table[i])'",
+    "math.atan(score)": "1: 'math.atan'; expected another function: there is no inverse of 'sin', 'cos', 'tan' and "
+                        "'tanh', without 'math.'",
+    "k in (1, 2)": "3: the Python keyword 'in'; expected '(x == a) | (x == b)', or of a table 'any(i, n, x == "
+                   "table[i])'",
+    "any(q == k for k in q)": "12: the Python keyword 'for'; expected 'any(i, n, test)', 'all(i, n, test)' or "
+                              "'sum(i, n, term)'",
     "math.pi": "1: 'math.pi'; expected '3.141592653589793', without 'math.'",
     "score.abs()": "1: 'score.abs'; expected 'abs': a plain name or number has no attributes",
     "q.shape[0]": "1: 'q.shape'; expected a plain name or number; there are no attributes",
@@ -60,6 +73,29 @@ def test_what_a_word_is_called_here(text: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         expression(text, SCOPE, Location("v.yaml", 1, 1))
     assert str(caught.value) == f"v.yaml:1:{MESSAGES[text]}"
+
+
+REPLACED = {
+    "softplus": ("max({x}, 0) + log1p(exp(-abs({x})))", torch.nn.functional.softplus),
+    "logsigmoid": ("min({x}, 0) - log1p(exp(-abs({x})))", torch.nn.functional.logsigmoid),
+    "silu": ("{x} * sigmoid({x})", torch.nn.functional.silu),
+    "gelu": ("{x} * (1 + erf({x} / sqrt(2))) / 2", torch.nn.functional.gelu),
+    "leaky_relu": ("max({x}, 0.01 * {x})", torch.nn.functional.leaky_relu),
+    "sinh": ("(exp({x}) - exp(-{x})) / 2", torch.sinh),
+    "cosh": ("(exp({x}) + exp(-{x})) / 2", torch.cosh),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_what_stands_for_a_function_gives_the_same(name: str) -> None:
+    text, function = REPLACED[name]
+    with pytest.raises(ExpressionError) as caught:
+        expression(f"{name}(score)", SCOPE, Location("v.yaml", 1, 1))
+    assert caught.value.expected == f"'{text.format(x='x')}'"
+    node = expression(text.format(x="score"), SCOPE, Location("v.yaml", 1, 1))
+    for value in (-30.0, -1.5, 0.0, 0.25, 20.0, *((200.0, -200.0) if name in ("softplus", "logsigmoid") else ())):
+        expected = float(function(torch.tensor(value, dtype=torch.float64)))
+        assert evaluate(node, {"score": value}, {}) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("text", ["zzz", "blocks", "xy", "QQQ", "offset"])

@@ -67,6 +67,42 @@ def test_an_additive_mask_as_models_make_it_is_drawn_0_or_1(score: str, dtype: s
     )
 
 
+LEAST = "-3.4028234663852886e38"
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "score", "drawn"),
+    [
+        (("float32", "float32"), f"(1 - a[b, k]) * {LEAST} + (1 - c[b, q]) * {LEAST}", {"a": SWITCH, "c": SWITCH}),
+        (("int32", "bool"), f"(1 - a[b, k]) * {LEAST} + where(c[b, q], 0.0, {LEAST})", {"a": SWITCH}),
+        (("bool", "bool"), f"where(a[b, k], 0.0, {LEAST}) + where(c[b, q], 0.0, {LEAST})", {}),
+        (
+            ("int64", "float32"),
+            "(a[b, k] - 1) * 3e38 + (a[b, q] - 1) * 3e38 + log(c[b, k])",
+            {"a": SWITCH, "c": POSITIVE},
+        ),
+    ],
+)
+def test_two_additive_masks_at_once_hide_what_both_hide(
+    dtypes: tuple[str, str], score: str, drawn: dict[str, str], tmp_path: Path
+) -> None:
+    inputs = {name: {"shape": ["batch", "kv_len"], "dtype": dtype} for name, dtype in zip("ac", dtypes, strict=True)}
+    gain = {"gain": {"shape": ["heads"], "dtype": "float32", "grad": True}}
+    variant = load({"name": "bert", "inputs": inputs | gain, "score": f"score * gain[h] + {score}"})
+    assert drawn_as(variant) == drawn
+    module = load_module(generate(variant, tmp_path))
+    cases = [*cases_for(variant, "quick", False, False), *gradient_cases_for(variant, "quick", False, False)]
+    report = run_cases(module, variant, cases, level="quick", device="cpu")
+    assert report.passed, str(report)
+
+
+def test_more_masks_than_two_beside_what_is_positive() -> None:
+    inputs = {name: {"shape": ["batch", "kv_len"], "dtype": "float32"} for name in "acd"}
+    masks = " + ".join(f"(1 - {name}[b, k]) * {LEAST}" for name in "ac")
+    variant = load({"name": "mine", "inputs": inputs, "score": f"score + {masks} + log(d[b, k])"})
+    assert drawn_as(variant) == {"a": SWITCH, "c": SWITCH, "d": POSITIVE}
+
+
 def test_each_input_is_drawn_as_it_must_be() -> None:
     inputs = {
         "r1": {"shape": ["heads"], "dtype": "float32"},

@@ -179,6 +179,23 @@ def test_a_pair_of_minus_infinity_is_hidden_as_if_masked(sink: bool) -> None:
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_less_than_float32_holds_is_hidden_in_float64_too(dtype: torch.dtype) -> None:
+    """Two masks of its least number: key 3 has both, and of query 4 nothing is left."""
+    least, q = torch.finfo(torch.float32).min, torch.zeros(1, 2, 5, 4, dtype=dtype)
+    v = torch.arange(5.0, dtype=dtype).view(1, 1, 5, 1).expand(1, 2, 5, 4).clone().requires_grad_()
+
+    def masked(score, b, h, kv_h, q, k):  # type: ignore[no-untyped-def]
+        by_key, by_query = (score.new_tensor(least).where(hidden, 0) for hidden in (k == 3, q == 4))
+        return score + by_key + by_key + by_query + by_query, None
+
+    out, lse = eager_attention(q, q, v, masked, bottom_right=True, scale=1.0, return_lse=True)
+    assert bool((out[:, :, :4] == 7 / 4).all()) and bool((out[:, :, 4] == 0).all())
+    assert bool((lse[:, :, 4] == -math.inf).all())
+    (d_v,) = torch.autograd.grad(out[:, :, 4].sum(), v)
+    assert not d_v.any()
+
+
 @pytest.mark.parametrize("lengths", [(5, 5), (1, 1), (3, 8)])
 def test_what_is_hidden_gives_learned_inputs_no_gradient(lengths: tuple[int, int]) -> None:
     """A logarithm of a distance has none of those that the mask hides, nor where it is minus infinity itself."""

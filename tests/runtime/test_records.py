@@ -1,5 +1,6 @@
 """Records and their lookup, through the public doors: JSON text, folders and warnings."""
 
+import errno
 import json
 import os
 import warnings
@@ -268,21 +269,35 @@ def test_a_damaged_record_is_reported_once_set_aside_and_survived(tmp_path, dama
     assert path.with_name(path.name + ".damaged").read_bytes() == DAMAGE[damage]
 
 
+def test_what_was_set_aside_before_is_kept(tmp_path):
+    damage = [b"{", b"[1", b"{}}"]
+    for content in damage:
+        path = store(tmp_path, RECORD)
+        path.write_bytes(content)
+        with pytest.warns(RecordWarning, match="set aside as"):
+            assert read_record(tmp_path, KEY) is None
+    asides = [path.with_name(f"{path.name}{end}") for end in (".damaged", ".2.damaged", ".3.damaged")]
+    assert [aside.read_bytes() for aside in asides] == damage
+
+
 def test_a_folder_in_a_table_s_place_is_survived(tmp_path):
     table_path(tmp_path, KEY.gpu).mkdir()
     with pytest.warns(RecordWarning, match="cannot be read"):
         assert read_record(tmp_path, KEY) is None
 
 
-def test_damage_that_cannot_be_set_aside_is_skipped(tmp_path):
+def test_damage_that_cannot_be_set_aside_is_skipped(tmp_path, monkeypatch):
     path = store(tmp_path, RECORD)
     path.write_text("{")
-    aside = path.with_name(path.name + ".damaged")
-    (aside / "occupied").mkdir(parents=True)
+
+    def refused(source, target):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(source))
+
+    monkeypatch.setattr(os, "replace", refused)
     with pytest.warns(RecordWarning, match="skipped") as seen:
         assert read_record(tmp_path, KEY) is None
         assert read_record(tmp_path, KEY) is None
-    assert len(seen) == 1 and path.exists()
+    assert len(seen) == 1 and [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")

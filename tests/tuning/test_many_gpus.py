@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from test_study import BEST, SPACE, Fake
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
+from flashgen.tuning import database
 from flashgen.tuning.machine import one_model
 from flashgen.tuning.storage import opened_storage
 from flashgen.tuning.study import Budget, search
@@ -254,6 +256,27 @@ def test_a_session_resumes_from_postgresql(postgres, tmp_path, monkeypatch):
     assert outcomes[0].record.config == outcomes[1].record.config
     assert len({config for _, config in tools.timed}) <= 2
     assert not (tmp_path / "studies").exists()
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """The URL of a server that takes connections and says nothing."""
+    monkeypatch.delenv("PGCONNECT_TIMEOUT", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"postgresql://tuner@127.0.0.1:{server.getsockname()[1]}/tuning"
+
+
+@pytest.mark.parametrize("asked", ["", "?connect_timeout=2", "PGCONNECT_TIMEOUT"])
+def test_a_database_that_does_not_answer_is_waited_for_once_and_not_long(silent, asked, monkeypatch):
+    pytest.importorskip("psycopg")
+    monkeypatch.setattr(database, "ANSWER_SECONDS", 60 if asked else 2)
+    if asked == "PGCONNECT_TIMEOUT":
+        monkeypatch.setenv(asked, "2")
+    begun = time.monotonic()
+    url, message = silent + asked.removeprefix("PGCONNECT_TIMEOUT"), r"cannot be used: connection timeout expired; mend"
+    with pytest.raises(EnvironmentProblem, match=message), opened_storage(url):
+        pass
+    assert 1 < time.monotonic() - begun < 20
 
 
 def test_a_database_that_is_not_there_is_a_clear_error(postgres, tmp_path):

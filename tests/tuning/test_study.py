@@ -198,6 +198,16 @@ def test_a_corrupt_line_costs_what_comes_after_it(tmp_path, line, monkeypatch):
     assert journal.with_name("study.log.damaged").read_bytes() == b"".join(lines)
 
 
+def test_each_damaged_journal_is_kept(tmp_path):
+    journal = tmp_path / "study.log"
+    damage = [b"one\n", b"two\n"]
+    for content in damage:
+        journal.write_bytes(content)
+        with pytest.warns(RecordWarning, match="kept as study.log"):
+            search(SPACE, [Fake()], place=journal, budget=Budget(trials=2))
+    assert [(tmp_path / f"study.log{end}").read_bytes() for end in (".damaged", ".2.damaged")] == damage
+
+
 def test_what_another_version_measured_is_measured_again(tmp_path):
     journal = tmp_path / "study.log"
     search(SPACE, [Fake()], place=journal, budget=Budget(trials=30))

@@ -193,6 +193,14 @@ def test_shape_and_dtype_are_part_of_the_answer() -> None:
     assert "expected torch.bfloat16 (2, 2, 200, 64)" in judge(out[:, :1], lse, call, reference).detail
 
 
+def test_where_nothing_is_lost_the_worst_row_is_not_an_empty_one() -> None:
+    """Minus infinity less minus infinity is no error of theirs."""
+    call = a_call(torch.float32, q_len=3, kv_len=1, gain=0.0)
+    verdict = judge(*(each.float() for each in reference(call.q, call.k, call.v, return_lse=True)), call, reference)
+    assert verdict.ok
+    assert verdict.error == 0
+
+
 def test_nothing_passes_where_the_formula_has_no_answer() -> None:
     def broken(q: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
         out, lse = reference(q, *arguments, **{**keywords, "return_lse": True})
