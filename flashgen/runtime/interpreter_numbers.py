@@ -32,7 +32,11 @@ def round_as_compiled(interpreter: Any) -> None:
         return create_dot(self, as_float32(a), as_float32(b), *rest)
 
     def to_float(self: Any, value: Any, dtype: Any, rounding: Any) -> Any:
-        target = torch_float8.get(dtype.scalar)
+        source, target = torch_float8.get(value.dtype.scalar), torch_float8.get(dtype.scalar)
+        if source is not None:
+            exact = torch.from_numpy(np.ascontiguousarray(value.data)).view(source).to(torch.float32)
+            value = interpreter.TensorHandle(exact.numpy(), tl.float32)
+            return value if dtype.scalar == tl.float32 else self.create_fp_to_fp(value, dtype, rounding)
         if target is None or value.dtype.scalar != tl.float32:
             return create_fp_to_fp(self, value, dtype, rounding)
         rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(target).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Scalars and bfloat16 under Triton's interpreter are what they are on a GPU."""
+"""Scalars, bfloat16 and float8 under Triton's interpreter are what they are on a GPU."""
 
 from __future__ import annotations
 
@@ -79,6 +79,23 @@ def test_no_bfloat16_is_too_small_for_a_float() -> None:
     out = torch.zeros(64)
     _widened[(1,)](x, out, SIZE=64)
     assert torch.equal(out, x.float()) and out[1:].all()
+
+
+@triton.jit
+def _converted(x_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out_ptr + at, tl.load(x_ptr + at).to(out_ptr.dtype.element_ty))
+
+
+@pytest.mark.parametrize("wider", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("narrow", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_each_float8_is_read_as_what_it_is(narrow: torch.dtype, wider: torch.dtype) -> None:
+    """What is no number, and what is infinite, among them."""
+    assert interpreted()
+    x = torch.arange(256, dtype=torch.uint8).view(narrow)
+    out = torch.zeros(256, dtype=wider)
+    _converted[(1,)](x, out, SIZE=256)
+    torch.testing.assert_close(out, x.to(wider), rtol=0, atol=0, equal_nan=True)
 
 
 @triton.jit
