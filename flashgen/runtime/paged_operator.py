@@ -21,7 +21,7 @@ from flashgen.runtime.variant import Variant
 _BEFORE = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, "
 _AFTER = (
     "Tensor? k_scale, Tensor? v_scale, Tensor? items, Tensor? count, Tensor(a!) out, Tensor(b!) lse, "
-    "int max_seqlen_q, int? max_seqlen_k, float? scale, bool batch_invariant, str? config"
+    "SymInt max_seqlen_q, SymInt? max_seqlen_k, float? scale, bool batch_invariant, str? config"
 )
 # Where out stands among the arguments, the variant's own left out; lse follows.
 _OUT = 10

@@ -153,8 +153,8 @@ def _asked(
 
 _PLAN = operator(
     "plan_paged",
-    "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, int max_seqlen_q, "
-    "int? max_seqlen_k, int? v_head_dim, bool batch_invariant, str? config, int? span, str variant) "
+    "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, SymInt max_seqlen_q, "
+    "SymInt? max_seqlen_k, int? v_head_dim, bool batch_invariant, str? config, int? span, str variant) "
     "-> (Tensor, Tensor)",
     _plan,
     _plan_shapes,
