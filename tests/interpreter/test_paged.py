@@ -98,9 +98,31 @@ def test_a_plan_serves_many_calls(gallery_module: Gallery) -> None:
     out = torch.empty(batch.q.shape[1], batch.q.shape[0], 16).transpose(0, 1)
     assert module.attention_paged(*batch.arguments, **batch.options, plan=plan, out=out) is out
     assert torch.equal(out, planned[0])
-    with pytest.raises(ValueError, match="plan has room for"):
-        other = make_batch((3, 4, 5, 6, 7, 8, 9))
-        module.attention_paged(*other.arguments, plan=plan)
+
+
+# Batches whose plans have room for as many items: keys, queries and heads over 2 KV heads.
+ALIKE = [
+    ((40, 50), (8, 8), 16), ((40, 50, 60, 10), (2, 1, 1, 1), 16), ((40, 50, 60, 10), None, 16), ((40,), (16,), 16),
+    ((40, 50), (16, 8), 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kv_lens", "q_lens", "heads"), ALIKE, ids=str)
+def test_a_plan_of_another_batch_is_refused_where_it_has_the_same_room(
+    gallery_module: Gallery, kv_lens: tuple[int, ...], q_lens: tuple[int, ...] | None, heads: int
+) -> None:
+    module = gallery_module("causal")
+    batch = make_batch(kv_lens, q_lens, heads=heads)
+    given, told = batch.planning
+    own = module.plan_paged(*given, **told)
+    module.attention_paged(*batch.arguments, **batch.options, plan=own)
+    for other in ALIKE:
+        if other != (kv_lens, q_lens, heads):
+            given, told = make_batch(*other[:2], heads=other[2]).planning
+            plan = module.plan_paged(*given, **told)
+            assert plan.items.shape == own.items.shape
+            with pytest.raises(ValueError, match=r"plan is for batch \d+, max_seqlen_q .*; expected one for batch "):
+                module.attention_paged(*batch.arguments, **batch.options, plan=plan)
 
 
 def test_a_plan_is_told_of_other_widths_of_values(gallery_module: Gallery) -> None:
