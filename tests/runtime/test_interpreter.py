@@ -114,6 +114,26 @@ def test_nothing_warns_of_numbers_that_a_gpu_takes() -> None:
 
 
 @triton.jit
+def _extremes(x_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    x = tl.load(x_ptr + at[:, None] * SIZE + at[None, :])
+    tl.store(out_ptr + at, tl.max(x, 1))
+    tl.store(out_ptr + SIZE + at, tl.min(x, 1))
+    tl.store(out_ptr + 2 * SIZE, tl.max(x))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_row_without_numbers_has_no_extremes() -> None:
+    """Beside numbers what is none counts for nothing, as on a GPU."""
+    assert interpreted()
+    x = torch.tensor([[math.nan] * 4, [1.0, math.nan, -2.0, 0.0], [-math.inf] * 4, [3.0, 2.0, 1.0, 0.0]])
+    out = torch.zeros(9)
+    _extremes[(1,)](x, out, SIZE=4)
+    wanted = torch.tensor([math.nan, 1.0, -math.inf, 3.0, math.nan, -2.0, -math.inf, 0.0, 3.0])
+    torch.testing.assert_close(out, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@triton.jit
 def _doubled(x):
     return x + x
 
