@@ -276,7 +276,7 @@ def test_new_queries_may_be_a_tree(tmp_path: Path) -> None:
                 "seq_lens": torch.zeros(0, dtype=torch.int32),
                 "cu_seqlens_q": torch.zeros(1, dtype=torch.int32),
             },
-            "q has 2 queries and block_table 0 sequences",
+            "q has 2 queries and block_table 0 sequences; expected none",
         ),
     ],
 )
