@@ -10,7 +10,7 @@ import torch
 from flashgen.runtime.attend import inputs_of, scalars_of
 from flashgen.runtime.choosing import config_text
 from flashgen.runtime.operator import Operator
-from flashgen.runtime.planning_paged import PagedPlan
+from flashgen.runtime.planning_paged import PagedPlan, PlanParts
 from flashgen.runtime.variant import Variant
 
 
@@ -28,9 +28,9 @@ def attend_paged(
     own: Sequence[Any] = ()
     if inputs or params:
         own = [*inputs_of(variant, inputs), *variant.signature.packs(scalars_of(variant, params))]
-    items, count, invariant, text = _plan_arguments(variant, plan, batch_invariant, config_text(config, "decode_paged"))
+    parts, invariant, text = _plan_arguments(variant, plan, batch_invariant, config_text(config, "decode_paged"))
     made, lse = operator(
-        q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *own, k_scale, v_scale, items, count, out, None,
+        q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *own, k_scale, v_scale, *parts, out, None,
         max_seqlen_q, max_seqlen_k, scale, invariant, text,
     )  # fmt: skip
     out = made if out is None else out
@@ -39,10 +39,10 @@ def attend_paged(
 
 def _plan_arguments(
     variant: Variant, plan: PagedPlan | None, batch_invariant: bool, config: str | None
-) -> tuple[torch.Tensor | None, torch.Tensor | None, bool, str | None]:
+) -> tuple[PlanParts, bool, str | None]:
     """A plan as the operator takes it, with what it was made with; ValueError where the caller says otherwise."""
     if plan is None:
-        return None, None, batch_invariant, config
+        return (None, None, None), batch_invariant, config
     if not isinstance(plan, PagedPlan):
         raise TypeError(f"plan is {type(plan).__name__}; expected what plan_paged(...) returned")
     variant.refuse_plan_of(plan.variant)
@@ -52,4 +52,4 @@ def _plan_arguments(
         )
     if config not in (None, plan.config):
         raise ValueError(f"config is {config!r}; expected the plan's, {plan.config!r}")
-    return plan.items, plan.count, plan.batch_invariant, plan.config
+    return (plan.items, plan.count, plan.sizes), plan.batch_invariant, plan.config

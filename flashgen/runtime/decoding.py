@@ -12,6 +12,7 @@ from flashgen.runtime.arguments import Sizes
 from flashgen.runtime.config import Config
 from flashgen.runtime.device.merge import merge_splits
 from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.records import exponent
 from flashgen.runtime.variant import Variant
 
 # More queries are the forward kernel's, whose tiles they fill; so are fewer keys, which one program walks in no time.
@@ -39,7 +40,7 @@ def few_queries(sizes: Sizes) -> bool:
 
 def row_tile(config: Config, rows: int) -> int:
     """The rows of a tile: as many as there are of a KV head, up to a config's, and 16 at least."""
-    return min(config.BM, max(16, 1 << (rows - 1).bit_length()))
+    return min(config.BM, 1 << exponent(max(16, rows)))
 
 
 def worth_trying(rows: int) -> tuple[int, ...]:

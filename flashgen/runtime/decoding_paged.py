@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from flashgen.runtime.extending_paged import extension_of, launch_extension, rea
 from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL, converts_in_place
 from flashgen.runtime.launching import Rest, relaunch
 from flashgen.runtime.paged import PagedCall
-from flashgen.runtime.planning_paged import Shape, Work, planned, work_of
+from flashgen.runtime.planning_paged import PlanParts, Shape, Work, planned, planned_sizes, work_of
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
 
@@ -22,13 +23,13 @@ _STRIDES = (
 
 
 def launch_paged(
-    variant: Variant, call: PagedCall, out: torch.Tensor, lse: torch.Tensor,
-    plan: tuple[torch.Tensor | None, torch.Tensor | None], batch_invariant: bool, config: str | None,
+    variant: Variant, call: PagedCall, out: torch.Tensor, lse: torch.Tensor, plan: PlanParts, batch_invariant: bool,
+    config: str | None,
 ) -> None:  # fmt: skip
     """Run the plan, unless there is one, the kernel and the merge: write out and lse."""
     if not call.sizes.total_q:
         return
-    items, count = plan
+    items, count, sizes = plan
     extension = extension_of(variant, call, config)
     if extension is not None and not reaches(call, out):
         # A plan with work for the forward kernel knew neither v_cache nor out: another one is made.
@@ -37,20 +38,30 @@ def launch_paged(
     if items is None or count is None:
         items, count = planned(call, work)
     else:
-        _check_plan(items, count, work)
+        _check_plan(items, count, sizes, call, work)
     _launch_decode(variant, work, out, lse, items, count)
     if extension is not None:
         launch_extension(variant, call, extension, out, lse, items[work.shape.room :], count)
 
 
-def _check_plan(items: torch.Tensor, count: torch.Tensor, work: Work) -> None:
+def _check_plan(
+    items: torch.Tensor, count: torch.Tensor, sizes: Sequence[int] | None, call: PagedCall, work: Work
+) -> None:  # fmt: skip
     """ValueError where a plan is not one for this call."""
-    gpu = work.call.q.device
+    gpu = call.q.device
+    expected = planned_sizes(call.q, call.k_cache, call.block_table, call.cu_seqlens_q, call.sizes.q_len)
+    if sizes is None or tuple(sizes) != expected:
+        raise ValueError(f"plan is for {_planned_text(sizes or ())}; expected one for {_planned_text(expected)}")
     if items.shape[0] != work.room or count.shape[0] != work.counts or items.device != gpu:
         raise ValueError(
             f"plan has room for {items.shape[0]} items on {items.device}; expected {work.room} on {gpu}, as "
             "plan_paged makes it for tensors and lengths of these sizes and this v_head_dim"
         )
+
+
+def _planned_text(sizes: Sequence[int]) -> str:
+    named = zip(("batch", "max_seqlen_q", "heads", "kv_heads"), sizes, strict=False)
+    return ", ".join(f"{name} {size}" for name, size in named) or "unknown sizes"
 
 
 def _launch_decode(

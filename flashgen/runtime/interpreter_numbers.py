@@ -32,7 +32,11 @@ def round_as_compiled(interpreter: Any) -> None:
         return create_dot(self, as_float32(a), as_float32(b), *rest)
 
     def to_float(self: Any, value: Any, dtype: Any, rounding: Any) -> Any:
-        target = torch_float8.get(dtype.scalar)
+        source, target = torch_float8.get(value.dtype.scalar), torch_float8.get(dtype.scalar)
+        if source is not None:
+            exact = torch.from_numpy(np.ascontiguousarray(value.data)).view(source).to(torch.float32)
+            value = interpreter.TensorHandle(exact.numpy(), tl.float32)
+            return value if dtype.scalar == tl.float32 else self.create_fp_to_fp(value, dtype, rounding)
         if target is None or value.dtype.scalar != tl.float32:
             return create_fp_to_fp(self, value, dtype, rounding)
         rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(target).view(torch.uint8)
@@ -66,6 +70,18 @@ def round_as_compiled(interpreter: Any) -> None:
     if not hasattr(builder, "create_descriptor_reduce"):
         builder.create_descriptor_reduce = reduce_into
     interpreter._implicit_cvt = argument
+
+
+def reduce_in_silence(interpreter: Any) -> None:
+    """Have the largest and the smallest of a row without numbers be none, as on a GPU, without a warning."""
+    import numpy as np
+
+    min_max, silent = interpreter.ReduceOps.min_max, {np.nanmax: np.fmax.reduce, np.nanmin: np.fmin.reduce}
+
+    def reduced(self: Any, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
+        return min_max(self, input, silent.get(val_reduce_op, val_reduce_op), idx_reduce_op)
+
+    interpreter.ReduceOps.min_max = reduced
 
 
 def shift_as_compiled(interpreter: Any) -> None:

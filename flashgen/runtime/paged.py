@@ -265,7 +265,6 @@ def _batch(
                 "as block_table"
             )
     if (cu_seqlens_q is None or not batch) and q.shape[0] != batch:
-        raise ValueError(
-            f"q has {q.shape[0]} queries and block_table {batch} sequences; expected as many, or cu_seqlens_q"
-        )
+        expected = "as many, or cu_seqlens_q" if batch else "none"
+        raise ValueError(f"q has {q.shape[0]} queries and block_table {batch} sequences; expected {expected}")
     return batch

@@ -20,11 +20,11 @@ from flashgen.runtime.variant import Variant
 
 _BEFORE = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, "
 _AFTER = (
-    "Tensor? k_scale, Tensor? v_scale, Tensor? items, Tensor? count, Tensor(a!) out, Tensor(b!) lse, "
-    "int max_seqlen_q, int? max_seqlen_k, float? scale, bool batch_invariant, str? config"
+    "Tensor? k_scale, Tensor? v_scale, Tensor? items, Tensor? count, SymInt[]? planned, Tensor(a!) out, "
+    "Tensor(b!) lse, SymInt max_seqlen_q, SymInt? max_seqlen_k, float? scale, bool batch_invariant, str? config"
 )
 # Where out stands among the arguments, the variant's own left out; lse follows.
-_OUT = 10
+_OUT = 11
 
 
 def paged_operator(variant: Variant, shared: bool = False) -> Operator:
@@ -38,7 +38,7 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
         q: object, k_cache: object, v_cache: object, block_table: object, seq_lens: object, cu_seqlens_q: object,
         *rest: Any,
     ) -> None:  # fmt: skip
-        k_scale, v_scale, _, _, out, _, max_seqlen_q, max_seqlen_k, scale, invariant, _ = rest[own:]
+        k_scale, v_scale, _, _, _, out, _, max_seqlen_q, max_seqlen_k, scale, invariant, _ = rest[own:]
         check_paged_types(
             max_seqlen_q, max_seqlen_k, invariant, scale, q=q, k_cache=k_cache, v_cache=v_cache,
             block_table=block_table, seq_lens=seq_lens, cu_seqlens_q=cu_seqlens_q, k_scale=k_scale, v_scale=v_scale,
@@ -49,7 +49,7 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
         q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
         seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, *rest: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
-        k_scale, v_scale, items, count, out, lse, max_seqlen_q, max_seqlen_k, scale, invariant, config = rest[own:]
+        k_scale, v_scale, *plan, out, lse, max_seqlen_q, max_seqlen_k, scale, invariant, config = rest[own:]
         # Not before each call: one that is like another has been through it.
         check_types(q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *rest)
         call = prepare_paged(
@@ -61,7 +61,7 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
             inputs, params = variant.signature.split(rest[:own])
             given, layout = given_own(variant, variant.packed_inputs, call.q, call.layout, inputs, params)
             call = call._replace(given=given, own=layout)
-        launch_paged(variant, call, *written, (items, count), invariant, config)
+        launch_paged(variant, call, *written, tuple(plan), invariant, config)
         return None if out is not None else written[0], None if lse is not None else written[1]
 
     def completed(*given: Any) -> None:
@@ -82,7 +82,7 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
         seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, *rest: Any,
     ) -> None:  # fmt: skip
         """Nothing is returned; what does not fit is refused as by a launch."""
-        k_scale, v_scale, _, _, _, _, max_seqlen_q, max_seqlen_k, scale, _, _ = rest[own:]
+        k_scale, v_scale, *_, max_seqlen_q, max_seqlen_k, scale, _, _ = rest[own:]
         layout = layout_of(
             q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale, max_seqlen_q, max_seqlen_k,
             scale,

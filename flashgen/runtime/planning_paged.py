@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -36,15 +36,20 @@ class PagedPlan:
 
     `items` int32 [room, 4]: a sequence, a tile of its rows, a split of its keys and how many of these there are;
     `count` int32 [1]: how many items are in use. Where sequences of many queries are the forward kernel's its items lie
-    behind these, and count is [2]. `config` and `batch_invariant` are what it was made with, `variant` the full name of
-    the variant that made it.
+    behind these, and count is [2]. `sizes` are what `planned_sizes` says of the call. `config` and
+    `batch_invariant` are what it was made with, `variant` the full name of the variant that made it.
     """
 
     items: torch.Tensor
     count: torch.Tensor
+    sizes: tuple[int, ...]
     config: str | None
     batch_invariant: bool
     variant: str
+
+
+# A plan as the operator takes it: its items, their number and its sizes.
+PlanParts = tuple[torch.Tensor | None, torch.Tensor | None, Sequence[int] | None]
 
 
 class Shape(NamedTuple):
@@ -107,7 +112,16 @@ def paged_plan(
         q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, v_head_dim,
         batch_invariant, text, variant.span, variant.full_name,
     )  # fmt: skip
-    return PagedPlan(items, count, text, batch_invariant, variant.full_name)
+    sizes = planned_sizes(q, k_cache, block_table, cu_seqlens_q, max_seqlen_q)
+    return PagedPlan(items, count, sizes, text, batch_invariant, variant.full_name)
+
+
+def planned_sizes(
+    q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int,
+) -> tuple[int, ...]:  # fmt: skip
+    """By what the items of a plan count sequences and tiles: batch, the most queries of one, heads and kv_heads."""
+    return block_table.shape[0], 1 if cu_seqlens_q is None else max_seqlen_q, q.shape[1], k_cache.shape[2]
 
 
 def _plan(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,8 +167,8 @@ def _asked(
 
 _PLAN = operator(
     "plan_paged",
-    "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, int max_seqlen_q, "
-    "int? max_seqlen_k, int? v_head_dim, bool batch_invariant, str? config, int? span, str variant) "
+    "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, SymInt max_seqlen_q, "
+    "SymInt? max_seqlen_k, int? v_head_dim, bool batch_invariant, str? config, int? span, str variant) "
     "-> (Tensor, Tensor)",
     _plan,
     _plan_shapes,

@@ -195,15 +195,15 @@ def check(
         max_seqlen_q, max_seqlen_k, False, q=q, k_cache=k_cache, block_table=block_table, seq_lens=seq_lens,
         cu_seqlens_q=cu_seqlens_q,
     )  # fmt: skip
+    _refuse_other_numbers(block_table=block_table, seq_lens=seq_lens, cu_seqlens_q=cu_seqlens_q)
     _refuse_other_dims(
         q=(q, "[total_q, ...]", q.ndim > 0),
-        k_cache=(k_cache, "[num_blocks, block_size, kv_heads, head_dim]", k_cache.ndim == 4),
+        k_cache=(k_cache, "[num_blocks, block_size, kv_heads, head_dim]", k_cache.ndim == 4 and k_cache.shape[1] > 0),
         block_table=(block_table, "[batch, max_blocks]", block_table.ndim == 2),
     )
     num_blocks, block_size = k_cache.shape[:2]
     batch, max_blocks = block_table.shape
     _refuse_other_sizes("block_table", batch, seq_lens=(seq_lens, batch), cu_seqlens_q=(cu_seqlens_q, batch + 1))
-    _refuse_other_numbers(block_table=block_table, seq_lens=seq_lens, cu_seqlens_q=cu_seqlens_q)
     table, lengths = block_table.tolist(), seq_lens.tolist()
     most = max_blocks * block_size if max_seqlen_k is None else min(max_seqlen_k, max_blocks * block_size)
     found = [
@@ -253,10 +253,15 @@ def check_varlen(
 
 
 def _refuse_other_numbers(**tensors: torch.Tensor | None) -> None:
-    """TypeError for what has other numbers than integers: the host may have them longer than kernels take them."""
+    """TypeError for what has other numbers than integers, or none: the host may have them longer than kernels do."""
     for name, tensor in tensors.items():
-        if tensor is not None and tensor.dtype not in (torch.int32, torch.int64):
+        if tensor is None:
+            continue
+        refuse_unstrided(**{name: tensor})
+        if tensor.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{name} is {tensor.dtype}; expected int32")
+        if tensor.is_meta:
+            raise TypeError(f"{name} is on meta; expected a tensor that has its numbers")
 
 
 def _refuse_other_dims(**shapes: tuple[torch.Tensor, str, bool]) -> None:

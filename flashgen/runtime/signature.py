@@ -10,8 +10,8 @@ import torch
 
 from flashgen.runtime.declared import Input, Param
 
-# An operator of torch takes 64 arguments; that of a paged cache has 17 besides the variant's.
-MOST_ARGUMENTS = 47
+# An operator of torch takes 64 arguments; that of a paged cache has 18 besides the variant's.
+MOST_ARGUMENTS = 46
 _NO_PARAMS: Mapping[str, Any] = {}
 _LISTS = {float: "_floats", int: "_ints", bool: "_bools"}
 # What torch calls them: an integer may change from call to call without torch.compile's compiling again.

@@ -98,9 +98,31 @@ def test_a_plan_serves_many_calls(gallery_module: Gallery) -> None:
     out = torch.empty(batch.q.shape[1], batch.q.shape[0], 16).transpose(0, 1)
     assert module.attention_paged(*batch.arguments, **batch.options, plan=plan, out=out) is out
     assert torch.equal(out, planned[0])
-    with pytest.raises(ValueError, match="plan has room for"):
-        other = make_batch((3, 4, 5, 6, 7, 8, 9))
-        module.attention_paged(*other.arguments, plan=plan)
+
+
+# Batches whose plans have room for as many items: keys, queries and heads over 2 KV heads.
+ALIKE = [
+    ((40, 50), (8, 8), 16), ((40, 50, 60, 10), (2, 1, 1, 1), 16), ((40, 50, 60, 10), None, 16), ((40,), (16,), 16),
+    ((40, 50), (16, 8), 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kv_lens", "q_lens", "heads"), ALIKE, ids=str)
+def test_a_plan_of_another_batch_is_refused_where_it_has_the_same_room(
+    gallery_module: Gallery, kv_lens: tuple[int, ...], q_lens: tuple[int, ...] | None, heads: int
+) -> None:
+    module = gallery_module("causal")
+    batch = make_batch(kv_lens, q_lens, heads=heads)
+    given, told = batch.planning
+    own = module.plan_paged(*given, **told)
+    module.attention_paged(*batch.arguments, **batch.options, plan=own)
+    for other in ALIKE:
+        if other != (kv_lens, q_lens, heads):
+            given, told = make_batch(*other[:2], heads=other[2]).planning
+            plan = module.plan_paged(*given, **told)
+            assert plan.items.shape == own.items.shape
+            with pytest.raises(ValueError, match=r"plan is for batch \d+, max_seqlen_q .*; expected one for batch "):
+                module.attention_paged(*batch.arguments, **batch.options, plan=plan)
 
 
 def test_a_plan_is_told_of_other_widths_of_values(gallery_module: Gallery) -> None:
@@ -254,7 +276,7 @@ def test_new_queries_may_be_a_tree(tmp_path: Path) -> None:
                 "seq_lens": torch.zeros(0, dtype=torch.int32),
                 "cu_seqlens_q": torch.zeros(1, dtype=torch.int32),
             },
-            "q has 2 queries and block_table 0 sequences",
+            "q has 2 queries and block_table 0 sequences; expected none",
         ),
     ],
 )
@@ -313,21 +335,59 @@ def test_it_is_one_operator_to_a_compiler(gallery_module: Gallery) -> None:
     torch.testing.assert_close(compiled(*batch.arguments), step(*batch.arguments))
 
 
-def test_batches_of_all_sizes_are_one_to_a_compiler(gallery_module: Gallery) -> None:
-    """Sizes become symbols once a second one comes; a plan's room follows from them."""
-    module, compilations = gallery_module("causal"), []
-
-    def step(*arguments: torch.Tensor) -> torch.Tensor:
-        plan = module.plan_paged(arguments[0], arguments[1], *arguments[3:])
-        return module.attention_paged(*arguments, plan=plan)
+def compiled_alone(step: Callable[..., torch.Tensor]) -> tuple[Callable[..., torch.Tensor], list[torch.fx.GraphModule]]:
+    """A function compiled in one piece, and what it was compiled to, each time."""
+    compilations: list[torch.fx.GraphModule] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
         compilations.append(graph)
         return graph.forward
 
     torch._dynamo.reset()
-    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    return torch.compile(step, fullgraph=True, backend=backend), compilations
+
+
+def test_batches_of_all_sizes_are_one_to_a_compiler(gallery_module: Gallery) -> None:
+    """Sizes become symbols once a second one comes; a plan's room follows from them."""
+    module = gallery_module("causal")
+
+    def step(*arguments: torch.Tensor) -> torch.Tensor:
+        plan = module.plan_paged(arguments[0], arguments[1], *arguments[3:])
+        return module.attention_paged(*arguments, plan=plan)
+
+    compiled, compilations = compiled_alone(step)
     for size in (2, 3, 5, 9, 17, 40):
         batch = make_batch([20] * size)
         torch.testing.assert_close(compiled(*batch.arguments), step(*batch.arguments))
+    assert len(compilations) == 2
+
+
+def test_longest_lengths_are_no_constants_to_a_compiler(gallery_module: Gallery) -> None:
+    """A step has its own, in Python: what is compiled serves all that have tiles of as many rows, 16 or 32 here."""
+    module = gallery_module("causal")
+
+    def step(ends: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int, *arguments: torch.Tensor) -> torch.Tensor:
+        told = {"cu_seqlens_q": ends, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k}
+        plan = module.plan_paged(arguments[0], arguments[1], *arguments[3:], **told)
+        return module.attention_paged(*arguments, **told, plan=plan)
+
+    compiled, compilations = compiled_alone(step)
+    for longest in range(2, 16):
+        batch = make_batch((20, 30), (longest, 1))
+        told = (batch.cu_seqlens_q, longest, 30 + longest)
+        torch.testing.assert_close(compiled(*told, *batch.arguments), step(*told, *batch.arguments))
+    assert len(compilations) == 3
+
+
+def test_a_plan_made_before_is_no_constant_to_a_compiler(gallery_module: Gallery) -> None:
+    module = gallery_module("causal")
+
+    def step(plan: Any, *arguments: torch.Tensor) -> torch.Tensor:
+        return module.attention_paged(*arguments, plan=plan)
+
+    compiled, compilations = compiled_alone(step)
+    for size in (2, 3, 5, 9, 17, 40):
+        batch = make_batch([20] * size)
+        plan = module.plan_paged(*batch.planning[0])
+        torch.testing.assert_close(compiled(plan, *batch.arguments), step(plan, *batch.arguments))
     assert len(compilations) == 2

@@ -158,11 +158,11 @@ def test_what_is_launched(gallery_module: Gallery, name: str, planned: bool, mon
     out = torch.empty(630, 4, 64, dtype=torch.bfloat16)
     lse = torch.empty(4, 630)
     with replaced(note):
-        plan: Any = (None, None)
+        plan: Any = (None, None, None)
         if planned:
             given, told = batch.planning
             made = module.plan_paged(*given, **told)
-            plan = (made.items, made.count)
+            plan = (made.items, made.count, made.sizes)
             launched.clear()
         launch_paged(variant, call_of(batch, variant, keywords), out, lse, plan, False, None)
     names = [kernel for kernel, _, _ in launched]

@@ -1,4 +1,4 @@
-"""Scalars and bfloat16 under Triton's interpreter are what they are on a GPU."""
+"""Scalars, bfloat16 and float8 under Triton's interpreter are what they are on a GPU."""
 
 from __future__ import annotations
 
@@ -82,6 +82,23 @@ def test_no_bfloat16_is_too_small_for_a_float() -> None:
 
 
 @triton.jit
+def _converted(x_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out_ptr + at, tl.load(x_ptr + at).to(out_ptr.dtype.element_ty))
+
+
+@pytest.mark.parametrize("wider", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("narrow", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_each_float8_is_read_as_what_it_is(narrow: torch.dtype, wider: torch.dtype) -> None:
+    """What is no number, and what is infinite, among them."""
+    assert interpreted()
+    x = torch.arange(256, dtype=torch.uint8).view(narrow)
+    out = torch.zeros(256, dtype=wider)
+    _converted[(1,)](x, out, SIZE=256)
+    torch.testing.assert_close(out, x.to(wider), rtol=0, atol=0, equal_nan=True)
+
+
+@triton.jit
 def _overflows(out_ptr, number, SIZE: tl.constexpr):
     keys = tl.arange(0, SIZE)
     large = tl.full([SIZE], 2**30, tl.int32) * (keys + 2)
@@ -94,6 +111,26 @@ def test_nothing_warns_of_numbers_that_a_gpu_takes() -> None:
     out = torch.zeros(4)
     _overflows[(1,)](out, 0.0, SIZE=4)
     assert out[:3].tolist() == [-math.inf, 0.0, 1.0]
+
+
+@triton.jit
+def _extremes(x_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    x = tl.load(x_ptr + at[:, None] * SIZE + at[None, :])
+    tl.store(out_ptr + at, tl.max(x, 1))
+    tl.store(out_ptr + SIZE + at, tl.min(x, 1))
+    tl.store(out_ptr + 2 * SIZE, tl.max(x))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_row_without_numbers_has_no_extremes() -> None:
+    """Beside numbers what is none counts for nothing, as on a GPU."""
+    assert interpreted()
+    x = torch.tensor([[math.nan] * 4, [1.0, math.nan, -2.0, 0.0], [-math.inf] * 4, [3.0, 2.0, 1.0, 0.0]])
+    out = torch.zeros(9)
+    _extremes[(1,)](x, out, SIZE=4)
+    wanted = torch.tensor([math.nan, 1.0, -math.inf, 3.0, math.nan, -2.0, -math.inf, 0.0, 3.0])
+    torch.testing.assert_close(out, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @triton.jit
