@@ -29,7 +29,7 @@ _NO_CODE = re.compile(r'""".*?"""|(?<![^\s])#[^\n]*|"=[^"\n]*"', re.DOTALL)
 # Modules whose strings are not emitted.
 _NOT_EMITTED = frozenset({
     "headers.py", "kernel_text.py", "layout.py", "loading.py", "offline.py", "registry.py", "rehearsal.py",
-    "templates.py", "words.py", "write.py",
+    "templates.py", "vocabulary.py", "words.py", "write.py",
 })  # fmt: skip
 # Arguments that torch's operators, and Python's own functions, take for something else.
 _OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device", *OPERATOR_WORDS})

@@ -85,4 +85,4 @@ def test_a_trace_looks_at_no_value(name: str, module: ModuleType) -> None:
 def test_a_number_within_a_whole_dimension_stays_one(tmp_path: Path) -> None:
     table = {"shape": ["heads", 9], "dtype": "float32"}
     path = generate(load({"name": "plain_index", "inputs": {"table": table}, "score": "score + table[h, 0]"}), tmp_path)
-    assert "[h, 0].to(score.dtype)" in (path / "__init__.py").read_text("utf-8")
+    assert "score + table[h, 0].to(score.dtype)" in (path / "__init__.py").read_text("utf-8")
