@@ -4,11 +4,11 @@
 
 prints microseconds of calls, and of two autograd functions that launch nothing: one that does nothing, and one that
 makes and keeps the tensors that attention does, which is the least that its call with a backward pass can cost. In
-three columns: of calls at addresses seen before, as where memory goes round; of calls at new
-ones, as where results are kept; and the mean of the first calls after one, which is what a simple loop measures, with
-what is done once. Tensors are the CPU's and say that they are a GPU's; no kernel is compiled, and the launcher in C
-that hands arguments to the driver does nothing. With --launched the calls run on a GPU: then the memory of each tensor
-that is made, and the driver's part of each launch, are in it. A call that is found out anew each time is marked.
+three columns: of calls at addresses seen before, as where memory goes round; of calls at new ones, as where results
+are kept; and the mean of the first calls after one, which is what a simple loop measures, with what is done once.
+Tensors are the CPU's and say that they are a GPU's; no kernel is compiled, and the launcher in C that hands arguments
+to the driver does nothing. With --launched the calls run on a GPU: then the memory of each tensor that is made, and the
+driver's part of each launch, are in it. A call that is found out anew each time is marked.
 """
 
 from __future__ import annotations

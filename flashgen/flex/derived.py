@@ -29,6 +29,11 @@ class Step:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
 
+    def taken(self, known: Sequence[Any], device: torch.device | None = None) -> Any:
+        """What it gives with what is known."""
+        named = {name: filled(each, known, device) for name, each in self.kwargs.items()}
+        return self.function(*filled(self.args, known, device), **named)
+
 
 @dataclass(frozen=True, eq=False)
 class Derivation:
@@ -46,8 +51,7 @@ class Derivation:
         # What a kernel reads has the same dtypes at all calls.
         with torch.autocast(device.type, enabled=False):
             for step in self.steps:
-                named = {name: filled(each, known, device) for name, each in step.kwargs.items()}
-                known.append(step.function(*filled(step.args, known, device), **named))
+                known.append(step.taken(known, device))
         return [_in_rows(known[place]) for place in self.results]
 
 
@@ -118,8 +122,7 @@ class AtEach:
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         def once(*each: torch.Tensor) -> Any:
-            named = {name: filled(one, each) for name, one in self.step.kwargs.items()}
-            return self.step.function(*filled(self.step.args, each), **named)
+            return self.step.taken(each)
 
         mapped: Callable[..., Any] = once
         for name in reversed(self.names):
