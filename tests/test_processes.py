@@ -56,7 +56,7 @@ def run(repository, line, **options):
     "arguments",
     [
         ["build", "tiny.yaml", "--no-verify", "--target", "sm_80"],
-        ["verify", "tiny.yaml"],
+        ["verify", "tiny.yaml", "--level", "quick"],
         ["export", "tiny.yaml", "-o", "one.py"],
         ["cache", "ls"],
         ["explain", "tiny.yaml", "--png", "mask.png"],

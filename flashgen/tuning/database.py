@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from optuna.exceptions import StorageInternalError
@@ -44,7 +44,6 @@ def _database(url: str) -> RDBStorage:
     """Of hosts that make the tables at the same moment all but one fail, and find them a little later."""
     # A connection that the server has closed meanwhile is opened again.
     options: dict[str, Any] = {"pool_pre_ping": True}
-    meanwhile: tuple[type[Exception], ...] = (IntegrityError, ProgrammingError, StorageInternalError)
     asked = make_url(url)
     if asked.drivername.startswith("postgresql+psycopg") and not (
         "connect_timeout" in asked.query or os.environ.get("PGCONNECT_TIMEOUT")
@@ -52,13 +51,22 @@ def _database(url: str) -> RDBStorage:
         options["connect_args"] = {"connect_timeout": ANSWER_SECONDS}
     if asked.get_backend_name() == "sqlite":
         options["connect_args"] = {"timeout": LOCK_SECONDS}
-        # What SQLite says of a table that another process has just made; servers say it of a lost connection.
-        meanwhile += (OperationalError,)
     for attempt in range(1, TRIES):
-        with suppress(*meanwhile):
+        try:
             return _one_at_a_time(RDBStorage(url, engine_kwargs=options))
+        except (SQLAlchemyError, StorageInternalError) as error:
+            if not _is_made_meanwhile(error):
+                raise
         time.sleep(0.5 * attempt)
     return _one_at_a_time(RDBStorage(url, engine_kwargs=options))
+
+
+def _is_made_meanwhile(error: Exception) -> bool:
+    """Whether the tables may be there a little later. SQLite says of one that is made in between what servers say of
+    a lost connection."""
+    if isinstance(error, OperationalError):
+        return "already exists" in str(error)
+    return isinstance(error, (IntegrityError, ProgrammingError, StorageInternalError))
 
 
 def _one_at_a_time(database: RDBStorage) -> RDBStorage:

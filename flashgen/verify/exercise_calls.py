@@ -23,8 +23,6 @@ from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Variant
 
 FARTHEST, LOWEST = 2**31 - 1, -(2**31)
-# Of a paged batch: some sequences decode, one is speculated on, two have long prompts, one has nothing.
-QUERIES, KEYS = (1, 1, 5, 100, 200, 0), (1, 40, 17, 100, 330, 0)
 
 
 def dense(
@@ -59,9 +57,12 @@ def serving(
     few = make_inputs(variant, replace(problem, q_len=2, kv_len=5 * problem.kv_len), device)
     results = module.attention(few.q, few.k, few.v, **few.keywords, return_lse=True)
     merge_states(*([each, each] for each in results))
+    # Some sequences decode, one is speculated on, two have prompts of several tiles, one has nothing.
+    queries = (1, 1, 5, problem.q_len // 2, problem.q_len, 0)
+    keys = (1, 40, 17, problem.q_len // 2, problem.kv_len, 0)
     for cache, scales in ((None, "none"), (torch.float8_e4m3fn, "token")):
         batch = make_batch(
-            KEYS, QUERIES, heads=problem.heads, kv_heads=problem.kv_heads, head_dim=problem.head_dim,
+            keys, queries, heads=problem.heads, kv_heads=problem.kv_heads, head_dim=problem.head_dim,
             v_head_dim=problem.v_head_dim, dtype=getattr(torch, problem.dtype), cache=cache, scales=scales,
             device=device,
         )  # fmt: skip

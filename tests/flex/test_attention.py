@@ -225,17 +225,18 @@ def test_other_numbers_find_it_on_disk(monkeypatch: pytest.MonkeyPatch, other: t
     torch.testing.assert_close(out.double(), expected(q, k, v, mod, None)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_a_process_that_is_forked_while_a_thread_builds_builds_too() -> None:
-    is_traced, may_end = threading.Event(), threading.Event()
+def test_a_process_that_is_forked_while_a_thread_builds_builds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    build, is_building, may_end = kernels._built, threading.Event(), threading.Event()
 
-    def slow(score, b, h, q, k):
-        is_traced.set()
-        may_end.wait(30)
-        return score + q
+    def slow(*arguments: Any) -> Any:
+        is_building.set()
+        assert may_end.wait(30)
+        return build(*arguments)
 
+    monkeypatch.setattr(kernels, "_built", slow)
     with ThreadPoolExecutor(1) as pool:
-        built = pool.submit(kernels.kernels_for, slow, None, False)
-        is_traced.wait(30)
+        built = pool.submit(kernels.kernels_for, lambda score, b, h, q, k: score + 0.5 * q, None, False)
+        assert is_building.wait(30)
         child = os.fork()
         if not child:
             os._exit(0 if kernels._building.acquire(timeout=5) else 1)
