@@ -6,7 +6,7 @@ one, as `range(n)` and `if n > 2` do, it gets it, and the trace holds for that v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from flashgen.flex.decompositions import whole_of
 from flashgen.flex.known import Known
 from flashgen.flex.memory import Memory
 from flashgen.flex.operations import GROWING, MADE, OPERATIONS, REDUCTIONS, SAME, TURNED
@@ -288,10 +289,7 @@ class Dispatched(TorchDispatchMode):
         return result
 
     def _taken_apart(self, func: Any, args: tuple, kwargs: dict[str, Any], origin: Origin | None) -> Any:
-        """What torch, or who registered the operation, says that it is made of."""
-        whole = torch._decomp.decomposition_table.get(func) or _implementation(func)
-        if whole is None:
-            raise NotTraced(f"{func}, which the language of specs does not have")
+        whole = whole_of(func)
         try:
             with self:
                 result = whole(*args, **kwargs)
@@ -306,13 +304,3 @@ class Dispatched(TorchDispatchMode):
 def _rounds(tensor: torch.Tensor, result: torch.Tensor) -> bool:
     """Whether a cast rounds what float32 holds."""
     return result.dtype != tensor.dtype and result.dtype.is_floating_point and result.dtype.itemsize < 4
-
-
-def _implementation(func: Any) -> Callable[..., Any] | None:
-    """The function behind an operation that is not torch's own."""
-    if func.namespace in ("aten", "prims"):
-        return None
-    for key in ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CPU"):
-        if func.has_kernel_for_dispatch_key(getattr(torch._C.DispatchKey, key)):
-            return lambda *args, **kwargs: func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
-    return None

@@ -15,6 +15,8 @@ from flashgen.flex import to_spec
 BYTES = torch.tensor([0, 3, 200, 255, 5, 7], dtype=torch.uint8)
 SMALL = torch.tensor([0, 3, -128, 127, -5, 7], dtype=torch.int8)
 TABLE = torch.arange(36.0).reshape(6, 6)
+EDGES = torch.tensor([0, 2, 2, 5])
+HEIGHTS = torch.tensor([-3.0, -1.5, 0.0, 0.25, 8.0])
 CUBE = torch.arange(72.0).reshape(2, 6, 6)
 hundred, minus_three = 100, -3
 
@@ -79,6 +81,23 @@ MODS: dict[str, Callable[..., Any]] = {
     "dots": lambda score, b, h, q, k: score + TABLE[..., k][q] + TABLE[h, ...][k] + CUBE[..., k][b, q],
     "all of the middle": lambda score, b, h, q, k: score + CUBE[h, :, k][q] + CUBE[:, q, -1][b],
     "no number": lambda score, b, h, q, k: torch.where(k > 3, score, float("nan")) + torch.xlogy(k, k + 1.0),
+    "halves, rounded": lambda score, b, h, q, k: torch.round(score * 4) + torch.round((q - k) * 0.5) + torch.round(k),
+    "floats below a half, rounded": lambda score, b, h, q, k: torch.round(score * 0.0 + 0.49999997) + score,
+    "places between edges": lambda score, b, h, q, k: (
+        torch.bucketize(k, EDGES) - 2 * torch.bucketize(q, EDGES, right=True)
+    ),
+    "places between heights": lambda score, b, h, q, k: torch.bucketize(score, HEIGHTS, out_int32=True) * score,
+    "edges before places": lambda score, b, h, q, k: (
+        torch.searchsorted(EDGES, k, side="right") - 3 * torch.searchsorted(EDGES, q, right=False) + score
+    ),
+    "one of several": lambda score, b, h, q, k: torch.where(
+        torch.isin(k, EDGES) | torch.isin(q, 3, invert=True), score, h
+    ),
+    "sums of exponentials": lambda score, b, h, q, k: (
+        torch.logaddexp(score, k * 0.5)
+        + torch.logaddexp(torch.where(q > k, score, -torch.inf), torch.where(q > 1, h, -torch.inf))
+    ),
+    "complement and hypotenuse": lambda score, b, h, q, k: torch.special.erfc(score) + torch.hypot(score, TABLE[q, k]),
     "collected in place": collected,
     "through another view": through_another_view,
     "copied": copied,

@@ -125,7 +125,22 @@ def leaves_for_numpy(score, b, h, q, k, bias=torch.ones(3)):  # noqa: B008
     return score + float(np.asarray(bias)[0])  # here
 
 
+def rounds_to_decimals(score, b, h, q, k):
+    return torch.round(score, decimals=2)  # here
+
+
+def searches_a_sorted_copy(score, b, h, q, k, edges=torch.ones(3), order=torch.arange(3)):  # noqa: B008
+    return score + torch.searchsorted(edges, score, sorter=order)  # here
+
+
+def searches_rows(score, b, h, q, k, edges=torch.ones(3)):  # noqa: B008
+    return score + torch.isin(torch.stack([edges[0] * q, edges[1] * k]), edges).sum()  # here
+
+
 CASES = {
+    rounds_to_decimals: r"round\(decimals=2\); expected",
+    searches_a_sorted_copy: "a sorter; expected boundaries that ascend",
+    searches_rows: "aten.stack.default",
     leaves_as_a_list: r"values that leave torch, as by tolist\(\)",
     leaves_for_numpy: r"values that leave torch, as by tolist\(\)",
     draws: "a random number of Python or NumPy; expected",
