@@ -335,6 +335,7 @@ def t5_bidirectional(score, b, h, q, k):
 
 
 learned = Learned()
+embedding = torch.nn.Embedding.from_pretrained(_floats(7, HEADS), freeze=False)
 logical_pages = torch.tensor([[2, -1, 0, 1, 3, -1], [0, 1, -1, 2, -1, 3]])
 ancestors = torch.tril(torch.ones(LENGTH, LENGTH, dtype=torch.bool)) & (_integers(2, LENGTH, LENGTH) > 0)
 window_table, bucket_table = _floats(77, HEADS), _floats(8, HEADS)
@@ -439,6 +440,11 @@ MODS = [
     Mod("tanh_of_a_row", mask=lambda b, h, q, k: torch.tanh(h.float()) * 9 >= k),
     Mod("bool_arithmetic", lambda score, b, h, q, k: score + (q >= k) * 1.5 + ((q > 3) + (k > 3)) * 0.5),
     Mod("int_mask", mask=lambda b, h, q, k: (q - k).clamp(0, 1)),
+    Mod("embedding", lambda score, b, h, q, k: score + embedding((q - k).clamp(-3, 3) + 3)[h]),
+    Mod(
+        "of_what_is_a_number",
+        lambda score, b, h, q, k: torch.fmax(torch.fmin(score, torch.sqrt(1.0 * (q - k))), -slopes[h]),
+    ),
     Mod("clamped", lambda score, b, h, q, k: score.clamp(-1, WINDOW) + torch.clamp(q - k, max=WINDOW)),
     Mod("constants", lambda score, b, h, q, k: score + torch.tensor(0.5) + torch.full((), 2.0) + score.new_ones(())),
     Mod("extremes", lambda score, b, h, q, k: torch.maximum(score, slopes[h]) - torch.minimum(score, q * 0.1)),
@@ -452,6 +458,10 @@ ROWS = [
     Mod("none_of", mask=lambda b, h, q, k: (chosen[0, 0, 1] != k).all() & (q >= k)),
     Mod("sum_of_integers", lambda score, b, h, q, k: score + (q_rope[b, h, q] * 9).sum(dtype=torch.int64) // 2),
     Mod("rows_of_one", lambda score, b, h, q, k: score + ((k_rope[b, k] + torch.arange(1)) * torch.tensor([2])).sum()),
+    Mod(
+        "numbers_as_rows",
+        mask=lambda b, h, q, k: (chosen[b, h, q // 8, 0] == k[None] // 8).any() | (q.unsqueeze(0) == k).all(),
+    ),
     Mod("centered", centered),
     Mod("whole_cast_of_a_row", lambda score, b, h, q, k: score + chosen.float()[b, h, 1].sum()),
     Mod(

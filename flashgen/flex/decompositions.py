@@ -76,6 +76,15 @@ def _logaddexp(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isinf(greater), greater, greater + torch.log1p(torch.exp(-torch.abs(x - y))))
 
 
+def _embedding(
+    weight: torch.Tensor, index: torch.Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    if padding_idx != -1 or scale_grad_by_freq:
+        raise NotTraced("embedding with padding_idx or scale_grad_by_freq, of other gradients; expected weight[index]")
+    return torch.ops.aten.index.Tensor(weight, [index])
+
+
 _aten = torch.ops.aten
 _OWN: Mapping[Any, Callable[..., Any]] = {
     _aten.bucketize: _bucketize,
@@ -83,6 +92,7 @@ _OWN: Mapping[Any, Callable[..., Any]] = {
     _aten.isin: _isin,
     _aten.round: _round,
     _aten.logaddexp: _logaddexp,
+    _aten.embedding: _embedding,
     _aten.erfc: lambda x: 1 - torch.erf(x),
     _aten.hypot: lambda x, y: torch.sqrt(x * x + y * y),
 }

@@ -137,7 +137,9 @@ class Dispatched(TorchDispatchMode):
         args = self._beside_narrow(args)
         values = [self._operand(each) for each in (args[:1] if operation in SAME else args)]
         result = self._run(func, args, kwargs)
-        if result.ndim > 1 or (operation in SAME and result.shape != args[0].shape):
+        # A number is a row of one too.
+        is_other = operation in SAME and result.shape != args[0].shape and (args[0].ndim > 0 or result.numel() != 1)
+        if result.ndim > 1 or is_other:
             raise NotTraced(f"{func}, whose result has the shape {tuple(result.shape)}; expected a number, or a row")
         if operation in SAME:
             meaning = values[0].cast(type_of(result.dtype))

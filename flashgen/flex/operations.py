@@ -32,7 +32,8 @@ Operation = Callable[..., Value]
 # Results of the same value, or of the same value in another dtype.
 SAME = frozenset({
     "alias", "detach", "clone", "lift_fresh", "lift_fresh_copy", "view_of", "_to_copy", "to", "convert_element_type",
-    "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "device_put", "conj",
+    "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze", "device_put",
+    "conj",
 })  # fmt: skip
 
 Axes = tuple[int | None, ...]
@@ -117,6 +118,15 @@ def _clamped(x: Value, min: Value | None = None, max: Value | None = None) -> Va
     return x if max is None else call("min", x, max)
 
 
+def _of_numbers(name: str, x: Value, y: Value) -> Value:
+    """The lesser or the greater; beside what is no number, the other."""
+    chosen = call(name, x, y)
+    for one, other in ((x, y), (y, x)):
+        if one.held is Type.FLOAT and not isinstance(one.constant, int | float):
+            chosen = where(compare("!=", one, one), other, chosen)
+    return chosen
+
+
 def _truth(x: Value) -> Value:
     return x.cast(Type.BOOL)
 
@@ -178,8 +188,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "abs": _function("abs"),
     "minimum": _function("min"),
     "maximum": _function("max"),
-    "fmin": _function("min"),
-    "fmax": _function("max"),
+    "fmin": partial(_of_numbers, "min"),
+    "fmax": partial(_of_numbers, "max"),
     "clamp": _clamped,
     "clamp_min": lambda x, bound: call("max", x, bound),
     "clamp_max": lambda x, bound: call("min", x, bound),
