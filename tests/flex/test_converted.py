@@ -42,7 +42,7 @@ def causal(b, h, q_idx, kv_idx):
 class Torch:
     @staticmethod
     def bad(score, b, h, q_idx, kv_idx):
-        return score.cumsum(0)
+        return score.lgamma()
 
 
 CONSTANT = 3
@@ -93,7 +93,7 @@ def test_a_mod_with_four_arguments_is_a_mask() -> None:
         ("nowhere.py:f", "no file 'nowhere.py'"),
         ("mods.py:alibi", "mods.py has no 'alibi'; expected one of alibi_in_window, causal"),
         ("mods.py:CONSTANT", "'CONSTANT' of mods.py is of type int; expected a score_mod or a mask_mod"),
-        ("mods.py:Torch.bad", "mods.py:26: aten.cumsum.default"),
+        ("mods.py:Torch.bad", "mods.py:26: aten.lgamma.default"),
     ],
 )
 def test_what_is_no_mod_is_said(place: str, message: str) -> None:
