@@ -291,6 +291,7 @@ class Dispatched(TorchDispatchMode):
         return result
 
     def _taken_apart(self, func: Any, args: tuple, kwargs: dict[str, Any], origin: Origin | None) -> Any:
+        """What comes out of the operations that this one is made of."""
         whole = whole_of(func)
         try:
             with self:

@@ -32,8 +32,7 @@ Operation = Callable[..., Value]
 # Results of the same value, or of the same value in another dtype.
 SAME = frozenset({
     "alias", "detach", "clone", "lift_fresh", "lift_fresh_copy", "view_of", "_to_copy", "to", "convert_element_type",
-    "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze", "device_put",
-    "conj",
+    "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze", "device_put", "conj",
 })  # fmt: skip
 
 Axes = tuple[int | None, ...]

@@ -56,6 +56,30 @@ def test_both_ways_to_make_dq_are_in_the_space_of_the_backward(config):
     assert config in search_space(Task("backward_kv", "sm_90", "bfloat16", 128, 128, 8192, 8192)).configs
 
 
+@pytest.mark.parametrize(("head_dim", "v_head_dim"), [(256, 64), (256, 256), (192, 128)])
+def test_a_tile_of_dq_is_in_registers_beside_dk_and_dv(head_dim, v_head_dim):
+    """Otherwise the assembler finds no registers for the product that makes it: error C7600."""
+    space = search_space(Task("backward_kv", "sm_90", "float16", head_dim, v_head_dim, 8192, 8192)).configs
+    assert Config(256, 32, 4, 1, fuse_dq=0) in space
+    assert Config(256, 32, 4, 1, fuse_dq=1) not in space
+    assert any(config.fuse_dq for config in space)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "head_dim", "config"),
+    [
+        ("backward_q", 256, Config(64, 256, 4, 1)),
+        ("backward_q", 256, Config(128, 256, 8, 1)),
+        ("backward_kv", 128, Config(128, 64, 4, 1, fuse_dq=1)),
+    ],
+)
+def test_no_backward_config_has_as_many_accumulators_as_a_thread_has_registers(kernel, head_dim, config):
+    """Of products of n = 256, as those of backward_q here, the assembler then finds no registers at all."""
+    task = Task(kernel, "sm_90", "float16", head_dim, head_dim, 8192, 8192)
+    assert config not in search_space(task).configs
+    assert config in [each for found in kernels_of(kernel) for each in found.space(task)]
+
+
 def test_tiles_go_little_beyond_the_lengths():
     space = search_space(Task("forward", "sm_90", "bfloat16", 128, 128, 1, 8192))
     assert max(config.BM for config in space.configs) == 32

@@ -17,6 +17,7 @@ from flashgen.runtime.kernels.portable import (
     backward_tensors,
     default_from,
     gradient_pairs,
+    gradient_rows,
     key_bytes,
     portable_constants,
     portable_options,
@@ -43,8 +44,9 @@ def _space(task: Task) -> Iterator[Config]:
 
 
 def _accumulators(config: Config, task: Task) -> int:
-    """Pairs, and dQ."""
-    return (gradient_pairs(config, task) + config.BM * padded(task.head_dim)) // (32 * config.num_warps)
+    """Pairs, rows and dQ."""
+    dq = config.BM * padded(task.head_dim)
+    return (gradient_pairs(config, task) + gradient_rows(config) + dq) // (32 * config.num_warps)
 
 
 def _launch(

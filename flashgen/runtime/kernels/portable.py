@@ -105,6 +105,11 @@ def gradient_pairs(config: Config, task: Task) -> int:
     return config.BM * config.BN * (2 if task.exact else 1)
 
 
+def gradient_rows(config: Config) -> int:
+    """What it has there of the rows of a tile: LSE and delta."""
+    return 2 * config.BM
+
+
 def key_bytes(config: Config, task: Task) -> int:
     """The same for a kernel that streams K and V."""
     return streamed_bytes(config.BN, config, task)
