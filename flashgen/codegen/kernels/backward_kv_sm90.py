@@ -30,7 +30,7 @@ from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
 from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
-from flashgen.lang.nodes import TRUE, Gather, variables, walk
+from flashgen.lang.nodes import TRUE, Gather, inputs, variables, walk
 from flashgen.lang.variables import Q_START
 from flashgen.spec.variant import Variant
 
@@ -42,10 +42,10 @@ class BackwardKvSm90View:
     `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
     the names that the consumers read. `persistent`: programs take one tile of keys after the other, else one each.
     `plain_mask`: all there is to the variant is a mask of positions that leaves each key an interval of queries.
-    `holds_v`: full tiles leave registers for V where dQ is made elsewhere. `rank` is the text for where the schedule
-    says which tile of keys has the rank `place` in its head, the longest first, if tiles may come in this order;
-    `ranks_batch`: it differs from one batch element to the next. They,
-    `learned` and `uniform` are for heads that are not wide.
+    `holds_v`: full tiles leave registers for V where dQ is made elsewhere. `counts_queries`: where a tensor is read
+    outside the loops over tiles depends on the number of queries. `rank` is the text for where the schedule says which
+    tile of keys has the rank `place` in its head, the longest first, if tiles may come in this order; `ranks_batch`: it
+    differs from one batch element to the next. They, `learned` and `uniform` are for heads that are not wide.
     """
 
     score: Function | None
@@ -63,6 +63,7 @@ class BackwardKvSm90View:
     without_fma: bool
     holds_v: bool
     plain_mask: bool
+    counts_queries: bool
     prologue: tuple[str, ...]
     reads: frozenset[str]
     q_offset: str
@@ -199,6 +200,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         without_fma=facts.logits.without_fma,
         holds_v=persistent and not scheduled and uniform is None and variant.mask is not TRUE,
         plain_mask=facts.plain_mask,
+        counts_queries=_counts_queries(variant),
         prologue=(*prologue.lines, *seen.lines),
         reads=frozenset(reads),
         q_offset=q_offset(facts),
@@ -225,6 +227,13 @@ def _leaves_registers(facts: Facts, score: Function | None) -> bool:
 def _reads_tensors_along_q(variant: Variant) -> bool:
     nodes = walk(variant.mask, variant.score)
     return any(isinstance(node, Gather) and "q" in variables(node) for node in nodes)
+
+
+def _counts_queries(variant: Variant) -> bool:
+    nodes = walk(variant.mask, variant.score)
+    gathers = [node for node in nodes if isinstance(node, Gather) and "q" not in variables(node)]
+    sizes = [dim.size for tensor in variant.inputs if tensor.name in inputs(*gathers) for dim in tensor.dims]
+    return "q_len" in variables(*gathers, *sizes)
 
 
 def _sizes(used: set[str]) -> tuple[str, ...]:
