@@ -31,7 +31,7 @@ from flashgen.verify.soak.case import Case
 from flashgen.verify.soak.packed import packed_finding
 from flashgen.verify.soak.paged import paged_finding
 from flashgen.verify.soak.schedules import schedule_fault
-from flashgen.verify.soak.tensors import call_of, elements, loss_of, with_defaults
+from flashgen.verify.soak.tensors import call_of, elements, loss_of, with_defaults, with_guards
 from flashgen.verify.soak.verdicts import (
     Finding,
     Truth,
@@ -70,6 +70,7 @@ def _judged(case: Case, device: str, lenient: bool) -> Finding:
         return Finding("void", "an input of this size says no more than a smaller one")
     try:
         call = call_of(case, device)
+        call = call if device == "cpu" else with_guards(call, case.values)
         truth = Truth.of(oracle, case, with_defaults(case, call))
     except Exception as error:  # noqa: BLE001 - a fault of the soak's own; or of a step that made a case smaller
         return Finding("evaluation", _reason(error))
