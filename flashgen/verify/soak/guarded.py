@@ -99,7 +99,9 @@ def _size(number: int) -> ctypes.c_size_t:
 
 
 def _cuda(function: str, *arguments: Any) -> None:
-    """Call a function of CUDA's driver; RuntimeError where it fails."""
+    """Call a function of CUDA's driver; RuntimeError where it fails, with what the driver says of it."""
     status = getattr(_driver(), function)(*arguments)
     if status:
-        raise RuntimeError(f"{function} fails with the CUDA error {status}")
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(status, ctypes.byref(text))
+        raise RuntimeError(f"{function}: {(text.value or b'').decode()} (CUDA error {status})")
