@@ -45,7 +45,11 @@ def opened_storage(place: Place) -> Iterator[BaseStorage]:
             database = open_database(place)
     except (StorageInternalError, RuntimeError) as error:
         raise _unusable(place, error) from error
-    yield database
+    try:
+        yield database
+    finally:
+        # Its connections, which psycopg complains of where nobody closes them.
+        database.engine.dispose()
 
 
 @contextmanager

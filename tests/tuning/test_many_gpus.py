@@ -227,6 +227,16 @@ def test_processes_join_one_study_in_a_database(kind, request, tmp_path):
     assert fake.asked == [] and len(result.trials) == 48
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_no_connection_stays_open(kind, tmp_path, request):
+    url = f"sqlite:///{tmp_path}/study.db" if kind == "sqlite" else request.getfixturevalue("postgres")
+    with opened_storage(url) as storage:
+        assert isinstance(storage.get_all_studies(), list)
+        pool = storage.engine.pool
+        assert pool.checkedin() > 0
+    assert pool.checkedin() == pool.checkedout() == 0
+
+
 @pytest.mark.parametrize("table", ["studies", "trials", "version_info", "alembic_version"])
 def test_tables_that_another_process_makes_meanwhile_are_taken(table, tmp_path):
     url, raced = f"sqlite:///{tmp_path}/study.db", []
