@@ -224,14 +224,16 @@ def _leaves_registers(facts: Facts, score: Function | None) -> bool:
     return facts.of_positions and (score is None or "q" not in score.body.reads)
 
 
+def _gathers(variant: Variant) -> list[Gather]:
+    return [node for node in walk(variant.mask, variant.score) if isinstance(node, Gather)]
+
+
 def _reads_tensors_along_q(variant: Variant) -> bool:
-    nodes = walk(variant.mask, variant.score)
-    return any(isinstance(node, Gather) and "q" in variables(node) for node in nodes)
+    return "q" in variables(*_gathers(variant))
 
 
 def _counts_queries(variant: Variant) -> bool:
-    nodes = walk(variant.mask, variant.score)
-    gathers = [node for node in nodes if isinstance(node, Gather) and "q" not in variables(node)]
+    gathers = [gather for gather in _gathers(variant) if "q" not in variables(gather)]
     sizes = [dim.size for tensor in variant.inputs if tensor.name in inputs(*gathers) for dim in tensor.dims]
     return "q_len" in variables(*gathers, *sizes)
 
