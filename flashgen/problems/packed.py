@@ -5,6 +5,7 @@ The truth is the dense formula sequence by sequence: gradients of what sequences
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -62,33 +63,41 @@ def ends_of(lengths: Sequence[int], device: str | torch.device) -> torch.Tensor:
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
 
-def packed_call(variant: Variant, call: Call, lengths: Lengths) -> Call:
-    """A call with a sequence in each batch element, cut down to these lengths and packed: [1, heads, total, dim]."""
+def packed_call(variant: Variant, call: Call, lengths: Lengths, rest: tuple[int, int] = (0, 0)) -> Call:
+    """A call with a sequence in each batch element, cut down to these lengths and packed: [1, heads, total, dim].
+
+    Behind the last sequence lie as many queries and keys as `rest` says that belong to none. They are ones, and what
+    inputs have for them is NaN.
+    """
 
     def packed(tensor: torch.Tensor, side: int) -> torch.Tensor:
         parts = [tensor[b, :, : own[side]] for b, own in enumerate(lengths)]
         # Token by token in memory.
-        return torch.cat(parts, 1).transpose(0, 1).contiguous().transpose(0, 1)[None]
+        whole = torch.cat([*parts, tensor.new_ones(len(parts[0]), rest[side], tensor.shape[3])], 1)
+        return whole.transpose(0, 1).contiguous().transpose(0, 1)[None]
 
-    inputs = _packed_inputs(variant, call.inputs, lengths)
+    inputs = _packed_inputs(variant, call.inputs, lengths, rest)
     return replace(call, q=packed(call.q, 0), k=packed(call.k, 1), v=packed(call.v, 1), inputs=inputs)
 
 
 def _packed_inputs(
-    variant: Variant, inputs: Mapping[str, torch.Tensor], lengths: Lengths
+    variant: Variant, inputs: Mapping[str, torch.Tensor], lengths: Lengths, rest: tuple[int, int] = (0, 0)
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """Those of the whole batch as attention_varlen() takes them."""
     found = dict(inputs)
     for tensor in variant.inputs:
         if tensor.name in inputs and is_packed(tensor):
-            found[tensor.name] = _packed_input(tensor, inputs[tensor.name], lengths)
+            found[tensor.name] = _packed_input(tensor, inputs[tensor.name], lengths, rest)
     return found
 
 
-def _packed_input(tensor: Input, whole: torch.Tensor, lengths: Lengths) -> torch.Tensor:
+def _packed_input(tensor: Input, whole: torch.Tensor, lengths: Lengths, rest: tuple[int, int]) -> torch.Tensor:
     batch, along, side = _axes(tensor)
     parts = [whole.narrow(along, 0, own[side]).select(batch, b) for b, own in enumerate(lengths)]
-    return torch.cat(parts, along - (batch < along))
+    along -= batch < along
+    shape = [rest[side] if axis == along else size for axis, size in enumerate(parts[0].shape)]
+    none = math.nan if whole.is_floating_point() else 1 if whole.dtype == torch.bool else torch.iinfo(whole.dtype).max
+    return torch.cat([*parts, whole.new_full(shape, none)], along)
 
 
 def _axes(tensor: Input) -> tuple[int, int, int]:
@@ -116,13 +125,15 @@ class Module(Protocol):
 class PackedModule:
     """A generated module whose attention is that of packed sequences of these lengths; `problem` has the longest.
 
-    Where sequences end is copied to the GPU once: a graph may capture its calls.
+    Behind the last sequence are as many queries and keys as `rest` says, which belong to none and see nothing. Where
+    sequences end is copied to the GPU once: a graph may capture its calls.
     """
 
     module: ModuleType
     variant: Variant
     problem: Problem
     lengths: tuple[tuple[int, int], ...]
+    rest: tuple[int, int] = (0, 0)
 
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, /, **keywords: Any) -> Any:
         """out, lse and what else is asked for of a packed call, by the kernels."""
@@ -159,6 +170,7 @@ class PackedModule:
                 found.append(formula(own_q, own_k, own_v, **own, scale=scale, return_lse=True, return_max=True))
         rows = iter(found)
         parts = [next(rows) if all(own) else _nothing_seen(q, v, own[0]) for own in self.lengths]
+        parts.append(_nothing_seen(q, v, self.rest[0]))
         dtype = found[0][1].dtype if found else q.dtype
         out, lse, largest = (torch.cat([each.to(kind) for each in part], 2) for part, kind in zip(
             zip(*parts, strict=True), (q.dtype, dtype, dtype), strict=True

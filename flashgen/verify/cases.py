@@ -44,8 +44,8 @@ class Case:
 
     `params` replaces values of runtime params; `planned` passes a schedule prepared by plan(); `defaults` leaves
     out the inputs that have a default; `broadcast` gives size 1 to the dimensions that may have it. `lengths` packs
-    sequences of so many queries and keys each. `decoded`: the config is one of the decode kernel. `drops`: where the
-    variant has dropout, weights are dropped.
+    sequences of so many queries and keys each; behind the last lie as many as `rest` says that belong to none.
+    `decoded`: the config is one of the decode kernel. `drops`: where the variant has dropout, weights are dropped.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Case:
     seed: int = 0
     backward: Backward | None = None
     lengths: tuple[tuple[int, int], ...] = ()
+    rest: tuple[int, int] = (0, 0)
     decoded: bool = False
     drops: bool = True
 
@@ -119,7 +120,7 @@ _RAGGED = ((0, 0), (1, 1), (15, 15), (16, 100), (17, 16), (100, 17), (0, 20), (2
 
 _PACKED = (
     _packed("packed", _RAGGED, "4/2 40/40", "float32", return_max=True),
-    _packed("packed, 16 bits", ((1, 33), (64, 64), (0, 7), (5, 5)), "2/1 64/48", "bfloat16"),
+    _packed("packed, 16 bits", ((1, 33), (64, 64), (0, 7), (5, 5)), "2/1 64/48", "bfloat16", rest=(70, 9)),
     _packed("packed, large scores", ((40, 50), (20, 10)), "2/2 40/40", "float32", gain=100.0),
 )
 
@@ -169,7 +170,7 @@ _EXPANDED = replace(_FUSED, d_out="expanded", lse=False, deterministic=True)
 _PACKED_GRADIENTS = (
     _packed("gradients, packed", _RAGGED, "4/2 40/56", "float32", backward=_FUSED),
     _packed(
-        "gradients, packed, 16 bits", ((33, 1), (0, 7), (45, 64)), "2/1 64/64", "bfloat16",
+        "gradients, packed, 16 bits", ((33, 1), (0, 7), (45, 64)), "2/1 64/64", "bfloat16", rest=(66, 70),
         backward=replace(_APART, d_out="expanded", deterministic=True),
     ),
 )  # fmt: skip

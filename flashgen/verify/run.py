@@ -231,8 +231,8 @@ def _given(module: ModuleType, variant: Variant, case: Case, call: Call) -> tupl
     """The module and the call as they are, or where the case packs its sequences, or drops weights, those of that."""
     given: Module = module
     if case.lengths:
-        given = PackedModule(module, variant, case.problem, case.lengths)
-        call = packed_call(variant, call, case.lengths)
+        given = PackedModule(module, variant, case.problem, case.lengths, case.rest)
+        call = packed_call(variant, call, case.lengths, case.rest)
     dropout = case.dropout(variant)
     return (given if dropout is None else DroppedModule(given, dropout)), call
 
@@ -242,7 +242,8 @@ def _counted_apart(variant: Variant, case: Case, call: Call) -> torch.Tensor:
     found = counted_apart(variant, call)
     if not case.lengths:
         return found
-    return torch.cat([each.expand(-1, q_len) for each, (q_len, _) in zip(found, case.lengths, strict=True)], 1)[None]
+    parts = [each.expand(-1, q_len) for each, (q_len, _) in zip(found, case.lengths, strict=True)]
+    return torch.cat([*parts, parts[0].new_zeros(len(parts[0]), case.rest[0])], 1)[None]
 
 
 def _poisoned_answer(module: Module, case: Case, call: Call) -> tuple[torch.Tensor, ...]:

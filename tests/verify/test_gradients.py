@@ -57,9 +57,10 @@ def eager_module(variant: Variant, reference: Callable[..., Any], edit: Edit = l
         q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, longest_q: int, longest_k: int, **keywords: Any
     ) -> Any:
         lengths = tuple(zip(cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist(), strict=True))
+        rest = len(q) - int(cu_seqlens_q[-1]), len(k) - int(cu_seqlens_k[-1])
         q, k, v = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
         problem = Problem(len(lengths), q.shape[1], k.shape[1], longest_q, longest_k, q.shape[3], v.shape[3], "float32")
-        each = PackedModule(cast(ModuleType, SimpleNamespace(reference=reference)), variant, problem, lengths)
+        each = PackedModule(cast(ModuleType, SimpleNamespace(reference=reference)), variant, problem, lengths, rest)
         out, lse = eager_module(variant, each.reference, edit).attention(q, k, v, **keywords)
         return out[0].transpose(0, 1), lse[0]
 

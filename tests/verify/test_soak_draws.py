@@ -103,6 +103,8 @@ def test_all_kinds_of_inputs_and_calls_are_drawn(cases: list[Case]) -> None:
     packed, paged = ([case for case in cases if case.lengths and case.paged == pages] for pages in (False, True))
     for found in (packed, paged):
         assert {len(case.lengths) for case in found} == {case.batch for case in found} == {1, 2, 3, 4}
+    assert {case.rest == (0, 0) for case in packed} == {True, False}
+    assert any(case.rest[0] > case.q_len for case in packed) and any(case.rest[1] > case.kv_len for case in packed)
     assert all((case.q_len, case.kv_len) in case.lengths for case in packed)
     assert all(max(case.lengths)[0] == case.q_len and case.kv_len % 16 == 0 for case in paged)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
+from flashgen.analysis.reads import counts_queries, reads_of
 from flashgen.codegen.arguments import (
     DROPOUT,
     PACKED_SIZES,
@@ -30,7 +31,7 @@ from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
 from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
-from flashgen.lang.nodes import TRUE, Gather, inputs, variables, walk
+from flashgen.lang.nodes import TRUE, variables
 from flashgen.lang.variables import Q_START
 from flashgen.spec.variant import Variant
 
@@ -200,7 +201,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         without_fma=facts.logits.without_fma,
         holds_v=persistent and not scheduled and uniform is None and variant.mask is not TRUE,
         plain_mask=facts.plain_mask,
-        counts_queries=_counts_queries(variant),
+        counts_queries=counts_queries(facts, (read for read in reads_of(variant) if "q" not in variables(read))),
         prologue=(*prologue.lines, *seen.lines),
         reads=frozenset(reads),
         q_offset=q_offset(facts),
@@ -224,18 +225,8 @@ def _leaves_registers(facts: Facts, score: Function | None) -> bool:
     return facts.of_positions and (score is None or "q" not in score.body.reads)
 
 
-def _gathers(variant: Variant) -> list[Gather]:
-    return [node for node in walk(variant.mask, variant.score) if isinstance(node, Gather)]
-
-
 def _reads_tensors_along_q(variant: Variant) -> bool:
-    return "q" in variables(*_gathers(variant))
-
-
-def _counts_queries(variant: Variant) -> bool:
-    gathers = [gather for gather in _gathers(variant) if "q" not in variables(gather)]
-    sizes = [dim.size for tensor in variant.inputs if tensor.name in inputs(*gathers) for dim in tensor.dims]
-    return "q_len" in variables(*gathers, *sizes)
+    return "q" in variables(*reads_of(variant))
 
 
 def _sizes(used: set[str]) -> tuple[str, ...]:

@@ -135,6 +135,13 @@ class ForwardSm90View:
         """Whether Q may stay in registers for full tiles: only where these have a loop of their own."""
         return self.keys is not None
 
+    @property
+    def keys_count_queries(self) -> bool:
+        """Whether which tiles of keys there are depends on q_len where that is not the number of queries itself."""
+        if self.keys is None or not self.work.counts_queries:
+            return False
+        return not self.keys.reads.isdisjoint({"q_len", "q", "q_last", *(["q_first"] if self.q_offset else [])})
+
     def spread_columns(self, masked: bool) -> list[str]:
         """What is loaded for each key and then read with all pairs of its column.
 
@@ -175,7 +182,7 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
     reads_kv_len = keys is None or "kv_len" in reads | {*shown.reads} or is_shifted(facts, reads) or found.clamps_k
     computes |= {"kv_heads"} if "kv_h" in reads else set()
     kernel, consumer, producer = _roles(variant, keys, computes, asked, scheduled=scheduled, uneven=uneven)
-    work = work_of(keys, _sizes(asked))
+    work = work_of(facts, keys, _sizes(asked))
     used = {*work.returned} - {"b", *(set(keys.returned) - {"num_tiles", *keys.placed_by} if keys else ())}
     return ForwardSm90View(
         scaled=found.score is None,

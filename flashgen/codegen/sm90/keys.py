@@ -10,14 +10,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
+from flashgen.analysis.reads import counts_queries_for_first_pair
 from flashgen.codegen.arguments import SCHEDULE, extra_arguments, new_prologue
 from flashgen.codegen.limits import loop_limits, packed_row, schedule_row
 from flashgen.emit.dialects import GLUON
 
 _POSITIONS = ("q", "q_first", "q_last")
 _LONGEST = {"q_len": "longest_q", "kv_len": "longest_k"}
-# What `_work` says of each tile, and of its sequence.
-_OF_TILE = ("b", "h", "row0", "begin_q", "q_len", "begin_k", "num_keys")
 
 # The tiles of keys from the last one down: mixed tiles, then full ones.
 _DOWNWARDS = (
@@ -64,10 +63,25 @@ class KeyTiles:
 
 @dataclass(frozen=True)
 class Work:
-    """The function `_work`, which says what there is to do for a tile of queries."""
+    """The function `_work`, which says what there is to do for a tile of queries.
+
+    `counts_queries`: the number of a sequence's queries, num_queries, is not taken for q_len as it is. What lies behind
+    the last sequence would read inputs by it, and may have more rows than these have room for.
+    """
 
     names: tuple[str, ...]
-    returned: tuple[str, ...]
+    tiles: tuple[str, ...]
+    counts_queries: bool
+
+    @property
+    def num_queries(self) -> str:
+        """What kernels call the number of a sequence's queries."""
+        return "num_queries" if self.counts_queries else "q_len"
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """What it says of each tile and its sequence, and of the tiles of keys."""
+        return ("b", "h", "row0", "begin_q", self.num_queries, "begin_k", "num_keys", *self.tiles)
 
     @property
     def parameters(self) -> str:
@@ -89,12 +103,13 @@ def of_roles(sizes: Iterable[str]) -> str:
     return ", ".join(map(longest, sizes))
 
 
-def work_of(keys: KeyTiles | None, sizes: tuple[str, ...]) -> Work:
+def work_of(facts: Facts, keys: KeyTiles | None, sizes: tuple[str, ...]) -> Work:
     """What `_work` takes, the scalars `sizes` among it, and returns; `keys` is None where nothing is masked."""
+    counts = counts_queries_for_first_pair(facts)
     if keys is None:
-        return Work((*sizes, "sequences", "BM"), _OF_TILE)
+        return Work((*sizes, "sequences", "BM"), (), counts)
     tiles = ("BM", "BN") if "BN" in keys.reads else ("BM",)
-    return Work((*keys.arguments, *sizes, "sequences", *tiles), (*_OF_TILE, *keys.returned))
+    return Work((*keys.arguments, *sizes, "sequences", *tiles), keys.returned, counts)
 
 
 def key_tiles(facts: Facts) -> KeyTiles:

@@ -45,6 +45,7 @@ class Case:
     which the call converts. `d_out` is the layout of the gradient: "dense", "transposed",
     "expanded" or "none" for no gradients at all; `d_lse`: a gradient of lse beside it.
     `lengths` packs the sequences of the batch, of each no more than so many queries and keys; none for a dense call.
+    Behind them lie as many queries and keys as `rest` says, which belong to none.
     `paged`: their keys are in a cache of pages, whose numbers, dtype and scales `values` decides.
     """
 
@@ -74,6 +75,7 @@ class Case:
     d_out: str = "dense"
     d_lse: bool = True
     lengths: tuple[tuple[int, int], ...] = ()
+    rest: tuple[int, int] = (0, 0)
     paged: bool = False
 
     @property
@@ -106,6 +108,8 @@ def to_yaml(case: Case) -> str:
     given["layouts"] = list(case.layouts)
     if case.lengths:
         given["lengths"] = [list(each) for each in case.lengths]
+    if "rest" in given:
+        given["rest"] = list(case.rest)
     return yaml.safe_dump({"spec": spec, "call": given}, sort_keys=False, default_flow_style=None, width=110)
 
 
@@ -118,6 +122,7 @@ def from_dict(data: Mapping[str, Any]) -> Case:
     call = dict(data["call"])
     call["layouts"] = tuple(call.get("layouts", ("bhsd",) * 3))
     call["lengths"] = tuple((q_len, kv_len) for q_len, kv_len in call.get("lengths", ()))
+    call["rest"] = tuple(call.get("rest", (0, 0)))
     call["recipes"] = {name: Recipe(**recipe) for name, recipe in call.get("recipes", {}).items()}
     return Case(data["spec"], **call)
 

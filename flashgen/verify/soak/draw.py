@@ -260,7 +260,7 @@ def _called(s: Builder, spec: dict[str, Any], sizes: dict[str, Any], large: bool
 
 
 def _packed(case: Case, random: Random) -> Case:
-    """The same with a few sequences of lengths of their own, which may be none."""
+    """The same with a few sequences of lengths of their own, which may be none, and what belongs to no sequence."""
     batch = random.choice((1, 2, 3, 4))
 
     def length(most: int) -> int:
@@ -268,10 +268,11 @@ def _packed(case: Case, random: Random) -> Case:
 
     lengths = [(length(case.q_len), length(case.kv_len)) for _ in range(batch)]
     lengths[random.randrange(batch)] = case.q_len, case.kv_len
-    return replace(case, batch=batch, shared=False, converted=False, lengths=tuple(lengths))
+    rest = (random.randint(0, 2 * case.q_len), random.randint(0, 2 * case.kv_len)) if random.random() < 0.5 else (0, 0)
+    return replace(case, batch=batch, shared=False, converted=False, lengths=tuple(lengths), rest=rest)
 
 
 def _paged(case: Case) -> Case:
     """The same with keys in pages: without gradients, and with inputs for as many keys as a row of the table has."""
     kv_len = room([length for _, length in case.lengths], PAGE)
-    return replace(case, kv_len=kv_len, paged=True, scale=None, d_out="none")
+    return replace(case, kv_len=kv_len, paged=True, rest=(0, 0), scale=None, d_out="none")

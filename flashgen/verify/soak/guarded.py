@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
+from itertools import count
+from types import ModuleType
 from typing import Any
 
 import torch
 
+# The functions of a generated module that launch kernels.
+_DOORS = ("attention", "attention_varlen", "attention_paged", "plan", "plan_varlen", "plan_paged")
 _PINNED, _ON_DEVICE, _READ_AND_WRITE = 1, 1, 3
 
 
@@ -64,6 +69,43 @@ class _Pages:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.begin, False), "version": 3}
+
+
+def with_guards(module: ModuleType, seed: int) -> ModuleType:
+    """A generated module whose kernels find all tensors but q, k and v, or the caches, beside pages that are not there.
+
+    The seed says on which side of the first, in turn on the other.
+    """
+    found = ModuleType(module.__name__)
+    vars(found).update(vars(module))
+    vars(found).update({name: _guarding(getattr(module, name), seed) for name in _DOORS if hasattr(module, name)})
+    return found
+
+
+def _guarding(function: Callable[..., Any], seed: int) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        sides = count(seed)
+
+        def beside(value: Any) -> Any:
+            return _Guarded.apply(value, next(sides) % 2 == 0) if isinstance(value, torch.Tensor) else value
+
+        given = {name: beside(value) for name, value in keywords.items()}
+        return function(*arguments[:3], *map(beside, arguments[3:]), **given)
+
+    return call
+
+
+class _Guarded(torch.autograd.Function):
+    """`guarded`, through which gradients go."""
+
+    @staticmethod
+    def forward(_: Any, tensor: torch.Tensor, at_end: bool) -> torch.Tensor:
+        return guarded(tensor, at_end)
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0], None
 
 
 def guarded(tensor: torch.Tensor, at_end: bool) -> torch.Tensor:

@@ -34,7 +34,7 @@ def _proofs(case: Case, planned: bool, configs: Mapping[str, Config]) -> list[ca
     problem = Problem(case.batch, *heads, case.q_len, case.kv_len, *dims, case.dtype)
     forward = cases.Case(
         "packed", problem, configs.get("forward"), scale=case.scale, planned=planned, seed=case.values,
-        lengths=case.lengths,
+        lengths=case.lengths, rest=case.rest,
     )  # fmt: skip
     if case.d_out == "none":
         return [forward]

@@ -84,6 +84,7 @@ def _plainer(case: Case) -> Iterator[Case]:
         "d_lse",
         "converted",
         "lengths",
+        "rest",
         "paged",
     ):
         yield replace(case, **{name: getattr(plain, name)})
@@ -216,6 +217,8 @@ def _cut(case: Case) -> Case:
     """With as many packed sequences, and as long, as there is room for; in pages with as much room as they need."""
     found = case.lengths[: case.batch]
     lengths = tuple((min(q_len, case.q_len), min(kv_len, case.kv_len)) for q_len, kv_len in found)
-    if not (case.paged and lengths):
+    if not lengths:
+        return replace(case, lengths=(), rest=(0, 0))
+    if not case.paged:
         return replace(case, lengths=lengths)
     return replace(case, lengths=lengths, kv_len=room([kv_len for _, kv_len in lengths], PAGE))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 
@@ -11,7 +10,6 @@ from flashgen.problems.calls import Call
 from flashgen.verify.eager_gradients import Loss
 from flashgen.verify.soak.attend import input_forms, paper_slopes
 from flashgen.verify.soak.case import Case, Recipe
-from flashgen.verify.soak.guarded import guarded
 
 Tensor = torch.Tensor
 
@@ -40,12 +38,6 @@ def call_of(case: Case, device: str) -> Call:
         for tensor, layout in zip((q * case.gain, k, v), case.layouts, strict=True)
     )
     return Call(q, k, v, inputs, dict(case.params))
-
-
-def with_guards(call: Call, seed: int) -> Call:
-    """The call with its inputs beside pages that are not there; the seed says on which side, in turn on the other."""
-    sides = enumerate(call.inputs.items(), seed)
-    return replace(call, inputs={name: guarded(tensor, number % 2 == 0) for number, (name, tensor) in sides})
 
 
 def elements(case: Case) -> int:

@@ -28,10 +28,11 @@ from flashgen.verify.poison import poisoned
 from flashgen.verify.soak.assembly import Compiled, watched
 from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case
+from flashgen.verify.soak.guarded import with_guards
 from flashgen.verify.soak.packed import packed_finding
 from flashgen.verify.soak.paged import paged_finding
 from flashgen.verify.soak.schedules import schedule_fault
-from flashgen.verify.soak.tensors import call_of, elements, loss_of, with_defaults, with_guards
+from flashgen.verify.soak.tensors import call_of, elements, loss_of, with_defaults
 from flashgen.verify.soak.verdicts import (
     Finding,
     Truth,
@@ -70,7 +71,6 @@ def _judged(case: Case, device: str, lenient: bool) -> Finding:
         return Finding("void", "an input of this size says no more than a smaller one")
     try:
         call = call_of(case, device)
-        call = call if device == "cpu" else with_guards(call, case.values)
         truth = Truth.of(oracle, case, with_defaults(case, call))
     except Exception as error:  # noqa: BLE001 - a fault of the soak's own; or of a step that made a case smaller
         return Finding("evaluation", _reason(error))
@@ -84,6 +84,7 @@ def _judged(case: Case, device: str, lenient: bool) -> Finding:
             return Finding("void" if unused else "refused", str(error))
         except Exception as error:  # noqa: BLE001 - whatever a build raises is what was found
             return Finding("refused", _reason(error))
+        module = module if device == "cpu" else with_guards(module, case.values)
         try:
             with watched() as compiled:
                 try:

@@ -1,0 +1,38 @@
+"""Where a variant reads its inputs, and whether that depends on the number of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flashgen.analysis.facts import Facts
+from flashgen.lang.fold import fold
+from flashgen.lang.nodes import Gather, const, op, substitute, variables, walk
+from flashgen.lang.variables import KV_LEN, Q_LEN, K, Q
+from flashgen.spec.variant import Variant
+
+
+def reads_of(variant: Variant) -> list[Gather]:
+    """All that the mask and the score read of inputs."""
+    return [node for node in walk(variant.mask, variant.score) if isinstance(node, Gather)]
+
+
+def counts_queries(facts: Facts, reads: Iterable[Gather]) -> bool:
+    """Whether the place of one of them depends on the number of queries, as that of `t[h]` of shape [q_len] does, which
+    is kept inside."""
+    return any(_counts_queries(facts, read, axis) for read in reads for axis in range(len(read.indices)))
+
+
+def counts_queries_for_first_pair(facts: Facts) -> bool:
+    """Whether what the first query and the first key read is at places that depend on the number of queries."""
+    first = {Q: op("sub", KV_LEN, Q_LEN) if facts.bottom_right else const(0), K: const(0)}
+    return any(
+        _counts_queries(facts, read, axis)
+        for read in reads_of(facts.variant)
+        for axis, index in enumerate(read.indices)
+        if fold(substitute(index, first)) is not const(0)
+    )
+
+
+def _counts_queries(facts: Facts, read: Gather, axis: int) -> bool:
+    sizes = next([dim.size for dim in tensor.dims] for tensor in facts.variant.inputs if tensor.name == read.input)
+    return "q_len" in variables(facts.ranges.kept_inside(read, axis, sizes[axis]))
