@@ -65,7 +65,7 @@ def build_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
 
 
 LENGTHS = ((50, 60), (0, 20), (33, 41))
-PACKED = replace(DOCUMENT, batch=3, lengths=LENGTHS, d_out="transposed")
+PACKED = replace(DOCUMENT, batch=3, lengths=LENGTHS, rest=(70, 65), d_out="transposed")
 # The table has room for a page more than the longest sequence needs.
 PAGED = replace(CAUSAL, batch=3, kv_len=80, lengths=((4, 60), (0, 20), (33, 41)), paged=True, d_out="none")
 # Logarithms that hidden pairs do not have.
@@ -165,6 +165,14 @@ def test_a_draw_of_which_nothing_can_be_said_is_void() -> None:
     hidden = CAUSAL.with_spec(mask="k < 0")
     assert trial.attempt(hidden, "cpu").finding.kind == "void"
     assert trial.attempt(hidden, "cpu", lenient=True).finding.kind == "passed"
+
+
+def test_infinity_times_what_float32_does_not_hold_is_void() -> None:
+    """In float64 such a row sees nothing, in float32 it is NaN: also that of eager PyTorch."""
+    score = "(score + where((q + k) % 3 == 0, 0.0, low)) * sigmoid(20.0 * (k - q))"
+    lost = CAUSAL.with_spec(params={"low": float("-inf")}, score=score, mask="(q + k) % 3 > 0")
+    found = trial.attempt(lost, "cpu").finding
+    assert (found.kind, found.detail) == ("void", "the formula is not finite in float32")
 
 
 def test_a_finite_score_that_float32_does_not_hold_is_void() -> None:

@@ -55,22 +55,27 @@ class Finding:
 
 @dataclass(frozen=True)
 class Truth:
-    """The right answer in float64: out, lse, which pairs are visible, and where rows end beyond HUGE."""
+    """The right answer in float64: out, lse, which pairs are visible, and where rows end beyond HUGE.
+
+    `lse_in_float32` is what the same formula gives in float32, where a factor of 1e-60 is 0, and infinity times it NaN.
+    """
 
     call: Call
     out: torch.Tensor
     lse: torch.Tensor
+    lse_in_float32: torch.Tensor
     visible: torch.Tensor
     dtype: torch.dtype
     dropout_p: float = 0.0
 
     @classmethod
     def of(cls, oracle: Oracle, case: Case, call: Call) -> Truth:
-        wide = (call.q.double(), call.k.double(), call.v.double())
+        keywords = {**call.keywords, "scale": case.scale, "return_lse": True}
         with torch.no_grad():
-            out, lse = oracle.reference(*wide, **call.keywords, scale=case.scale, return_lse=True)
+            out, lse = oracle.reference(call.q.double(), call.k.double(), call.v.double(), **keywords)
+            _, in_float32 = oracle.reference(call.q.float(), call.k.float(), call.v.float(), **keywords)
             visible = oracle.visible(call.keywords, call.q.device)
-        return cls(call, out, lse, visible, call.q.dtype, case.dropout_p)
+        return cls(call, out, lse, in_float32, visible, call.q.dtype, case.dropout_p)
 
     @property
     def huge(self) -> torch.Tensor:
@@ -88,6 +93,8 @@ class Truth:
         finite = self.out.isfinite().all(-1) & self.lse.isfinite()
         if not bool((finite | (self.lse == -math.inf)).all()):
             return "the formula is not finite"
+        if bool((self.lse_in_float32.isnan() & (self.lse == -math.inf)).any()):
+            return "the formula is not finite in float32"
         if not lenient and float(self.visible.double().mean()) < LEAST_VISIBLE:
             return "hardly any pair is visible"
         return ""
