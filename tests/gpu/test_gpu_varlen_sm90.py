@@ -32,8 +32,8 @@ SHORT = tuple((i * 37 % 71, i * 53 % 90 if i % 7 else 0) for i in range(300))
 LONG = ((2049, 2049), (128, 128), (129, 4095), (256, 256))
 # The budget of gradients takes room for each pair of a query and a key of the whole batch.
 FEWER, SHORTER = SHORT[:80], ((1025, 1025), (128, 128), (129, 2047), (256, 256))
-# Queries and keys behind the last sequence, more than any has.
-REST = (2500, 4100)
+# Queries and keys behind the last sequence: of queries more than any ragged or short one has.
+REST = (1100, 100)
 DIMS = [(64, 64), (128, 128), (192, 192), (192, 128), (40, 72), (256, 256)]
 
 Gallery = Callable[[str], ModuleType]
