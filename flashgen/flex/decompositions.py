@@ -39,9 +39,9 @@ def _number(tensor: Any, operation: str) -> Any:
 def _bucketize(
     x: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
 ) -> torch.Tensor:
-    """How many of the boundaries, which ascend, are below x; with `right`, or at it."""
+    """How many of the boundaries, which ascend, are below x; with `right`, or at it. NaN is beyond all of them."""
     number = _number(x, "bucketize")
-    passed = boundaries <= number if right else boundaries < number
+    passed = ~(boundaries > number) if right else ~(boundaries >= number)
     return passed.sum(dtype=torch.int32 if out_int32 else torch.int64)
 
 

@@ -87,6 +87,10 @@ MODS: dict[str, Callable[..., Any]] = {
         torch.bucketize(k, EDGES) - 2 * torch.bucketize(q, EDGES, right=True)
     ),
     "places between heights": lambda score, b, h, q, k: torch.bucketize(score, HEIGHTS, out_int32=True) * score,
+    "places of what is no number": lambda score, b, h, q, k: (
+        torch.bucketize(torch.where(k > 3, score, float("nan")), HEIGHTS)
+        + 9 * torch.bucketize(torch.where(q > 2, score, float("nan")), HEIGHTS, right=True)
+    ),
     "edges before places": lambda score, b, h, q, k: (
         torch.searchsorted(EDGES, k, side="right") - 3 * torch.searchsorted(EDGES, q, right=False) + score
     ),
