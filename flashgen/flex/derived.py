@@ -113,7 +113,7 @@ class Written:
 @dataclass(frozen=True)
 class AtEach:
     """A step on each element along first dimensions, which have `names`; `along` says which of them each of its tensors
-    has.
+    has. A mod reads no element along one of them that the shortest of the tensors lacks.
     """
 
     step: Step
@@ -127,4 +127,14 @@ class AtEach:
         mapped: Callable[..., Any] = once
         for name in reversed(self.names):
             mapped = torch.vmap(mapped, in_dims=tuple(0 if name in names else None for names in self.along))
+            tensors = self._as_long(name, tensors)
         return mapped(*tensors)
+
+    def _as_long(self, name: int, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The tensors, those along a dimension as long as the shortest of them."""
+        axes = [names.index(name) if name in names else None for names in self.along]
+        shortest = min(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
+        return tuple(
+            tensor if axis is None else tensor.narrow(axis, 0, shortest)
+            for tensor, axis in zip(tensors, axes, strict=True)
+        )

@@ -17,6 +17,8 @@ SMALL = torch.tensor([0, 3, -128, 127, -5, 7], dtype=torch.int8)
 TABLE = torch.arange(36.0).reshape(6, 6)
 EDGES = torch.tensor([0, 2, 2, 5])
 HEIGHTS = torch.tensor([-3.0, -1.5, 0.0, 0.25, 8.0])
+# More rows than there are queries, and than keys.
+LONG, LONGER = (torch.randn(rows, 3, generator=torch.Generator().manual_seed(rows)) for rows in (8, 11))
 CUBE = torch.arange(72.0).reshape(2, 6, 6)
 hundred, minus_three = 100, -3
 
@@ -77,6 +79,12 @@ MODS: dict[str, Callable[..., Any]] = {
     "bytes and a number below 0": lambda score, b, h, q, k: score + BYTES[k] % minus_three + (BYTES[k] > minus_three),
     "small and a number": lambda score, b, h, q, k: score + SMALL[k] * minus_three - (SMALL[k] + hundred),
     "small and a large number": lambda score, b, h, q, k: score + (SMALL[k] & 300) + (SMALL[k] < hundred * 3),
+    "rows of tables of two lengths": lambda score, b, h, q, k: (
+        score + torch.sort(LONG[q] - LONGER[q])[0][k % 3] + torch.softmax(LONG[k] * LONGER[k], 0)[h]
+    ),
+    "elements of tables of two lengths": lambda score, b, h, q, k: (
+        score + torch.cat([TABLE[h, :3], LONG[h]])[q] * torch.sort(CUBE[b, h, :3] - LONGER[h])[0][b]
+    ),
     "all of one dimension": lambda score, b, h, q, k: score + TABLE[:, k][q] + TABLE[h, :][k],
     "dots": lambda score, b, h, q, k: score + TABLE[..., k][q] + TABLE[h, ...][k] + CUBE[..., k][b, q],
     "all of the middle": lambda score, b, h, q, k: score + CUBE[h, :, k][q] + CUBE[:, q, -1][b],
