@@ -93,9 +93,9 @@ class Tape:
         if function is None or not known or len(known) < len(tensors):
             return None
         at = max((each.at for each in known), key=len)
-        names, others = self._names(at), {name for each in known for name in self._names(each.at)}
+        names, all_names = {*self._names(at)}, [self._names(each.at) for each in known]
         # At one place twice there is a diagonal.
-        if len({*names}) < len(names) or not others <= {*names}:
+        if any(len({*own}) < len(own) or not names.issuperset(own) for own in all_names):
             return None
         # Where the tensors are is no part of what a mod computes.
         kwargs = {key: each for key, each in kwargs.items() if key != "device"}

@@ -19,6 +19,7 @@ EDGES = torch.tensor([0, 2, 2, 5])
 HEIGHTS = torch.tensor([-3.0, -1.5, 0.0, 0.25, 8.0])
 # More rows than there are queries, and than keys.
 LONG, LONGER = (torch.randn(rows, 3, generator=torch.Generator().manual_seed(rows)) for rows in (8, 11))
+LEARNED = torch.arange(0.0, 72.0, 2).reshape(6, 6).requires_grad_()
 CUBE = torch.arange(72.0).reshape(2, 6, 6)
 hundred, minus_three = 100, -3
 
@@ -84,6 +85,9 @@ MODS: dict[str, Callable[..., Any]] = {
     ),
     "elements of tables of two lengths": lambda score, b, h, q, k: (
         score + torch.cat([TABLE[h, :3], LONG[h]])[q] * torch.sort(CUBE[b, h, :3] - LONGER[h])[0][b]
+    ),
+    "a learned diagonal beside a row": lambda score, b, h, q, k: (
+        score + torch.full_like(torch.gt(TABLE[h, k], LEARNED[k, k]), True)
     ),
     "all of one dimension": lambda score, b, h, q, k: score + TABLE[:, k][q] + TABLE[h, :][k],
     "dots": lambda score, b, h, q, k: score + TABLE[..., k][q] + TABLE[h, ...][k] + CUBE[..., k][b, q],
