@@ -134,9 +134,11 @@ class Dispatched(TorchDispatchMode):
     def _computed(
         self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any], into: torch.Tensor | None
     ) -> torch.Tensor:
-        args = self._beside_narrow(args)
-        values = [self._operand(each) for each in (args[:1] if operation in SAME else args)]
         result = self._run(func, args, kwargs)
+        # What comes out as a float is computed of floats, which hold any number.
+        if not result.dtype.is_floating_point and (narrow := self._beside_narrow(args)) is not args:
+            args, result = narrow, self._run(func, narrow, kwargs)
+        values = [self._operand(each) for each in (args[:1] if operation in SAME else args)]
         # A number is a row of one too.
         is_other = operation in SAME and result.shape != args[0].shape and (args[0].ndim > 0 or result.numel() != 1)
         if result.ndim > 1 or is_other:

@@ -78,6 +78,9 @@ MODS: dict[str, Callable[..., Any]] = {
     "where of bytes": lambda score, b, h, q, k: score + torch.where(q > k, BYTES[k], -1),
     "bytes and a number": lambda score, b, h, q, k: score + (BYTES[k] + hundred) + (hundred - BYTES[k]) / 2,
     "bytes and a number below 0": lambda score, b, h, q, k: score + BYTES[k] % minus_three + (BYTES[k] > minus_three),
+    "bytes over a number below 0": lambda score, b, h, q, k: (
+        score + BYTES[k] / -2 + (BYTES[k] / minus_three < SMALL[k] / -300) - torch.div(SMALL[q], 1000)
+    ),
     "small and a number": lambda score, b, h, q, k: score + SMALL[k] * minus_three - (SMALL[k] + hundred),
     "small and a large number": lambda score, b, h, q, k: score + (SMALL[k] & 300) + (SMALL[k] < hundred * 3),
     "rows of tables of two lengths": lambda score, b, h, q, k: (
