@@ -135,8 +135,9 @@ class Dispatched(TorchDispatchMode):
         self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any], into: torch.Tensor | None
     ) -> torch.Tensor:
         result = self._run(func, args, kwargs)
-        # What comes out as a float is computed of floats, which hold any number.
-        if not result.dtype.is_floating_point and (narrow := self._beside_narrow(args)) is not args:
+        # A quotient is one of floats, which hold any number; but vmap makes all operands of one dtype first.
+        is_of_integers = not result.dtype.is_floating_point or any(map(self._is_mapped, args))
+        if is_of_integers and (narrow := self._beside_narrow(args)) is not args:
             args, result = narrow, self._run(func, narrow, kwargs)
         values = [self._operand(each) for each in (args[:1] if operation in SAME else args)]
         # A number is a row of one too.
@@ -168,6 +169,13 @@ class Dispatched(TorchDispatchMode):
         if any(isinstance(each, torch.Tensor) and each.dtype == torch.int64 for each in args):
             return args
         return tuple(wrapped_number(each, kind) if type(each) is int else each for each in args)
+
+    def _is_mapped(self, given: Any) -> bool:
+        """Whether it differs from pair to pair, so that torch has it for all of them at once, by vmap."""
+        if not isinstance(given, torch.Tensor):
+            return False
+        origin = self._known.origin(given)
+        return origin is None or bool(origin.at)
 
     def _is_captured(self, given: Any) -> bool:
         """Whether it stands for an integer that is captured, or is made of such alone."""

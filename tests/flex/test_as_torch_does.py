@@ -13,6 +13,7 @@ from flex_screen import alike, by_spec, by_torch
 from flashgen.flex import to_spec
 
 BYTES = torch.tensor([0, 3, 200, 255, 5, 7], dtype=torch.uint8)
+BYTE = torch.tensor(5, dtype=torch.uint8)
 SMALL = torch.tensor([0, 3, -128, 127, -5, 7], dtype=torch.int8)
 TABLE = torch.arange(36.0).reshape(6, 6)
 EDGES = torch.tensor([0, 2, 2, 5])
@@ -79,7 +80,7 @@ MODS: dict[str, Callable[..., Any]] = {
     "bytes and a number": lambda score, b, h, q, k: score + (BYTES[k] + hundred) + (hundred - BYTES[k]) / 2,
     "bytes and a number below 0": lambda score, b, h, q, k: score + BYTES[k] % minus_three + (BYTES[k] > minus_three),
     "bytes over a number below 0": lambda score, b, h, q, k: (
-        score + BYTES[k] / -2 + (BYTES[k] / minus_three < SMALL[k] / -300) - torch.div(SMALL[q], 1000)
+        score + BYTES[k] / -2 + BYTE / -2 + BYTE.clamp(-1, 5) / minus_three + (k > BYTE / -300) + -2 / BYTES[k]
     ),
     "small and a number": lambda score, b, h, q, k: score + SMALL[k] * minus_three - (SMALL[k] + hundred),
     "small and a large number": lambda score, b, h, q, k: score + (SMALL[k] & 300) + (SMALL[k] < hundred * 3),
