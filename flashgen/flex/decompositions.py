@@ -14,7 +14,12 @@ from flashgen.flex.values import NotTraced
 
 def whole_of(func: Any) -> Callable[..., Any]:
     """A function that does what an operation of torch does, by others. NotTraced where there is none."""
-    whole = _OWN.get(func.overloadpacket) or torch._decomp.decomposition_table.get(func) or _implementation(func)
+    whole = (
+        _OWN.get(func)
+        or _OWN.get(func.overloadpacket)
+        or torch._decomp.decomposition_table.get(func)
+        or _implementation(func)
+    )
     if whole is None:
         raise NotTraced(f"{func}, which the language of specs does not have")
     return whole
@@ -93,6 +98,8 @@ _OWN: Mapping[Any, Callable[..., Any]] = {
     _aten.round: _round,
     _aten.logaddexp: _logaddexp,
     _aten.embedding: _embedding,
+    _aten.max.default: torch.amax,
+    _aten.min.default: torch.amin,
     _aten.erfc: lambda x: 1 - torch.erf(x),
     _aten.hypot: lambda x, y: torch.sqrt(x * x + y * y),
 }

@@ -187,7 +187,7 @@ class Dispatched(TorchDispatchMode):
     def _reduced(self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
         """The sum of a row and the like. A number is a row of itself."""
         row, result = args[0], self._run(func, args, kwargs)
-        if result.ndim or row.ndim > 1:
+        if result.numel() != 1 or row.ndim > 1:
             raise NotTraced(f"{func} of {row.ndim} dimensions that leaves {result.ndim}; expected a row, and a number")
         values = [self._known.value(each) for each in args if isinstance(each, torch.Tensor)]
         if (dtype := kwargs.get("dtype")) is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
 
+from flashgen.flex.alike import replaced
 from flashgen.flex.bounds import may_be_negative
 from flashgen.flex.values import (
     AXIS,
@@ -23,16 +25,19 @@ from flashgen.flex.values import (
     negative,
     where,
 )
+from flashgen.lang import vocabulary
 from flashgen.lang.nodes import Type
-from flashgen.lang.syntax import Call, Literal, Name
-from flashgen.lang.vocabulary import FUNCTIONS
+from flashgen.lang.syntax import Call, Literal, Name, Syntax
 
 Operation = Callable[..., Value]
+
+# Numbers of a row whose extreme is written out.
+LONGEST_WRITTEN_OUT = 16
 
 # Results of the same value, or of the same value in another dtype.
 SAME = frozenset({
     "alias", "detach", "clone", "lift_fresh", "lift_fresh_copy", "view_of", "_to_copy", "to", "convert_element_type",
-    "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze", "device_put", "conj",
+    "contiguous", "view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze", "device_put", "conj", "real",
 })  # fmt: skip
 
 Axes = tuple[int | None, ...]
@@ -156,7 +161,7 @@ def _function(name: str) -> Operation:
     """A function of the language, if it has one of this name."""
 
     def operation(*arguments: Value) -> Value:
-        if name not in FUNCTIONS:
+        if name not in vocabulary.FUNCTIONS:
             raise NotTraced(f"{name}(), which the language of specs does not have")
         return call(name, *arguments)
 
@@ -165,7 +170,7 @@ def _function(name: str) -> Operation:
 
 def _own_or(name: str, otherwise: Operation) -> Operation:
     """The function of the language by this name, or what it amounts to."""
-    return _function(name) if name in FUNCTIONS else otherwise
+    return _function(name) if name in vocabulary.FUNCTIONS else otherwise
 
 
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -230,7 +235,7 @@ OPERATIONS: Mapping[str, Operation] = {
 
 def _over(function: str, length: int | None, x: Value) -> Value:
     """A function over a row: the value of each place, which a number has alone."""
-    if function not in FUNCTIONS:
+    if function not in vocabulary.FUNCTIONS:
         raise NotTraced(f"{function}() over a row, which the language of specs does not have")
     if length is None:
         return x
@@ -244,6 +249,28 @@ def _mean(length: int | None, x: Value) -> Value:
     return arithmetic("/", _over("sum", length, x), literal(1 if length is None else length))
 
 
+def _extreme(function: str, length: int | None, x: Value) -> Value:
+    """The greatest or the least of a row, written out: the language has no function for it."""
+    if length is None:
+        return x
+    if length > LONGEST_WRITTEN_OUT:
+        raise NotTraced(f"{function} over a row of {length}; expected at most {LONGEST_WRITTEN_OUT} numbers")
+    return reduce(OPERATIONS[function], (_at(place, x) for place in range(length)))
+
+
+def _at(place: int, x: Value) -> Value:
+    """The number at a place of a row."""
+
+    def other(syntax: Syntax) -> Syntax | None:
+        if isinstance(syntax, Name) and syntax.id == AXIS:
+            return Literal(NOWHERE, place)
+        # Within it the name is another row's.
+        return syntax if isinstance(syntax, Call) and syntax.function in vocabulary.REDUCTIONS else None
+
+    (syntax,) = replaced([x.syntax], other)
+    return replace(x, syntax=syntax)
+
+
 # What becomes of a row of so many numbers; None for a number that is no row.
 REDUCTIONS: Mapping[str, Callable[..., Value]] = {
     "sum": partial(_over, "sum"),
@@ -251,4 +278,6 @@ REDUCTIONS: Mapping[str, Callable[..., Value]] = {
     "all": lambda length, x: _over("all", length, _truth(x)),
     "dot": lambda length, x, y: _over("sum", length, _product(x, y)),
     "mean": _mean,
+    "amax": partial(_extreme, "maximum"),
+    "amin": partial(_extreme, "minimum"),
 }

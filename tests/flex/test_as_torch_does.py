@@ -84,6 +84,15 @@ MODS: dict[str, Callable[..., Any]] = {
     ),
     "small and a number": lambda score, b, h, q, k: score + SMALL[k] * minus_three - (SMALL[k] + hundred),
     "small and a large number": lambda score, b, h, q, k: score + (SMALL[k] & 300) + (SMALL[k] < hundred * 3),
+    "greatest of differences": lambda score, b, h, q, k: torch.where(
+        (LONG[q] - LONGER[k]).abs().amax() < 1.5, score, (LONG[q] * LONGER[k]).min()
+    ),
+    "extremes beside sums": lambda score, b, h, q, k: (
+        score + torch.amin(LONG[q] - (LONGER[k] + LONG[h]).sum(), 0) + torch.amax(LONG[q] > LONGER[k])
+    ),
+    "less their mean": lambda score, b, h, q, k: (
+        score + ((LONG[q] * LONGER[k]) - (LONG[q] * LONGER[k]).mean(0, keepdim=True)).square().sum()
+    ),
     "rows of tables of two lengths": lambda score, b, h, q, k: (
         score + torch.sort(LONG[q] - LONGER[q])[0][k % 3] + torch.softmax(LONG[k] * LONGER[k], 0)[h]
     ),

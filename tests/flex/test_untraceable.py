@@ -41,6 +41,10 @@ def whole_tables(score, b, h, q, k, tables=torch.zeros(3, 4, 5)):  # noqa: B008
     return score + tables[h]  # here
 
 
+def extreme_of_a_long_row(score, b, h, q, k, table=torch.zeros(6, 17)):  # noqa: B008
+    return score + (table[q] - table[k]).amax()  # here
+
+
 def diagonal_beside_rows(score, b, h, q, k, tables=torch.zeros(6, 6, 3)):  # noqa: B008
     return score + torch.sort(tables[h, k] + tables[k, k])[0][b]  # here
 
@@ -167,6 +171,7 @@ CASES = {
     calls_inner: "lgamma",
     whole_rows: "its result has 1 dimensions",
     whole_tables: "tables with 2 of 3 dimensions left",
+    extreme_of_a_long_row: "maximum over a row of 17; expected at most 16 numbers",
     diagonal_beside_rows: r"aten.sort.default, which the language of specs does not have",
     fails: "RuntimeError: no such thing",
     by_floats: "index",
