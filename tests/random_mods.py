@@ -69,7 +69,9 @@ RULES = {
         "torch.frac({exact})", "torch.heaviside({exact}, {exact})", "torch.lerp({exact}, {exact}, 0.5)",
         "torch.nan_to_num({exact})", "torch.nn.functional.hardtanh({exact})",
         "torch.nn.functional.leaky_relu({exact}, 0.25)", "torch.addcmul({exact}, {exact}, {exact}, value=0.5)",
-        "{frow}.mean() * {frow}.shape[0]",
+        "{frow}.mean() * {frow}.shape[0]", "torch.sort({frow} - {frow})[0][{place}]",
+        "torch.cat([{frow}, {frow}])[{place}]", "({frow} + {frow}).flip(0)[{place}]", "({frow} - {frow}).amax()",
+        "torch.cumsum({frow} * {frow}, 0)[{place}]", "torch.stack([{frow}, {frow}])[1, {place}]", "{frow}.min()",
     ],
     "float": [
         "({float} {sum} {float})", "({float} {sum} {number})", "({number} {sum} {float})", "({float} {sum} {int})",
@@ -88,7 +90,7 @@ RULES = {
         "torch.nn.functional.mish({tame})", "{float}.double().float()",
         "torch.nn.functional.gelu({tame}, approximate='tanh')", "torch.tan({tame} * 0.5)",
         "torch.addcdiv({float}, {tame}, {positive})", "torch.nn.functional.hardswish({tame})", "torch.sinc({tame})",
-        "torch.nn.functional.softsign({tame})",
+        "torch.nn.functional.softsign({tame})", "torch.softmax({frow} * {frow}, 0)[{place}]",
     ],
     "tame": [
         "torch.tanh({float})", "{exact}.clamp(-2, 2)", "({int} % 5 * 0.25)", "torch.sin({int})",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from flashgen.flex.values import NOWHERE
-from flashgen.lang.syntax import Call, Chain, Literal, Name, Operation, Syntax, leftmost, pieces
+from flashgen.lang.syntax import Call, Chain, Index, Literal, Name, Operation, Syntax, leftmost, pieces
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _MINUS_INFINITY = -float("inf")
@@ -37,6 +38,23 @@ def _apart_of_sum(score: Syntax) -> tuple[Syntax, list[Syntax]]:
         tests = [*tests, *others]
         rest = _sum(operation, rest, right) if tests else operation
     return rest, tests
+
+
+def is_test(syntax: Syntax, tests: Collection[str]) -> bool:
+    """Whether it is true or false; `tests` are the inputs and params that are. What is left of a score may be, where a
+    number stood beside it."""
+    match syntax:
+        case Name(id=name) | Index(input=name):
+            return name in tests
+        case Literal(value=value):
+            return isinstance(value, bool)
+        case Operation(symbol="~" | "&" | "|" | "^", operands=operands):
+            return all(is_test(each, tests) for each in operands)
+        case Call(function="where", arguments=(_, *branches)):
+            return all(is_test(each, tests) for each in branches)
+        case Call(function=function):
+            return function in ("any", "all")
+    return isinstance(syntax, Chain)
 
 
 def conjuncts(mask: Syntax) -> list[Syntax]:

@@ -14,7 +14,7 @@ from flashgen.flex.agreement import agree
 from flashgen.flex.alike import replaced
 from flashgen.flex.captures import capture
 from flashgen.flex.derived import Derivation
-from flashgen.flex.hidden import apart, conjuncts
+from flashgen.flex.hidden import apart, conjuncts, is_test
 from flashgen.flex.lets import named
 from flashgen.flex.mods import Mod, Mods, is_causal, place_of, trace_mods
 from flashgen.flex.parts import Way, name_of
@@ -204,9 +204,18 @@ def _expressions(mods: Mods) -> tuple[Syntax, list[Syntax]]:
     if mods.score is not None:
         score, tests = apart(_as_score(mods.score.result))
         masks += [each for test in tests for each in conjuncts(test)]
+        if is_test(score, _tests(mods)):
+            score = _as_score(Value(score, Type.FLOAT, Type.BOOL))
     if mods.mask is not None:
         masks += conjuncts(mods.mask.result.cast(Type.BOOL).syntax)
     return score, masks
+
+
+def _tests(mods: Mods) -> set[str]:
+    """The captured values that are true or false."""
+    tensors = {each.name: each.stand_in for each in mods.deriving.inputs.values()} | dict(mods.tensors)
+    tests = {name for name, tensor in tensors.items() if tensor.dtype == torch.bool}
+    return tests | {name for name, value in mods.numbers.items() if isinstance(value, bool)}
 
 
 def _as_score(value: Value) -> Syntax:

@@ -15,6 +15,7 @@ from flashgen.flex import to_spec
 BYTES = torch.tensor([0, 3, 200, 255, 5, 7], dtype=torch.uint8)
 BYTE = torch.tensor(5, dtype=torch.uint8)
 SMALL = torch.tensor([0, 3, -128, 127, -5, 7], dtype=torch.int8)
+TESTS = torch.tensor([True, False])
 TABLE = torch.arange(36.0).reshape(6, 6)
 EDGES = torch.tensor([0, 2, 2, 5])
 HEIGHTS = torch.tensor([-3.0, -1.5, 0.0, 0.25, 8.0])
@@ -84,6 +85,8 @@ MODS: dict[str, Callable[..., Any]] = {
     ),
     "small and a number": lambda score, b, h, q, k: score + SMALL[k] * minus_three - (SMALL[k] + hundred),
     "small and a large number": lambda score, b, h, q, k: score + (SMALL[k] & 300) + (SMALL[k] < hundred * 3),
+    "a test where another one holds": lambda score, b, h, q, k: torch.where(k < q, (q > 2).float(), -torch.inf),
+    "a captured test and a mask": lambda score, b, h, q, k: (TESTS[h] | TESTS[b]) + torch.where(q < k, -torch.inf, 0),
     "greatest of differences": lambda score, b, h, q, k: torch.where(
         (LONG[q] - LONGER[k]).abs().amax() < 1.5, score, (LONG[q] * LONGER[k]).min()
     ),
