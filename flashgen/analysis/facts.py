@@ -120,8 +120,7 @@ class Facts:
     @cached_property
     def of_positions(self) -> bool:
         """Whether the mask follows from positions alone, and no input is read along them."""
-        reads = (node for node in walk(self.variant.mask, self.variant.score) if isinstance(node, Gather))
-        if any({"q", "k"} & variables(node) for node in reads):
+        if any({"q", "k"} & variables(node) for node in self.gathers):
             return False
         return variables(self.variant.mask) <= {"q", "k", "q_len", "kv_len"}
 
@@ -164,10 +163,14 @@ class Facts:
         )
 
     @cached_property
+    def gathers(self) -> tuple[Gather, ...]:
+        """All that the score and the mask read of inputs."""
+        return tuple(node for node in walk(self.variant.score, self.variant.mask) if isinstance(node, Gather))
+
+    @cached_property
     def gathers_of_pairs(self) -> tuple[Gather, ...]:
         """What is read for each pair."""
-        nodes = walk(self.variant.score, self.variant.mask)
-        return tuple(node for node in nodes if isinstance(node, Gather) and level(node) == PAIR)
+        return tuple(node for node in self.gathers if level(node) == PAIR)
 
 
 def _placement(site: LoadSite, tensor: Input, ranges: Ranges) -> Placement:

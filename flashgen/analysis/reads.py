@@ -6,14 +6,8 @@ from collections.abc import Iterable
 
 from flashgen.analysis.facts import Facts
 from flashgen.lang.fold import fold
-from flashgen.lang.nodes import Gather, const, op, substitute, variables, walk
+from flashgen.lang.nodes import Gather, const, op, substitute, variables
 from flashgen.lang.variables import KV_LEN, Q_LEN, K, Q
-from flashgen.spec.variant import Variant
-
-
-def reads_of(variant: Variant) -> list[Gather]:
-    """All that the mask and the score read of inputs."""
-    return [node for node in walk(variant.mask, variant.score) if isinstance(node, Gather)]
 
 
 def counts_queries(facts: Facts, reads: Iterable[Gather]) -> bool:
@@ -27,7 +21,7 @@ def counts_queries_for_first_pair(facts: Facts) -> bool:
     first = {Q: op("sub", KV_LEN, Q_LEN) if facts.bottom_right else const(0), K: const(0)}
     return any(
         _counts_queries(facts, read, axis)
-        for read in reads_of(facts.variant)
+        for read in facts.gathers
         for axis, index in enumerate(read.indices)
         if fold(substitute(index, first)) is not const(0)
     )

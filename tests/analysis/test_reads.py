@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flashgen.analysis.facts import facts_of
-from flashgen.analysis.reads import counts_queries, counts_queries_for_first_pair, reads_of
+from flashgen.analysis.reads import counts_queries, counts_queries_for_first_pair
 from flashgen.spec import load
 
 VARIANTS = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
@@ -17,7 +17,7 @@ def found(read: str, shape: list[str], align: str = "bottom_right") -> tuple[boo
     """For any pair, and for the first one."""
     spec = {"name": "reads", "align": align, "score": f"score + t{read}"}
     facts = facts_of(load({**spec, "inputs": {"t": {"shape": shape, "dtype": "float32"}}}))
-    return counts_queries(facts, reads_of(facts.variant)), counts_queries_for_first_pair(facts)
+    return counts_queries(facts, facts.gathers), counts_queries_for_first_pair(facts)
 
 
 @pytest.mark.parametrize(

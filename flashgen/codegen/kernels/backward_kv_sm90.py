@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
-from flashgen.analysis.reads import counts_queries, reads_of
+from flashgen.analysis.reads import counts_queries
 from flashgen.codegen.arguments import (
     DROPOUT,
     PACKED_SIZES,
@@ -33,7 +33,6 @@ from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.nodes import TRUE, variables
 from flashgen.lang.variables import Q_START
-from flashgen.spec.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         nonlinear=nonlinear,
         factor=factor,
         seen=seen,
-        clamps_q=_reads_tensors_along_q(variant),
+        clamps_q="q" in variables(*facts.gathers),
         queries=queries,
         longest_first=not scheduled and bool(rows.lower) and not rows.upper,
         rank=schedule_row(facts, "gl.cdiv(kv_len, BN)", "place", GLUON) if ranked else "",
@@ -201,7 +200,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         without_fma=facts.logits.without_fma,
         holds_v=persistent and not scheduled and uniform is None and variant.mask is not TRUE,
         plain_mask=facts.plain_mask,
-        counts_queries=counts_queries(facts, (read for read in reads_of(variant) if "q" not in variables(read))),
+        counts_queries=counts_queries(facts, (read for read in facts.gathers if "q" not in variables(read))),
         prologue=(*prologue.lines, *seen.lines),
         reads=frozenset(reads),
         q_offset=q_offset(facts),
@@ -223,10 +222,6 @@ _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
 def _leaves_registers(facts: Facts, score: Function | None) -> bool:
     """Whether logits and mask follow from positions and what holds for a head: a loop over tiles of keys finds room."""
     return facts.of_positions and (score is None or "q" not in score.body.reads)
-
-
-def _reads_tensors_along_q(variant: Variant) -> bool:
-    return "q" in variables(*reads_of(variant))
 
 
 def _sizes(used: set[str]) -> tuple[str, ...]:
