@@ -69,9 +69,9 @@ RULES = {
         "torch.frac({exact})", "torch.heaviside({exact}, {exact})", "torch.lerp({exact}, {exact}, 0.5)",
         "torch.nan_to_num({exact})", "torch.nn.functional.hardtanh({exact})",
         "torch.nn.functional.leaky_relu({exact}, 0.25)", "torch.addcmul({exact}, {exact}, {exact}, value=0.5)",
-        "{frow}.mean() * {frow}.shape[0]", "torch.sort({frow} - {frow})[0][{place}]",
-        "torch.cat([{frow}, {frow}])[{place}]", "({frow} + {frow}).flip(0)[{place}]", "({frow} - {frow}).amax()",
-        "torch.cumsum({frow} * {frow}, 0)[{place}]", "torch.stack([{frow}, {frow}])[1, {place}]", "{frow}.min()",
+        "{frow}.mean() * {frow}.shape[0]", "torch.sort({frows})[0][{place}]", "({frows}).flip(0)[{place}]",
+        "torch.cumsum({frows}, 0)[{place}]", "({frow} - {frow}).amax()",
+        "{frow}.min()",
     ],
     "float": [
         "({float} {sum} {float})", "({float} {sum} {number})", "({number} {sum} {float})", "({float} {sum} {int})",
@@ -90,7 +90,7 @@ RULES = {
         "torch.nn.functional.mish({tame})", "{float}.double().float()",
         "torch.nn.functional.gelu({tame}, approximate='tanh')", "torch.tan({tame} * 0.5)",
         "torch.addcdiv({float}, {tame}, {positive})", "torch.nn.functional.hardswish({tame})", "torch.sinc({tame})",
-        "torch.nn.functional.softsign({tame})", "torch.softmax({frow} * {frow}, 0)[{place}]",
+        "torch.nn.functional.softsign({tame})", "torch.softmax({frows}, 0)[{place}]",
     ],
     "tame": [
         "torch.tanh({float})", "{exact}.clamp(-2, 2)", "({int} % 5 * 0.25)", "torch.sin({int})",
@@ -204,6 +204,8 @@ class Writer:
             return "score" if self._has_score else self._table("float")
         if symbol in ("row", "frow"):
             return self._row("int" if symbol == "row" else "float")
+        if symbol == "frows":
+            return self._rows()
         if symbol == "minus":
             return self._random.choice(MINUS)
         if symbol == "learned":
@@ -307,6 +309,15 @@ class Writer:
         return self._random.choice(
             [f"{whole}[{place}]", alone, f"{whole}[{place}, :]", f"({alone} + {whole}[{place}])"]
         )
+
+    def _rows(self) -> str:
+        """Rows of three at one place of two tables, of any lengths."""
+        place = self._random.choice("bhqk")
+        lengths = [LENGTHS[place] + self._random.choice([0, 1, 4]) for _ in range(2)]
+        one, other = (self._capture("float", self._made("float", [length, 3])) for length in lengths)
+        if self._random.random() < 0.25:
+            return f"torch.cat([{one}[{place}], {other}[{place}]])"
+        return f"{one}[{place}] {self._random.choice('+-*')} {other}[{place}]"
 
     def _body(self, results: list[str]) -> list[str]:
         self._has_score = results is SCORES
