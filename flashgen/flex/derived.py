@@ -131,10 +131,13 @@ class AtEach:
         return mapped(*tensors)
 
     def _as_long(self, name: int, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The tensors, those along a dimension as long as the shortest of them."""
+        """The tensors, those along a dimension as long as the shortest of them.
+
+        A part has a gradient that is copied into zeros: of what is as long already none is taken.
+        """
         axes = [names.index(name) if name in names else None for names in self.along]
         shortest = min(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
         return tuple(
-            tensor if axis is None else tensor.narrow(axis, 0, shortest)
+            tensor if axis is None or tensor.shape[axis] == shortest else tensor.narrow(axis, 0, shortest)
             for tensor, axis in zip(tensors, axes, strict=True)
         )
