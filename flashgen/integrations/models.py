@@ -18,8 +18,8 @@ from flashgen.integrations.transformers import register
 
 # What speed is measured with: the layers of a model of 8e9 weights, four of them.
 _LARGE = Size(layers=4, heads=32, kv_heads=8, head_dim=128, vocabulary=32768, window=1024, longest=8192)
-# T5 and Whisper read other things than text of one length; they are compared, not timed.
-_TIMED = tuple(name for name in MODELS if name not in ("T5", "Whisper"))
+# Of encoder-decoders one word is written for so many places read.
+_READ_FOR_A_WORD = 4
 _ATTENTIONS = ("generated", "sdpa", "flex_attention")
 
 
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     names = given.models or list(MODELS)
     agrees = agreements(names, given.device)
     if given.device == "cuda" and not given.no_speed:
-        speeds([name for name in names if name in _TIMED], given.q_len)
+        speeds(names, given.q_len)
     return 0 if agrees else 1
 
 
@@ -74,25 +74,49 @@ def speeds(names: list[str], q_len: int) -> None:
             torch.cuda.empty_cache()
 
 
+def reading(made: Any, batch: int, q_len: int) -> dict[str, torch.Tensor]:
+    """What a model reads: words, int64 [batch, q_len], or, of sounds, all the frames that it takes."""
+    if made.main_input_name == "input_ids":
+        return {"input_ids": _words(made, batch, q_len)}
+    # Two frames make one place of Whisper's encoder.
+    shape = (batch, made.config.num_mel_bins, 2 * made.config.max_source_positions)
+    return {made.main_input_name: torch.randn(shape, device=made.device, dtype=made.dtype)}
+
+
+def trained_on(made: Any, batch: int, q_len: int) -> tuple[dict[str, torch.Tensor], int]:
+    """What a model is trained on, with its labels, and how many tokens that are, read and written."""
+    read = reading(made, batch, q_len)
+    if not made.config.is_encoder_decoder:
+        return {**read, "labels": read["input_ids"]}, batch * q_len
+    places = read["input_ids"].shape[1] if "input_ids" in read else made.config.max_source_positions
+    labels = _words(made, batch, places // _READ_FOR_A_WORD)
+    return {**read, "labels": labels}, batch * places + labels.numel()
+
+
+def _words(made: Any, batch: int, length: int) -> torch.Tensor:
+    return torch.randint(3, made.config.vocab_size, (batch, length), device=made.device)
+
+
 def _training(made: Any, q_len: int) -> str:
-    words = torch.randint(3, _LARGE.vocabulary, (2, q_len), device="cuda")
+    given, tokens = trained_on(made, 2, q_len)
     made.train()
 
     def step() -> None:
         made.zero_grad()
-        made(input_ids=words, labels=words).loss.backward()
+        made(**given).loss.backward()
 
-    return f"{words.numel() / _seconds(step):,.0f}"
+    return f"{tokens / _seconds(step):,.0f}"
 
 
 def _generation(made: Any, q_len: int, tokens: int = 64) -> str:
     """The speed of single steps: the time of a longer answer less that of a shorter one."""
-    words = torch.randint(3, _LARGE.vocabulary, (8, q_len), device="cuda")
-    seen = torch.ones_like(words)
+    given = reading(made, 8, q_len)
+    if "input_ids" in given:
+        given["attention_mask"] = torch.ones_like(given["input_ids"])
     made.eval()
 
     def answer(length: int) -> Callable[[], Any]:
-        return lambda: made.generate(words, attention_mask=seen, max_new_tokens=length, do_sample=False)
+        return lambda: made.generate(**given, max_new_tokens=length, do_sample=False)
 
     return f"{8 * tokens / (_seconds(answer(tokens + 1)) - _seconds(answer(1))):,.0f}"
 

@@ -36,6 +36,17 @@ def test_a_model_agrees_with_its_eager_self(name: str) -> None:
     assert (found.tokens is None) == (name in tiny.ENCODERS)
 
 
+@pytest.mark.parametrize("name", tiny.MODELS)
+def test_a_model_is_timed_with_what_it_reads(name: str) -> None:
+    made = tiny.model(name, SIZE, "eager")
+    given, tokens = models.trained_on(made, 2, 12)
+    assert made(**given).loss.isfinite()
+    written = given["labels"].numel() if made.config.is_encoder_decoder else 0
+    places = made.config.max_source_positions if name == "Whisper" else 12
+    assert tokens == 2 * places + written
+    assert name in tiny.ENCODERS or len(made.generate(**models.reading(made, 3, 12), max_new_tokens=2)) == 3
+
+
 @pytest.mark.parametrize("name", ["Llama", "Gemma 3", "Llama 4"])
 def test_a_static_cache_gives_the_same_tokens(name: str) -> None:
     if name == "Llama 4" and not comparing.has_static_chunks():

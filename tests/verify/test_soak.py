@@ -15,6 +15,7 @@ import pytest
 import torch
 from packages import whole
 from triton import knobs
+from triton.runtime.errors import PTXASError
 
 from flashgen.codegen import load_module, render, write_package
 from flashgen.errors import SpecError
@@ -140,6 +141,25 @@ def test_what_is_refused_or_raises_is_a_failure(monkeypatch: pytest.MonkeyPatch)
     assert (found.kind, found.failed) == ("refused", True)
     build_with(monkeypatch, "def attention(", "def attention(missing, ")
     assert trial.attempt(CAUSAL, "cpu").finding.kind == "error"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [("ptxas fatal : (C7600) Register allocation failed with register count of '255'", "passed"),
+     ("ptxas fatal : Unresolved extern function", "error")],
+)  # fmt: skip
+def test_a_config_without_registers_is_no_failure(said: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The case is then tried with the config that the module chooses; what else the assembler says is a failure."""
+    right = trial._compared
+
+    def compared(case: Case, *given: Any) -> Any:
+        if case.configs:
+            raise PTXASError(said)
+        return right(case, *given)
+
+    monkeypatch.setattr(trial, "_compared", compared)
+    given = replace(CAUSAL, configs={"forward": "BM=64 BN=64 num_warps=4 num_stages=1"})
+    assert trial.attempt(given, "cpu").finding.kind == kind
 
 
 def test_kernels_that_would_lose_a_negation_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from triton.runtime.errors import OutOfResources
+from triton.runtime.errors import OutOfResources, PTXASError
 
 import flashgen
 from flashgen.codegen import scheduled_kernels
@@ -89,12 +89,19 @@ def _judged(case: Case, device: str, lenient: bool) -> Finding:
             with watched() as compiled:
                 try:
                     finding = _compared(case, call, module, oracle, truth, device)
-                except OutOfResources:
+                except (OutOfResources, PTXASError) as error:
+                    if not _lacks_resources(error):
+                        raise
                     # Of a search space the compiler judges the rest.
                     finding = _compared(replace(case, configs={}), call, module, oracle, truth, device)
             return _assembled(compiled, device) or finding
         except Exception as error:  # noqa: BLE001 - the same of a call
             return Finding("error", _reason(error))
+
+
+def _lacks_resources(error: OutOfResources | PTXASError) -> bool:
+    """Whether a config wants more shared memory, or registers at once, than there are."""
+    return isinstance(error, OutOfResources) or "Register allocation failed" in str(error)
 
 
 def _assembled(compiled: Compiled, device: str) -> Finding | None:
