@@ -43,25 +43,25 @@ def times(table):
     return {entry.config: entry.timing.median_us for entry in table.entries if entry.timing}
 
 
-def assert_near_the_best(table, seed, cache, trials):
-    """The winner is within 1 % of the best, after at most so many measurements."""
+def assert_near_the_best(table, seed, cache, share, trials=None):
+    """The winner is within 1 % of the best, after at most this share of the measurements."""
     scheduled = frozenset({"forward"} if table.workload.key.variant in SCHEDULED else ())
     outcome, launched = replay(table, seed, cache, trials, scheduled=scheduled)
     best = min(times(table).values())
     assert times(table)[outcome.record.config] <= 1.01 * best
-    assert len(set(launched)) == outcome.tried <= trials
+    assert len(set(launched)) == outcome.tried <= share * len(table.measured)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_default_preset_comes_within_one_percent_of_the_best(table, cache, seed):
-    assert_near_the_best(table, seed, cache, PRESETS["default"].trials)
+    assert_near_the_best(table, seed, cache, 1 / 5)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_tenth_of_the_measurements_is_enough_on_a_gpu(name, cache, seed):
     measured = load(RECORDED[name])
-    assert_near_the_best(measured, seed, cache, len(measured.measured) // 10)
+    assert_near_the_best(measured, seed, cache, 1 / 10, len(measured.measured) // 10)
 
 
 def test_pruning_drops_no_winner(table):

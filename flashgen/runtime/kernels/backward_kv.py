@@ -18,10 +18,10 @@ from flashgen.runtime.kernels.portable import (
     backward_tensors,
     default_from,
     gradient_pairs,
+    gradient_rows,
     portable_constants,
     portable_options,
     row_numbers,
-    row_sums,
     streamed_bytes,
     tile_shapes,
 )
@@ -61,7 +61,7 @@ def _accumulators(config: Config, task: Task) -> int:
     """Rows, dK and dV, beside pairs and then, where the config fuses, a tile of dQ."""
     sums = config.BN * (padded(task.head_dim) + padded(task.v_head_dim))
     dq = config.BM * padded(task.head_dim) if config.fuse_dq else 0
-    return (max(gradient_pairs(config, task), dq) + row_sums(config) + sums) // (32 * config.num_warps)
+    return (max(gradient_pairs(config, task), dq) + gradient_rows(config) + sums) // (32 * config.num_warps)
 
 
 def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int | None]:

@@ -17,11 +17,11 @@ from flashgen.runtime.kernels.portable import (
     backward_tensors,
     default_from,
     gradient_pairs,
+    gradient_rows,
     key_bytes,
     portable_constants,
     portable_options,
     row_numbers,
-    row_sums,
     tile_shapes,
 )
 from flashgen.runtime.launching import relaunch
@@ -46,7 +46,7 @@ def _space(task: Task) -> Iterator[Config]:
 def _accumulators(config: Config, task: Task) -> int:
     """Pairs, rows and dQ."""
     dq = config.BM * padded(task.head_dim)
-    return (gradient_pairs(config, task) + row_sums(config) + dq) // (32 * config.num_warps)
+    return (gradient_pairs(config, task) + gradient_rows(config) + dq) // (32 * config.num_warps)
 
 
 def _launch(

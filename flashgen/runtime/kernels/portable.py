@@ -105,8 +105,8 @@ def gradient_pairs(config: Config, task: Task) -> int:
     return config.BM * config.BN * (2 if task.exact else 1)
 
 
-def row_sums(config: Config) -> int:
-    """What a kernel has there of the rows of a tile: maximum and sum, in the backward pass LSE and delta."""
+def gradient_rows(config: Config) -> int:
+    """What it has there of the rows of a tile: LSE and delta."""
     return 2 * config.BM
 
 
