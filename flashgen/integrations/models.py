@@ -88,7 +88,7 @@ def trained_on(made: Any, batch: int, q_len: int) -> tuple[dict[str, torch.Tenso
     read = reading(made, batch, q_len)
     if not made.config.is_encoder_decoder:
         return {**read, "labels": read["input_ids"]}, batch * q_len
-    places = read["input_ids"].shape[1] if "input_ids" in read else made.config.max_source_positions
+    places = q_len if "input_ids" in read else made.config.max_source_positions
     labels = _words(made, batch, places // _READ_FOR_A_WORD)
     return {**read, "labels": labels}, batch * places + labels.numel()
 
